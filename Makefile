@@ -1,0 +1,68 @@
+# Each target sets itself up: the first run makes an environment in .venv, later runs leave it alone until its
+# requirement file or pyproject.toml changes. Needs python3, pip and make, nothing else.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# The tests of an older SDK, and those of each integration, run in an environment of their own: .venvs/NAME.
+CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt))
+INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
+
+.PHONY: demo test check bench clean test-core $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
+.PHONY: environment $(CLIENTS:%=environment-%) $(INTEGRATIONS:%=environment-%)
+
+demo: environment
+	$(BIN)/python examples/quickstart.py
+
+test: test-core $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
+
+test-core: environment
+	$(BIN)/python -m pytest -q
+
+$(CLIENTS:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/clients
+
+$(INTEGRATIONS:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q -c pyproject.toml integrations/$*/tests
+
+check: environment
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: environment
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf .venv .venvs .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist site
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A number that changes with the content of these files, with PYTHON and with the folder of the checkout.
+number = $(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR)'; } | cksum))
+
+# The environment's own pip; where the system's venv cannot make one, the system's pip does its work.
+pip = $$$$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON) -m pip --python $(1)/bin/python) \
+	install --quiet --disable-pip-version-check
+
+# $(call rules,TARGET,FOLDER,REQUIREMENTS,PACKAGES): TARGET makes an environment in FOLDER. The empty files
+# FOLDER/requirements-NUMBER and FOLDER/packages-NUMBER say what it holds.
+define rules
+$(1): $(2)/packages-$(call number,$(4:%=%/pyproject.toml))
+
+$(2)/packages-$(call number,$(4:%=%/pyproject.toml)): $(2)/requirements-$(call number,$(3))
+	@$(call pip,$(2)) --no-build-isolation --no-deps $(4:%=-e %)
+	@rm -f $(2)/packages-*
+	@touch $$@
+
+$(2)/requirements-$(call number,$(3)):
+	@echo "$(2): installing $(3)"
+	@$(PYTHON) -m venv --clear $(2) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(2)
+	@$(call pip,$(2)) --require-hashes -r $(3)
+	@touch $$@
+endef
+
+$(eval $(call rules,environment,.venv,requirements/dev.txt,.))
+$(foreach name,$(CLIENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),requirements/$(name).txt,.)))
+$(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))
