@@ -1,0 +1,107 @@
+"""Records what an agent really said to its language model and what it really answered, token for token, in-process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace._version import __version__
+
+if TYPE_CHECKING:
+    from rollout_trace.clients.openai import bind, unwrap, wrap_openai
+    from rollout_trace.context import current, orphans, propagate, reward, trajectory
+    from rollout_trace.errors import FormatError, RolloutTraceError, WriteError
+    from rollout_trace.file import JSONLWriter, read
+    from rollout_trace.guard import Stats, stats
+    from rollout_trace.model import (
+        Attempt,
+        Completion,
+        Cost,
+        ErrorInfo,
+        Step,
+        Task,
+        TokenIssue,
+        ToolCall,
+        ToolRun,
+        Usage,
+    )
+    from rollout_trace.recordings import recording
+    from rollout_trace.sequences import Sequence
+    from rollout_trace.toolruns import tool_run
+    from rollout_trace.trajectories import Trajectory
+
+# Names are imported when they are first used: agents start fast, and an exporter's user needs no recorder.
+_HOMES = {
+    "clients.openai": ("bind", "unwrap", "wrap_openai"),
+    "context": ("current", "orphans", "propagate", "reward", "trajectory"),
+    "errors": ("FormatError", "RolloutTraceError", "WriteError"),
+    "file": ("JSONLWriter", "read"),
+    "guard": ("Stats", "stats"),
+    "model": (
+        "Attempt",
+        "Completion",
+        "Cost",
+        "ErrorInfo",
+        "Step",
+        "Task",
+        "TokenIssue",
+        "ToolCall",
+        "ToolRun",
+        "Usage",
+    ),
+    "recordings": ("recording",),
+    "sequences": ("Sequence",),
+    "toolruns": ("tool_run",),
+    "trajectories": ("Trajectory",),
+}
+_SUBMODULES = frozenset({"testing", "wire"})
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _SUBMODULES:
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})
+
+
+__all__ = [
+    "Attempt",
+    "Completion",
+    "Cost",
+    "ErrorInfo",
+    "FormatError",
+    "JSONLWriter",
+    "RolloutTraceError",
+    "Sequence",
+    "Stats",
+    "Step",
+    "Task",
+    "TokenIssue",
+    "ToolCall",
+    "ToolRun",
+    "Trajectory",
+    "Usage",
+    "WriteError",
+    "__version__",
+    "bind",
+    "current",
+    "orphans",
+    "propagate",
+    "read",
+    "recording",
+    "reward",
+    "stats",
+    "tool_run",
+    "trajectory",
+    "unwrap",
+    "wrap_openai",
+]

@@ -1,0 +1,128 @@
+"""From the facts of an exchange to steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollout_trace.model import Step, StepStatus, TokenIssue
+from rollout_trace.shared_lists import ListStore
+from rollout_trace.tokens import TokenStore
+from rollout_trace.wire import chat
+from rollout_trace.wire import request as wire_request
+from rollout_trace.wire.errors import error_of
+from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
+
+_DECODERS = {"openai.chat": chat.decode}
+
+
+@dataclass(slots=True)
+class Stores:
+    """Where the steps of one trajectory keep what they share."""
+
+    tokens: TokenStore = field(default_factory=TokenStore)
+    messages: ListStore = field(default_factory=ListStore)
+    tools: ListStore = field(default_factory=ListStore)
+
+
+def steps_of(
+    call_id: str,
+    protocol: str,
+    request: bytes | None,
+    response: bytes,
+    *,
+    content_type: str | None,
+    status: int,
+    stores: Stores,
+    keep_bytes: bool = False,
+) -> list[Step]:
+    """The steps of one exchange, in the order of their choices; at least one."""
+    decoder = _DECODERS.get(protocol)
+    kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
+    asked = wire_request.read(request, stores.messages, stores.tools)
+    if decoder is None:
+        return [_undecoded(call_id, protocol, asked, response, status, kept)]
+    facts = decoder(response, streamed=_is_stream(content_type, response), status=status)
+    return [
+        _step(call_id, protocol, asked, facts, choice, stores.tokens, kept)
+        for choice in facts.choices or [ChoiceFacts(complete=False)]
+    ]
+
+
+def _is_stream(content_type: str | None, body: bytes) -> bool:
+    if content_type is not None:
+        return "event-stream" in content_type
+    return body.lstrip()[:1] not in (b"{", b"[")
+
+
+def _undecoded(
+    call_id: str, protocol: str, asked: RequestFacts, response: bytes, status: int, kept: dict[str, Any]
+) -> Step:
+    failed = status >= 400
+    return Step(
+        id=f"{call_id}.0",
+        call_id=call_id,
+        protocol=protocol,
+        model=asked.model,
+        status="error" if failed else "ok",
+        error=error_of(response, status) if failed else None,
+        token_issue=TokenIssue(
+            code="protocol_not_decoded",
+            message=f"this version has no decoder for {protocol}: the bytes are kept, ids and text are not read.",
+        ),
+        **kept,
+    )
+
+
+def _step(
+    call_id: str,
+    protocol: str,
+    asked: RequestFacts,
+    facts: ResponseFacts,
+    choice: ChoiceFacts,
+    tokens: TokenStore,
+    kept: dict[str, Any],
+) -> Step:
+    prompt, completion = tokens.add(_ids(choice.prompt_token_ids), _ids(choice.completion_token_ids))
+    spans: dict[str, Any] = {"prompt_token_ids": prompt, "completion_token_ids": completion}
+    status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
+    return Step(
+        id=f"{call_id}.{choice.index}",
+        call_id=call_id,
+        choice=choice.index,
+        protocol=protocol,
+        model=asked.model,
+        response_model=facts.model,
+        response_id=facts.response_id,
+        messages=asked.messages,
+        tools=asked.tools,
+        sampling=asked.sampling,
+        completion=choice.completion,
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+        logprobs=choice.logprobs,
+        top_logprobs=choice.top_logprobs,
+        token_source=None if completion is None else choice.token_source,
+        token_issue=choice.issue or _missing_ids(choice, asked),
+        usage=facts.usage,
+        status=status,
+        error=facts.error,
+        **spans,
+        **kept,
+    )
+
+
+def _ids(values: list[int] | None) -> Any:
+    if values is None:
+        return None
+    import numpy as np
+
+    return np.array(values, np.int32)
+
+
+def _missing_ids(choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
+    if choice.completion is None or choice.completion_token_ids is not None:
+        return None
+    was_asked = (asked.sampling or {}).get("return_token_ids")
+    why = "although it was asked for them" if was_asked else "and was not asked for them"
+    return TokenIssue(code="ids_missing", message=f"the server sent no completion token ids, {why}.")

@@ -1,0 +1,185 @@
+"""A call while it runs: marks of time and bytes, nothing decoded."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+
+if TYPE_CHECKING:
+    from rollout_trace.clients.settings import Settings
+    from rollout_trace.model import Step
+    from rollout_trace.steplog import StepLog
+
+PENDING_LIMIT = 4 * 1024 * 1024
+"""Bytes of finished calls that may wait for decoding in one process; past it the oldest are decoded at once."""
+
+
+class AttemptMark:
+    """One HTTP exchange, as it was seen."""
+
+    __slots__ = ("began", "content_type", "ended", "error", "request_id", "started", "status")
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self.began = time.perf_counter()
+        self.ended: float | None = None
+        self.status: int | None = None
+        self.error: BaseException | None = None
+        self.request_id: str | None = None
+        self.content_type: str | None = None
+
+
+class Call:
+    """One logical request to a model, from its beginning to its decoded steps."""
+
+    __slots__ = (
+        "agent",
+        "attempts",
+        "began",
+        "chunks",
+        "cut",
+        "encoding",
+        "ended",
+        "eof",
+        "error",
+        "faults",
+        "first_byte",
+        "id",
+        "log",
+        "protocol",
+        "request",
+        "settings",
+        "started",
+        "steps",
+    )
+
+    def __init__(self, settings: Settings, protocol: str) -> None:
+        self.id = new_id()
+        self.settings = settings
+        self.protocol = protocol
+        self.agent: str | None = None
+        self.log: StepLog | None = None
+        self.started = time.time()
+        self.began = time.perf_counter()
+        self.attempts: list[AttemptMark] = []
+        self.request: bytes | None = None
+        self.chunks: list[bytes] = []
+        self.encoding: str | None = None
+        self.first_byte: float | None = None
+        self.eof = False
+        self.ended: float | None = None
+        self.cut: BaseException | None = None
+        self.error: BaseException | None = None
+        self.faults: list[str] = []
+        self.steps: list[Step] | None = None
+
+    def attempt(self, request: Any) -> None:
+        """An attempt begins: ``request`` is the HTTP client's own, complete object."""
+        guard.count("attempts")
+        self.attempts.append(AttemptMark())
+        self.chunks = []
+        self.first_byte = None
+        try:
+            self.request = request.content
+        except Exception:
+            # A body that is a stream (an upload) cannot be looked at without using it up.
+            self.request = None
+
+    def attempt_failed(self, error: BaseException | None) -> None:
+        """The attempt brought no answer, or one that will be tried again."""
+        if self.attempts and self.attempts[-1].ended is None:
+            mark = self.attempts[-1]
+            mark.ended = time.perf_counter()
+            mark.error = error
+            response = getattr(error, "response", None)
+            if response is not None:
+                self._head(mark, response)
+
+    def answered(self, response: Any) -> None:
+        """The attempt brought the answer that the caller will get; its body may still be to come."""
+        if self.attempts:
+            self._head(self.attempts[-1], response)
+        self.encoding = response.headers.get("content-encoding")
+
+    def body(self, content: bytes) -> None:
+        """The whole body of the answer, already decompressed."""
+        self.chunks = [content]
+        self.encoding = None
+        self.eof = True
+        self._end_attempt()
+
+    def receive(self, chunk: bytes) -> None:
+        """The next bytes of a streamed body, as they arrive from the network."""
+        if self.ended is None:
+            if self.first_byte is None:
+                self.first_byte = time.perf_counter()
+            self.chunks.append(chunk)
+
+    def end(self, cut: BaseException | None = None) -> None:
+        """Nothing more will come; ``cut`` is what broke the stream off. Only the first end counts."""
+        if self.ended is None:
+            self.cut = cut
+            self.ended = time.perf_counter()
+            self._end_attempt()
+            pending.add(self)
+
+    def _end_attempt(self) -> None:
+        if self.attempts and self.attempts[-1].ended is None:
+            self.attempts[-1].ended = time.perf_counter()
+
+    def size(self) -> int:
+        """Bytes held until the call is decoded."""
+        return len(self.request or b"") + sum(map(len, self.chunks))
+
+    @staticmethod
+    def _head(mark: AttemptMark, response: Any) -> None:
+        mark.status = response.status_code
+        mark.request_id = response.headers.get("x-request-id")
+        mark.content_type = response.headers.get("content-type")
+
+
+class _Pending:
+    """The finished calls whose bytes are still to be decoded, oldest first."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Call, int] = {}
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def add(self, call: Call) -> None:
+        with self._lock:
+            self._sizes[call] = size = call.size()
+            self._total += size
+        while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
+            settle(oldest)
+
+    def discard(self, call: Call) -> None:
+        with self._lock:
+            self._total -= self._sizes.pop(call, 0)
+
+    def _pop(self) -> Call | None:
+        with self._lock:
+            oldest = next(iter(self._sizes), None)
+            if oldest is not None:
+                self._total -= self._sizes.pop(oldest)
+            return oldest
+
+
+pending = _Pending()
+
+
+def settle(call: Call) -> None:
+    """Decodes a finished call, once, and lets go of its bytes."""
+    pending.discard(call)
+    log = call.log
+    if log is not None:
+        log.settle(call)
+
+
+def new_id() -> str:
+    """96 random bits in hex: unique across processes, also after a fork."""
+    return os.urandom(12).hex()

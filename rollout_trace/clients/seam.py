@@ -1,0 +1,241 @@
+"""The seam: a subclass of the client's own class, swapped in on the client's own object.
+
+It overrides four methods that every release of the SDKs has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request`
+is around the whole call; in `_prepare_request` each attempt's bytes are complete; `_calculate_retry_timeout` runs while
+the failure of an attempt is being handled; `_process_response` gets the answer. All else is untouched: no HTTP client,
+no transport, no other client's class.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from rollout_trace import guard
+from rollout_trace.call import Call
+from rollout_trace.clients.settings import Settings
+from rollout_trace.clients.tee import tee
+from rollout_trace.context import place
+
+_MARK = "_rollout_trace_settings"
+_call: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
+
+
+def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
+    """Gives the client a recording subclass of its own class, in the place of one it may already have."""
+    client.__class__ = _recording_class(plain_class(client), settings, is_async)
+
+
+def plain_class(client: Any) -> type:
+    """The client's class as it was before it was wrapped."""
+    kind = type(client)
+    return kind.__mro__[1] if _MARK in kind.__dict__ else kind
+
+
+def settings_of(client: Any) -> Settings | None:
+    """How the client records; None where it is not wrapped."""
+    settings: Settings | None = type(client).__dict__.get(_MARK)
+    return settings
+
+
+@functools.cache
+def _shared_class(base: type, settings: Settings, is_async: bool) -> type:
+    return _make_class(base, settings, is_async)
+
+
+def _recording_class(base: type, settings: Settings, is_async: bool) -> type:
+    # A class bound to a trajectory serves one client; kept in the cache it would stay for ever.
+    make = _shared_class if settings.trajectory is None else _make_class
+    return make(base, settings, is_async)
+
+
+def _make_class(base: type, settings: Settings, is_async: bool) -> type:
+    methods = _async_methods(base) if is_async else _sync_methods(base)
+    methods["_calculate_retry_timeout"] = _retry_timeout_method(base)
+    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__, "__slots__": ()}
+    properties = {"auth_headers": _auth_headers_property(base)} if hasattr(base, "auth_headers") else {}
+    return type(base.__name__, (base,), {**names, _MARK: settings, **methods, **properties})
+
+
+def _sync_methods(base: Any) -> dict[str, Any]:
+    @functools.wraps(base.request)
+    def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call, options = _begin(self, options)
+        outer = _call.get()
+        _call.set(call)
+        try:
+            result = base.request(self, cast_to, options, *args, **kwargs)
+        except BaseException as error:
+            _failed(call, error)
+            raise
+        finally:
+            _call.set(outer)
+        _returned(call)
+        return result
+
+    @functools.wraps(base._prepare_request)
+    def _prepare_request(self: Any, request: Any) -> None:
+        base._prepare_request(self, request)
+        _attempt(request)
+
+    @functools.wraps(base._process_response)
+    def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _answered(kwargs.get("response"))
+        return base._process_response(self, *args, **kwargs)
+
+    return {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
+
+
+def _async_methods(base: Any) -> dict[str, Any]:
+    @functools.wraps(base.request)
+    async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        call, options = _begin(self, options)
+        outer = _call.get()
+        _call.set(call)
+        try:
+            result = await base.request(self, cast_to, options, *args, **kwargs)
+        except BaseException as error:
+            _failed(call, error)
+            raise
+        finally:
+            _call.set(outer)
+        _returned(call)
+        return result
+
+    @functools.wraps(base._prepare_request)
+    async def _prepare_request(self: Any, request: Any) -> None:
+        await base._prepare_request(self, request)
+        _attempt(request)
+
+    @functools.wraps(base._process_response)
+    async def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _answered(kwargs.get("response"))
+        return await base._process_response(self, *args, **kwargs)
+
+    return {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
+
+
+def _retry_timeout_method(base: Any) -> Any:
+    @functools.wraps(base._calculate_retry_timeout)
+    def _calculate_retry_timeout(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _attempt_failed(sys.exc_info()[1])
+        return base._calculate_retry_timeout(self, *args, **kwargs)
+
+    return _calculate_retry_timeout
+
+
+def _auth_headers_property(base: Any) -> property:
+    """The only thing that every WebSocket surface asks its client for, and no HTTP resource does."""
+
+    def auth_headers(self: Any) -> Any:
+        asker = sys._getframe(1).f_globals.get("__name__", "")
+        if ".resources." in asker or asker.endswith("_websocket_connection"):
+            guard.warn_once(
+                "websocket",
+                f"{asker} opens a WebSocket: what goes over it (realtime, live, responses.connect) is not recorded.",
+            )
+        return base.auth_headers.fget(self)
+
+    return property(auth_headers)
+
+
+def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
+    try:
+        settings: Settings = getattr(client, _MARK)
+        protocol = settings.protocol_of(options.method, options.url)
+        if protocol is None:
+            return None, options
+        call = Call(settings, protocol)
+        place(call)
+        return call, _asking(options, settings, protocol)
+    except Exception as error:
+        guard.failed("begin", None, error)
+        return None, options
+
+
+def _asking(options: Any, settings: Settings, protocol: str) -> Any:
+    """The request options, with the engine's capture fields where the caller has set none of them."""
+    wanted = {} if settings.engine is None else settings.engine.ask.get(protocol, {})
+    body, extra = options.json_data, options.extra_json
+    if not wanted or not isinstance(body, Mapping):
+        return options
+    missing = {name: value for name, value in wanted.items() if name not in body and name not in (extra or {})}
+    if missing:
+        # A copy: the options, and the body in them, may be the caller's own.
+        options = copy.copy(options)
+        options.json_data = {**body, **missing}
+    return options
+
+
+def _attempt(request: Any) -> None:
+    call = _call.get()
+    if call is not None:
+        try:
+            call.attempt(request)
+        except Exception as error:
+            guard.failed("attempt", call, error)
+
+
+def _attempt_failed(cause: BaseException | None) -> None:
+    call = _call.get()
+    if call is not None:
+        try:
+            call.attempt_failed(cause)
+        except Exception as error:
+            guard.failed("attempt_failed", call, error)
+
+
+def _answered(response: Any) -> None:
+    call = _call.get()
+    if call is None:
+        return
+    try:
+        call.answered(response)
+        content = _content(response)
+        if content is None:
+            response.stream = tee(response.stream, call)
+        else:
+            call.body(content)
+    except Exception as error:
+        guard.failed("answered", call, error)
+
+
+def _content(response: Any) -> bytes | None:
+    """The body, where it has been read."""
+    try:
+        content: bytes = response.content
+        return content
+    except Exception:
+        # ResponseNotRead, of whichever HTTP library is in use.
+        return None
+
+
+def _returned(call: Call | None) -> None:
+    if call is not None and call.eof:
+        _end(call)
+
+
+def _failed(call: Call | None, cause: BaseException) -> None:
+    if call is None:
+        return
+    try:
+        call.attempt_failed(cause)
+        response = getattr(cause, "response", None)
+        content = None if response is None or call.chunks else _content(response)
+        if content is not None:
+            call.body(content)
+    except Exception as error:
+        guard.failed("failed", call, error)
+    call.error = cause
+    _end(call)
+
+
+def _end(call: Call) -> None:
+    try:
+        call.end()
+    except Exception as error:
+        guard.failed("end", call, error)

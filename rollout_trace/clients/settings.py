@@ -1,0 +1,23 @@
+"""How a wrapped client records. A wrapped class carries its settings, so every copy of a client has them too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollout_trace.engines import EngineProfile
+    from rollout_trace.trajectories import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one wrapped class."""
+
+    protocol_of: Callable[[str, str], str | None]
+    """From HTTP method and path to the protocol; None for what is no generation."""
+    engine: EngineProfile | None = None
+    keep_bytes: bool = False
+    trajectory: Callable[[], Trajectory | None] | None = None
+    """A weak reference to the trajectory the client is bound to; None where the context decides."""

@@ -1,0 +1,96 @@
+"""A tee on the bytes of a response: the caller reads its own stream, and a call keeps what passed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from functools import lru_cache
+from typing import Any
+
+from rollout_trace import guard
+from rollout_trace.call import Call
+
+
+def tee(stream: Any, call: Call) -> Any:
+    """A stream that gives what ``stream`` gives, and shows it to the call.
+
+    It is an instance of the stream class of the HTTP library in use, which those libraries check for.
+    """
+    return _tee_class(type(stream))(stream, call)
+
+
+class _Tee:
+    def __init__(self, stream: Any, call: Call) -> None:
+        self._stream = stream
+        self._call = call
+
+    def __getattr__(self, name: str) -> Any:
+        # SDKs look for attributes of their own on the stream of a response.
+        return getattr(self.__dict__["_stream"], name)
+
+    def __del__(self) -> None:
+        _ended(self._call, GeneratorExit())
+
+
+class _SyncTee(_Tee):
+    def __iter__(self) -> Iterator[bytes]:
+        call = self._call
+        try:
+            for chunk in self._stream:
+                try:
+                    call.receive(chunk)
+                except Exception as error:
+                    guard.failed("receive", call, error)
+                yield chunk
+        except BaseException as error:
+            _ended(call, error)
+            raise
+        _exhausted(call)
+
+    def close(self) -> None:
+        _ended(self._call, None)
+        self._stream.close()
+
+
+class _AsyncTee(_Tee):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        call = self._call
+        try:
+            async for chunk in self._stream:
+                try:
+                    call.receive(chunk)
+                except Exception as error:
+                    guard.failed("receive", call, error)
+                yield chunk
+        except BaseException as error:
+            _ended(call, error)
+            raise
+        _exhausted(call)
+
+    async def aclose(self) -> None:
+        _ended(self._call, None)
+        await self._stream.aclose()
+
+
+def _exhausted(call: Call) -> None:
+    try:
+        call.eof = True
+        call.end()
+    except Exception as error:
+        guard.failed("end", call, error)
+
+
+def _ended(call: Call, error: BaseException | None) -> None:
+    try:
+        call.end(error)
+    except Exception as failure:
+        guard.failed("end", call, failure)
+
+
+@lru_cache(maxsize=16)
+def _tee_class(kind: Any) -> Any:
+    for base in kind.__mro__:
+        if base.__name__ == "SyncByteStream":
+            return type("TeedStream", (_SyncTee, base), {})
+        if base.__name__ == "AsyncByteStream":
+            return type("TeedStream", (_AsyncTee, base), {})
+    raise TypeError(f"a response stream of type {kind.__module__}.{kind.__qualname__} is not one that can be recorded.")

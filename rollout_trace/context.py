@@ -1,0 +1,208 @@
+"""Which trajectory a call belongs to: decided when it begins, from a context variable or a bound client."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rollout_trace import guard
+from rollout_trace.model import Task
+from rollout_trace.recordings import write_closed
+from rollout_trace.steplog import StepLog
+from rollout_trace.trajectories import Trajectory, close_trajectory, open_trajectory
+
+if TYPE_CHECKING:
+    from rollout_trace.call import Call
+    from rollout_trace.model import Step
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ORPHANS_KEPT = 1000
+"""Calls outside every trajectory that are held; older ones are dropped and counted."""
+
+_current: ContextVar[Trajectory | None] = ContextVar("rollout_trace_trajectory", default=None)
+_orphans = StepLog(keep=ORPHANS_KEPT)
+
+
+def current() -> Trajectory | None:
+    """The open trajectory of this context, or None."""
+    trajectory = _current.get()
+    return trajectory if trajectory is not None and trajectory.is_open else None
+
+
+def reward(value: float, *, name: str | None = None) -> None:
+    """Sets the reward of the current trajectory, or the part of it called ``name``.
+
+    Outside a trajectory there is nothing to reward: that is logged, not raised.
+    """
+    trajectory = current()
+    if trajectory is None:
+        guard.warn_once("reward-outside", f"rt.reward({value!r}) outside every trajectory was not recorded.")
+    elif name is None:
+        trajectory.reward = float(value)
+    else:
+        trajectory.rewards = {**(trajectory.rewards or {}), name: float(value)}
+
+
+def orphans() -> list[Step]:
+    """The steps of the latest calls made outside every trajectory."""
+    return _orphans.steps()
+
+
+def place(call: Call) -> None:
+    """Puts a call that begins into its trajectory, or among the orphans."""
+    guard.count("calls")
+    bound = call.settings.trajectory
+    trajectory = _current.get() if bound is None else bound()
+    log = None if trajectory is None else trajectory._log
+    if log is not None and trajectory is not None and log.admit(call):
+        call.agent = trajectory.name
+        return
+    guard.count("orphans")
+    if _orphans.size == ORPHANS_KEPT:
+        guard.count("orphans_dropped")
+    _orphans.admit(call)
+    guard.warn_once(
+        "orphan",
+        "a model call was made outside every open trajectory; it is kept in rt.orphans(), not in a file. Wrap the run "
+        "in `with rt.trajectory():`; in a thread use rt.propagate(function) or rt.bind(client, trajectory).",
+    )
+
+
+class TrajectoryScope:
+    """Opens a trajectory: with, async with, or as a decorator of a function or coroutine function."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+        self._opened: list[tuple[Trajectory, Any]] = []
+
+    def __enter__(self) -> Trajectory:
+        parent = current()
+        trajectory = Trajectory(**self._settings)
+        # Its own: a decorated function opens a trajectory for every run.
+        trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)
+        if parent is not None and parent._log is not None:
+            trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
+            trajectory.parent_step_id = parent._log.last_step_id()
+        open_trajectory(trajectory)
+        self._opened.append((trajectory, parent))
+        _current.set(trajectory)
+        return trajectory
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        trajectory, parent = self._opened.pop()
+        # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
+        _current.set(parent)
+        try:
+            close_trajectory(trajectory, error)
+            write_closed(trajectory, parent)
+        except Exception as failure:
+            guard.failed("close", None, failure)
+
+    async def __aenter__(self) -> Trajectory:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"rt.trajectory cannot decorate the generator function {function.__qualname__}: its body runs in "
+                "pieces, in its consumer's context. Open `with rt.trajectory():` around the loop that consumes it."
+            )
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def traced_async(*args: Any, **kwargs: Any) -> Any:
+                with TrajectoryScope(self._settings):
+                    return await function(*args, **kwargs)
+
+            return traced_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            with TrajectoryScope(self._settings):
+                return function(*args, **kwargs)
+
+        return traced  # type: ignore[return-value]
+
+
+def trajectory(
+    name: str = "agent",
+    *,
+    task: str | Task | Mapping[str, Any] | None = None,
+    group: str | None = None,
+    rollout_index: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> TrajectoryScope:
+    """Opens a trajectory for the calls made inside: ``with``, ``async with``, or a decorator.
+
+    Inside another trajectory it is that one's child. An exception that leaves the block is recorded and raised on.
+
+    Args:
+        name: of the agent.
+        task: its id, or the task itself: a mapping whose ``id`` names it.
+        group: id shared by runs that are compared with each other.
+        rollout_index: position within the group.
+        metadata: anything JSON can hold.
+
+    Raises:
+        TypeError: used to decorate a generator function.
+    """
+    settings = {
+        "name": name,
+        "task": _task(task),
+        "group_id": group,
+        "rollout_index": rollout_index,
+        "metadata": metadata,
+    }
+    return TrajectoryScope(settings)
+
+
+def _task(task: str | Task | Mapping[str, Any] | None) -> Task | None:
+    if task is None or isinstance(task, Task):
+        return task
+    if isinstance(task, Mapping):
+        name = task.get("id")
+        return Task(id=None if name is None else str(name), data=dict(task))
+    return Task(id=str(task))
+
+
+def propagate(function: F) -> F:
+    """The function, bound to the trajectory that is current now: for threads, which do not inherit it.
+
+    Unlike a copied context it can run in many threads at once: ``executor.map(rt.propagate(solve), tasks)``.
+    """
+    trajectory = _current.get()
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def carried_async(*args: Any, **kwargs: Any) -> Any:
+            before = _current.get()
+            _current.set(trajectory)
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                _current.set(before)
+
+        return carried_async  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        before = _current.get()
+        _current.set(trajectory)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _current.set(before)
+
+    return carried  # type: ignore[return-value]

@@ -1,0 +1,19 @@
+"""What rollout_trace raises of its own."""
+
+# RolloutTraceError
+#   FormatError (also ValueError)   a file holds something that is not what the format says
+#   WriteError (also OSError)       trajectories could not be written
+
+from __future__ import annotations
+
+
+class RolloutTraceError(Exception):
+    """Base of every error of this library."""
+
+
+class FormatError(RolloutTraceError, ValueError):
+    """A file holds something that the format does not allow. The message names file, line, path, expected and found."""
+
+
+class WriteError(RolloutTraceError, OSError):
+    """Trajectories could not be written; they are still in memory."""

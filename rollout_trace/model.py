@@ -1,0 +1,269 @@
+"""The records: one sampled completion, one tool run, and what they are made of.
+
+Missing is ``None``, never zero and never empty. Times are aware UTC datetimes, durations seconds (to the nanosecond).
+What was recorded cannot be changed afterwards; what a user adds (reward, advantage, ...) can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from rollout_trace.shared_lists import ListSpan
+from rollout_trace.tokens import Span, as_float32, as_int32, same_array
+
+if TYPE_CHECKING:
+    from rollout_trace.tokens import FloatArray, IntArray
+
+StepStatus: TypeAlias = Literal["ok", "error", "cancelled", "abandoned", "cached", "superseded", "running"]
+TokenSource: TypeAlias = Literal["engine", "logprobs", "retokenized"]
+LogprobsMode: TypeAlias = Literal["raw", "processed"]
+CostSource: TypeAlias = Literal["override", "table", "provider", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """What went wrong, as the exception or the server said it."""
+
+    type: str
+    """Class of the exception, or the provider's error type."""
+    message: str
+    code: str | int | None = None
+    """The provider's code."""
+    status: int | None = None
+    """HTTP status of the answer that carried the error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenIssue:
+    """Why token ids or logprobs are withheld: a stable code and a sentence."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Token counts of one call as the engine reported them. With ``n > 1`` they count all choices of the call."""
+
+    input: int | None = None
+    output: int | None = None
+    cache_read: int | None = None
+    cache_write: int | None = None
+    reasoning: int | None = None
+    extra: Mapping[str, Any] | None = None
+    """The provider's further counts, by its own names; nulls left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a call cost."""
+
+    amount: float
+    currency: str = "USD"
+    source: CostSource = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One HTTP exchange of a call."""
+
+    started_at: datetime | None = None
+    duration: float | None = None
+    """Seconds from sending to the end of the answer, or to the failure."""
+    status: int | None = None
+    """HTTP status; None when no answer came."""
+    error: ErrorInfo | None = None
+    request_id: str | None = None
+    """The server's ``x-request-id``."""
+    content_type: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "duration", nanoseconds(self.duration))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool the model asked for."""
+
+    id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    """The arguments exactly as the model wrote them (usually, not always, JSON)."""
+    type: str = "function"
+    extra: Mapping[str, Any] | None = None
+    """Fields of the provider's that have no place above."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What the model said. An empty text beside other parts (tool calls, reasoning, ...) is None."""
+
+    role: str = "assistant"
+    content: str | Sequence[Any] | None = None
+    """The text, or the provider's list of parts."""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    refusal: str | None = None
+    extra: Mapping[str, Any] | None = None
+    """Message fields that have no place above (audio, annotations, ...), by the provider's names; nulls left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The task a trajectory worked on."""
+
+    id: str | None = None
+    data: Any = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ToolRun:
+    """One execution of a tool."""
+
+    tool_call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    """As the tool was called: the raw argument string, or the decoded value."""
+    result: Any = None
+    error: ErrorInfo | None = None
+    started_at: datetime | None = None
+    duration: float | None = None
+    """Seconds."""
+    step_id: str | None = None
+    """The step whose completion asked for it."""
+
+    def __post_init__(self) -> None:
+        self.duration = nanoseconds(self.duration)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Step:
+    """One sampled completion, with everything about its call. ``n=2`` gives two steps with one ``call_id``.
+
+    Recorded fields raise AttributeError on assignment; ``reward``, ``advantage``, ``trainable``, ``policy_version`` and
+    ``metadata`` are the user's to set.
+    """
+
+    id: str
+    call_id: str
+    choice: int = 0
+    """Index of the choice within its call."""
+    index: int = 0
+    """Position within the trajectory, in the order the calls began."""
+    agent: str | None = None
+    """Name of the agent that made the call."""
+    protocol: str | None = None
+    """Shape on the wire: ``openai.chat``, ..."""
+    engine: str | None = None
+    """The inference server, where it is known."""
+    model: str | None = None
+    """The model asked for."""
+    response_model: str | None = None
+    response_id: str | None = None
+    messages: Sequence[Any] | None = None
+    """The messages as sent, in the provider's own shape. Equal messages are one object: do not change them."""
+    tools: Sequence[Any] | None = None
+    """The tools as sent."""
+    sampling: Mapping[str, Any] | None = None
+    """The other fields of the request (temperature, seed, tool_choice, ...) as sent, save ``stream`` and options."""
+    completion: Completion | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    prompt_token_ids: IntArray | None = None
+    """int32 [prompt length], as the engine says it read them."""
+    completion_token_ids: IntArray | None = None
+    """int32 [completion length], the stop token included where the engine returns it."""
+    logprobs: FloatArray | None = None
+    """float32 [completion length], natural logarithm, finite and <= 0."""
+    top_logprobs: Sequence[Sequence[Mapping[str, Any]]] | None = None
+    """For each completion token the alternatives as the engine gave them (``token``, ``logprob``, ...)."""
+    token_source: TokenSource | None = None
+    logprobs_mode: LogprobsMode | None = None
+    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; None: not known."""
+    token_issue: TokenIssue | None = None
+    usage: Usage | None = None
+    cost: Cost | None = None
+    started_at: datetime | None = None
+    latency: float | None = None
+    """Seconds from the beginning of the call to the end of its answer."""
+    time_to_first_token: float | None = None
+    """Seconds from the beginning of the last attempt to the first bytes of a streamed answer."""
+    attempts: tuple[Attempt, ...] = ()
+    status: StepStatus = "ok"
+    error: ErrorInfo | None = None
+    reward: float | None = None
+    advantage: float | Sequence[float] | None = None
+    trainable: bool = True
+    policy_version: str | int | None = None
+    metadata: dict[str, Any] | None = None
+    request_bytes: bytes | None = None
+    """Body of the request; kept on request, and where the protocol has no decoder."""
+    response_bytes: bytes | None = None
+    """Body of the answer, decompressed; kept as ``request_bytes`` is."""
+    _sealed: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.latency = nanoseconds(self.latency)
+        self.time_to_first_token = nanoseconds(self.time_to_first_token)
+        self._sealed = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _USERS_OWN and getattr(self, "_sealed", False):
+            raise AttributeError(
+                f"Step.{name} is a recorded fact and cannot be set; what can be: {', '.join(sorted(_USERS_OWN))}. "
+                f"For a changed copy use dataclasses.replace(step, {name}=...)."
+            )
+        object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Step):
+            return NotImplemented
+        return all(same_array(getattr(self, name), getattr(other, name)) for name in STEP_FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_USERS_OWN = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata"})
+STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name != "_sealed")
+
+
+def nanoseconds(seconds: float | None) -> float | None:
+    """Rounds a duration to the nanosecond, so that a file holding milliseconds gives the same float back."""
+    return None if seconds is None else round(seconds, 9)
+
+
+def _shared_field(name: str, convert: Callable[[Any, str], Any]) -> None:
+    """Lets a slot of Step hold a span of something shared, which becomes an array or a list when it is read."""
+    slot = Step.__dict__[name]
+
+    def get(step: Step) -> Any:
+        value = slot.__get__(step, Step)
+        return value.get() if isinstance(value, (Span, ListSpan)) else value
+
+    def put(step: Step, value: Any) -> None:
+        slot.__set__(step, value if value is None or isinstance(value, (Span, ListSpan)) else convert(value, name))
+
+    setattr(Step, name, property(get, put))
+    _SLOTS[name] = slot
+
+
+_SLOTS: dict[str, Any] = {}
+_shared_field("prompt_token_ids", as_int32)
+_shared_field("completion_token_ids", as_int32)
+_shared_field("logprobs", as_float32)
+_shared_field("messages", lambda value, _: value)
+_shared_field("tools", lambda value, _: value)
+
+
+def shared(step: Step, name: str) -> Any:
+    """What the step's slot really holds: a span, an array or a list, or None. For writers, which store once."""
+    return _SLOTS[name].__get__(step, Step)
+
+
+def amend(step: Step, **facts: Any) -> None:
+    """Sets recorded fields. For the recorder alone, before a step is handed out."""
+    for name, value in facts.items():
+        object.__setattr__(step, name, value)

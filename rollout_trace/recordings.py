@@ -1,0 +1,125 @@
+"""Where closed trajectories go: to the file of the recording that is open around them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from rollout_trace import guard
+from rollout_trace.errors import WriteError
+
+if TYPE_CHECKING:
+    from rollout_trace.trajectories import Trajectory
+
+
+class Writer(Protocol):
+    """What a recording writes to."""
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Writes one closed trajectory."""
+
+
+class recording:
+    """Writes every outermost trajectory that closes inside, and its children, to a file or a writer.
+
+    It holds for all threads of the process: a trajectory closed in a thread that knows of no recording goes to the one
+    opened last. Yields the writer. A trajectory that cannot be written does not stop the agent: when the block ends,
+    WriteError names what is missing from the file.
+
+    Raises:
+        WriteError: on leaving the block, when trajectories could not be written.
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | Writer) -> None:
+        self._target = target
+        self._writer: Writer | None = None
+        self._outer: recording | None = None
+        self._lost: list[tuple[Trajectory, Exception]] = []
+
+    def __enter__(self) -> Writer:
+        if isinstance(self._target, (str, os.PathLike)):
+            from rollout_trace.file import JSONLWriter
+
+            self._writer = JSONLWriter(self._target)
+        else:
+            self._writer = self._target
+        self._outer = _of_context.get()
+        _of_context.set(self)
+        _open.append(self)
+        return self._writer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _open.remove(self)
+        _of_context.set(self._outer)
+        writer, self._writer = self._writer, None
+        if writer is not None and writer is not self._target:
+            getattr(writer, "close")()  # noqa: B009 - a JSONLWriter of our own; a Writer need not have it
+        if self._lost and error is None:
+            trajectory, cause = self._lost[0]
+            raise WriteError(
+                f"{len(self._lost)} trajectories could not be written to {self._target}; the first is {trajectory.id} "
+                f"({type(cause).__name__}: {cause})."
+            ) from cause
+
+    async def __aenter__(self) -> Writer:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    @property
+    def is_open(self) -> bool:
+        """True inside the block."""
+        return self._writer is not None
+
+    def write(self, family: list[Trajectory]) -> None:
+        """Writes trajectories, each whole; one that fails does not keep the others from the file."""
+        for trajectory in family:
+            try:
+                if self._writer is None:
+                    raise WriteError(f"the recording to {self._target} is closed")
+                self._writer.write(trajectory)
+                trajectory._written_to = str(self._target)
+            except Exception as error:
+                self._lost.append((trajectory, error))
+                guard.failed("write", None, error)
+
+
+_of_context: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
+_open: list[recording] = []
+_lock = threading.Lock()
+
+
+def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
+    """Hands a closed trajectory to its open parent, to be written with it; writes it where there is none."""
+    with _lock:
+        family = [trajectory, *trajectory._children]
+        if parent is not None and parent.is_open:
+            parent._children.extend(family)
+            return
+    target = _target()
+    if target is not None:
+        target.write(family)
+
+
+def _target() -> recording | None:
+    own = _of_context.get()
+    if own is not None:
+        if own.is_open:
+            return own
+        guard.warn_once("late", "a trajectory closed after its recording had: it was not written to a file.")
+        return None
+    if len(_open) > 1:
+        guard.warn_once(
+            "many-recordings",
+            "several recordings are open, and a trajectory closed in a thread that knows of none: it goes to the one "
+            "opened last. Open the recording inside the thread, or run it with contextvars.copy_context().",
+        )
+    return _open[-1] if _open else None

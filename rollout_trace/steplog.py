@@ -1,0 +1,221 @@
+"""The steps of one trajectory while it is open: calls in the order they began, decoded when somebody looks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import MutableSequence
+from datetime import datetime, timezone
+
+from rollout_trace import guard
+from rollout_trace.assemble import Stores, steps_of
+from rollout_trace.call import AttemptMark, Call, settle
+from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend
+from rollout_trace.shared_lists import ListStore
+from rollout_trace.wire import request as wire_request
+from rollout_trace.wire.body import decompress
+from rollout_trace.wire.errors import error_of
+
+
+class StepLog:
+    """Calls and what they became. Thread safe."""
+
+    def __init__(self, *, keep: int | None = None) -> None:
+        """``keep`` bounds the calls held; without it every call is held, and steps share what their prompts share."""
+        self._lock = threading.RLock()
+        self._calls: MutableSequence[Call] = [] if keep is None else deque(maxlen=keep)
+        self._stores = Stores() if keep is None else None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def admit(self, call: Call) -> bool:
+        """Takes a call that begins; False where the log is closed, or another process's (this one was forked)."""
+        with self._lock:
+            if self._closed or self._pid != os.getpid():
+                return False
+            call.log = self
+            self._calls.append(call)
+            return True
+
+    @property
+    def size(self) -> int:
+        """Calls held."""
+        return len(self._calls)
+
+    def last_step_id(self) -> str | None:
+        """Id of the first step of the call begun last."""
+        with self._lock:
+            return f"{self._calls[-1].id}.0" if self._calls else None
+
+    def settle(self, call: Call) -> None:
+        """Decodes a finished call, once, and lets go of its bytes."""
+        with self._lock:
+            if call.steps is None:
+                call.steps = _recorded_steps(call, self._stores or Stores())
+                call.chunks, call.request = [], None
+
+    def steps(self) -> list[Step]:
+        """The steps so far, those still running included."""
+        with self._lock:
+            found = [step for call in self._calls for step in self._of(call)]
+        for index, step in enumerate(found):
+            amend(step, index=index)
+        return found
+
+    def close(self) -> list[Step]:
+        """Ends what still runs, decodes everything and gives the final steps."""
+        with self._lock:
+            self._closed = True
+            calls = list(self._calls)
+        for call in calls:
+            call.end()
+        steps = self.steps()
+        if self._stores is not None:
+            self._stores.tokens.trim()
+        return steps
+
+    def _of(self, call: Call) -> list[Step]:
+        if call.ended is None:
+            return [_running_step(call)]
+        settle(call)
+        return call.steps or []
+
+
+def _recorded_steps(call: Call, stores: Stores) -> list[Step]:
+    try:
+        steps = _decoded(call, stores)
+        for step in steps:
+            _add_what_the_call_knows(step, call)
+        return steps
+    except Exception as error:
+        guard.failed("decode", call, error)
+        return [_undecodable(call)]
+
+
+def _decoded(call: Call, stores: Stores) -> list[Step]:
+    mark = call.attempts[-1] if call.attempts else None
+    status = mark.status if mark is not None and mark.status is not None else 200
+    body, problem = b"".join(call.chunks), None
+    try:
+        body = decompress(body, call.encoding)
+    except ValueError as error:
+        body, problem = b"", ErrorInfo(type="ContentEncoding", message=str(error))
+    steps = steps_of(
+        call.id,
+        call.protocol,
+        call.request,
+        body,
+        content_type=mark.content_type if mark is not None else None,
+        status=status,
+        stores=stores,
+        keep_bytes=call.settings.keep_bytes,
+    )
+    if problem is not None:
+        for step in steps:
+            amend(step, status="error", error=problem)
+    return steps
+
+
+def _add_what_the_call_knows(step: Step, call: Call) -> None:
+    streamed = bool(call.attempts) and "event-stream" in (call.attempts[-1].content_type or "")
+    first_byte = call.first_byte if streamed else None
+    engine = call.settings.engine
+    status, error = _outcome(step, call)
+    amend(
+        step,
+        agent=call.agent,
+        engine=None if engine is None else engine.name,
+        started_at=_utc(call.started),
+        latency=None if call.ended is None else round(call.ended - call.began, 9),
+        time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
+        attempts=tuple(_attempt(mark) for mark in call.attempts),
+        status=status,
+        error=error,
+    )
+    if call.faults:
+        _distrust(step, call)
+
+
+def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
+    """A completion that arrived whole is ok, whatever came after it; a broken one is as its caller saw it."""
+    if step.status == "ok":
+        return "ok", step.error if call.error is None else _error_info(call.error)
+    if step.error is not None and step.error.status is not None:
+        return "error", step.error
+    cause = call.error or call.cut
+    if isinstance(cause, GeneratorExit) or (cause is None and not call.eof and _cut_json(step)):
+        return "abandoned", None
+    if cause is None:
+        return step.status, step.error
+    return ("error" if isinstance(cause, Exception) else "cancelled"), _error_info(cause)
+
+
+def _cut_json(step: Step) -> bool:
+    return step.error is not None and step.error.type == "InvalidJSON"
+
+
+def _distrust(step: Step, call: Call) -> None:
+    """A recorder that failed may have lost bytes: what it holds is no ground truth any more."""
+    message = f"the recorder failed during this call ({call.faults[0]}): ids and logprobs cannot be trusted."
+    issue = TokenIssue(code="recorder_failed", message=message)
+    amend(step, prompt_token_ids=None, completion_token_ids=None, logprobs=None, top_logprobs=None)
+    amend(step, token_source=None, token_issue=issue)
+
+
+def _undecodable(call: Call) -> Step:
+    step = Step(
+        id=f"{call.id}.0",
+        call_id=call.id,
+        protocol=call.protocol,
+        status="error",
+        error=None if call.error is None else _error_info(call.error),
+        request_bytes=call.request,
+        response_bytes=b"".join(call.chunks),
+    )
+    _distrust(step, call)
+    return step
+
+
+def _running_step(call: Call) -> Step:
+    asked = wire_request.read(call.request, ListStore(), ListStore())
+    return Step(
+        id=f"{call.id}.0",
+        call_id=call.id,
+        agent=call.agent,
+        protocol=call.protocol,
+        model=asked.model,
+        messages=asked.messages,
+        tools=asked.tools,
+        sampling=asked.sampling,
+        started_at=_utc(call.started),
+        attempts=tuple(_attempt(mark) for mark in call.attempts),
+        status="running",
+    )
+
+
+def _attempt(mark: AttemptMark) -> Attempt:
+    return Attempt(
+        started_at=_utc(mark.started),
+        duration=None if mark.ended is None else mark.ended - mark.began,
+        status=mark.status,
+        error=None if mark.error is None else _error_info(mark.error),
+        request_id=mark.request_id,
+        content_type=mark.content_type,
+    )
+
+
+def _error_info(error: BaseException) -> ErrorInfo:
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if isinstance(status, int) and status >= 400:
+        try:
+            return error_of(response.content, status)  # type: ignore[union-attr]
+        except Exception:
+            # The body of an attempt that was tried again is never read, by the SDK or by us.
+            return ErrorInfo(type=type(error).__name__, message=str(error), status=status)
+    return ErrorInfo(type=type(error).__name__, message=str(error))
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

@@ -1,0 +1,223 @@
+"""Token ids that prompts share are stored once.
+
+A store is a radix tree of segments: a segment holds its own ids and continues another segment from a length on. Two
+prompts share all segments up to the token where they part: a rollout of many turns costs the tokens new in each turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    IntArray: TypeAlias = npt.NDArray[np.int32]
+    FloatArray: TypeAlias = npt.NDArray[np.float32]
+
+
+class Segment:
+    """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""
+
+    __slots__ = ("_buffer", "base", "children", "end", "start")
+
+    def __init__(self, base: Segment | None, start: int, ids: IntArray) -> None:
+        self.base = base
+        self.start = start
+        self.end = start + len(ids)
+        self._buffer = ids
+        self.children: dict[tuple[int, int], Segment] = {}
+
+    @property
+    def own(self) -> IntArray:
+        """The ids stored here, int32 [end - start]; read-only."""
+        own: IntArray = _readonly(self._buffer[: self.end - self.start])
+        return own
+
+    def extend(self, ids: IntArray) -> None:
+        """Appends ids. Spans already taken keep their values."""
+        import numpy as np
+
+        used, needed = self.end - self.start, self.end - self.start + len(ids)
+        if needed > len(self._buffer):
+            # Growth by half keeps appending linear in time and the slack a third at the most.
+            grown = np.empty(max(needed, used + used // 2), np.int32)
+            grown[:used] = self._buffer[:used]
+            self._buffer = grown
+        self._buffer[used:needed] = ids
+        self.end += len(ids)
+
+    def trim(self) -> None:
+        """Gives back the room kept for growth."""
+        used = self.end - self.start
+        if used < len(self._buffer):
+            self._buffer = self._buffer[:used].copy()
+
+    def pieces(self, start: int, stop: int) -> list[IntArray]:
+        """The ids ``[start, stop)`` of the whole sequence, as views in order."""
+        found: list[IntArray] = []
+        segment: Segment | None = self
+        while segment is not None and stop > start:
+            if stop > segment.start:
+                found.append(segment.own[max(start, segment.start) - segment.start : stop - segment.start])
+                stop = segment.start
+            segment = segment.base
+        return found[::-1]
+
+
+class Span:
+    """Ids ``[start, stop)`` of the sequence that ends in a segment."""
+
+    __slots__ = ("segment", "start", "stop")
+
+    def __init__(self, segment: Segment, start: int, stop: int) -> None:
+        self.segment = segment
+        self.start = start
+        self.stop = stop
+
+    def get(self) -> IntArray:
+        """int32 [stop - start], read-only; a view where the ids lie in one segment."""
+        import numpy as np
+
+        pieces = self.segment.pieces(self.start, self.stop)
+        if len(pieces) == 1:
+            return pieces[0]
+        whole: IntArray = _readonly(np.concatenate(pieces) if pieces else np.empty(0, np.int32))
+        return whole
+
+
+class TokenStore:
+    """The segments of one trajectory. Not thread safe: the trajectory's lock guards it."""
+
+    __slots__ = ("_roots", "segments")
+
+    def __init__(self) -> None:
+        self._roots: dict[int, Segment] = {}
+        self.segments: list[Segment] = []
+
+    def add(self, prompt: IntArray | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
+        """Stores a prompt and its completion and gives their spans. None stays None.
+
+        A completion whose prompt is not known shares nothing: where it stands is not known either.
+        """
+        if prompt is None:
+            if completion is None:
+                return None, None
+            segment = self._new(None, 0, completion)
+            return None, Span(segment, 0, len(completion))
+        segment, length = self._insert(prompt)
+        if completion is None:
+            return Span(segment, 0, length), None
+        tail, end = self._continue(segment, length, completion) if len(completion) else (segment, length)
+        return Span(tail, 0, length), Span(tail, length, end)
+
+    def trim(self) -> None:
+        """Gives back the room kept for growth."""
+        for segment in self.segments:
+            segment.trim()
+
+    def _insert(self, ids: IntArray) -> tuple[Segment, int]:
+        if not len(ids):
+            return self._new(None, 0, ids), 0
+        root = self._roots.get(int(ids[0]))
+        if root is None:
+            root = self._roots[int(ids[0])] = self._new(None, 0, ids)
+            return root, len(ids)
+        return self._continue(root, 0, ids)
+
+    def _continue(self, segment: Segment, at: int, ids: IntArray) -> tuple[Segment, int]:
+        """Walks down from position ``at`` of ``segment`` along ``ids``, and stores what is not there yet."""
+        done = 0
+        while done < len(ids):
+            position = at + done
+            if position < segment.end:
+                own = segment.own[position - segment.start :]
+                done += common_prefix(own, ids[done:])
+                position = at + done
+                if done == len(ids):
+                    break
+            child = segment.children.get((position, int(ids[done])))
+            if child is not None:
+                segment = child
+            elif position == segment.end:
+                segment.extend(ids[done:])
+                done = len(ids)
+            else:
+                child = self._new(segment, position, ids[done:])
+                segment.children[position, int(ids[done])] = child
+                return child, at + len(ids)
+        return segment, at + len(ids)
+
+    def _new(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
+        # A copy: the caller's array may be a view that keeps a far larger one alive.
+        segment = Segment(base, start, ids.copy())
+        self.segments.append(segment)
+        return segment
+
+
+def common_prefix(one: IntArray, other: IntArray) -> int:
+    """Length of the longest common prefix of two id arrays."""
+    import numpy as np
+
+    length = min(len(one), len(other))
+    differs = one[:length] != other[:length]
+    if not differs.any():
+        return length
+    return int(np.argmax(differs))
+
+
+def as_int32(values: Any, name: str = "token ids") -> IntArray:
+    """Token ids as a read-only int32 array.
+
+    Raises:
+        ValueError: an id is not a whole number from 0 to 2**31 - 1, or the array is not one-dimensional.
+    """
+    import numpy as np
+
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ValueError(f"{name}: expected a flat list of whole numbers, got {_brief(values)}.")
+    if array.size and (int(array.min()) < 0 or int(array.max()) > 0x7FFFFFFF):
+        bad = next(value for value in array.tolist() if not 0 <= value <= 0x7FFFFFFF)
+        raise ValueError(f"{name}: expected ids from 0 to 2147483647, got {bad!r}.")
+    ids: IntArray = _readonly(array.astype(np.int32))
+    return ids
+
+
+def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
+    """Numbers as a read-only float32 array.
+
+    Raises:
+        ValueError: a value is not a number, or the array is not one-dimensional.
+    """
+    import numpy as np
+
+    try:
+        array = np.asarray(values, np.float32)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.") from None
+    if array.ndim != 1:
+        raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.")
+    numbers: FloatArray = _readonly(array.copy())
+    return numbers
+
+
+def same_array(one: Any, other: Any) -> bool:
+    """Equality that also holds for arrays: same dtype, same length, same values."""
+    if hasattr(one, "dtype") or hasattr(other, "dtype"):
+        if getattr(one, "dtype", None) != getattr(other, "dtype", None):
+            return False
+        return bool(one.shape == other.shape and (one == other).all())
+    return bool(one == other)
+
+
+def _readonly(array: Any) -> Any:
+    if array.flags.writeable:
+        array = array[:]
+        array.flags.writeable = False
+    return array
+
+
+def _brief(values: Any) -> str:
+    text = repr(values)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,33 @@
+"""Executions of tools, as the agent's own loop reports them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import Any
+
+from rollout_trace.context import current
+from rollout_trace.model import ErrorInfo, ToolRun, nanoseconds
+
+
+@contextmanager
+def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = None) -> Iterator[ToolRun]:
+    """Times one execution of a tool and adds it to the current trajectory; set ``result`` on what it yields.
+
+    An exception of the tool is recorded and raised on. Outside a trajectory the run is yielded all the same, and kept
+    nowhere.
+    """
+    run = ToolRun(name=name, tool_call_id=tool_call_id, arguments=arguments, started_at=datetime.now(timezone.utc))
+    trajectory = current()
+    if trajectory is not None:
+        trajectory.tool_runs.append(run)
+    began = time.perf_counter()
+    try:
+        yield run
+    except BaseException as error:
+        run.error = ErrorInfo(type=type(error).__name__, message=str(error))
+        raise
+    finally:
+        run.duration = nanoseconds(time.perf_counter() - began)

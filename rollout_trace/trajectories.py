@@ -1,0 +1,174 @@
+"""One agent's run of one task."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace._version import __version__
+from rollout_trace.call import new_id
+from rollout_trace.model import ErrorInfo, Step, Task, ToolRun, amend
+
+if TYPE_CHECKING:
+    from rollout_trace.sequences import Sequence
+    from rollout_trace.steplog import StepLog
+
+
+class _Referable:
+    """Gives a slotted dataclass room for weak references (an option of its own only from Python 3.11 on)."""
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Trajectory(_Referable):
+    """The steps of one agent in one run of one task, in the order their calls began, and what is known of the run."""
+
+    id: str = field(default_factory=new_id)
+    name: str = "agent"
+    episode_id: str | None = None
+    """Shared by all trajectories of one run; the outermost one's own id."""
+    parent_id: str | None = None
+    """The trajectory inside which this one was opened."""
+    parent_step_id: str | None = None
+    """The parent's latest step at that moment."""
+    group_id: str | None = None
+    """Shared by the runs of one task that are compared with each other."""
+    rollout_index: int | None = None
+    """Position within the group."""
+    task: Task | None = None
+    steps: list[Step] = field(default_factory=list)
+    tool_runs: list[ToolRun] = field(default_factory=list)
+    reward: float | None = None
+    """None: not scored. Never a stand-in for zero."""
+    rewards: dict[str, float] | None = None
+    """Parts of the reward by name."""
+    metrics: dict[str, float] | None = None
+    status: str = "completed"
+    """``running``, ``completed``, ``failed`` (the agent raised), ``aborted`` (cancelled), or the user's own word."""
+    stop_reason: str | None = None
+    error: ErrorInfo | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    environment: dict[str, Any] | None = None
+    """Versions of what ran."""
+    metadata: dict[str, Any] | None = None
+    _log: StepLog | None = field(default=None, init=False, repr=False)
+    _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
+    _written_to: str | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.episode_id is None:
+            self.episode_id = self.id
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "_written_to", None) is not None and not name.startswith("_"):
+            guard.warn_once(
+                "set-after-write",
+                f"Trajectory.{name} was set after the trajectory had been written to {self._written_to}: the file does "
+                "not have it. Set it inside the `with rt.trajectory()` block.",
+            )
+        object.__setattr__(self, name, value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Trajectory):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in TRAJECTORY_FIELDS)
+
+    __hash__ = object.__hash__
+
+    def sequences(self) -> list[Sequence]:
+        """The training sequences of the steps: token ids, loss mask, logprobs. See ``rollout_trace.sequences``."""
+        from rollout_trace.sequences import sequences
+
+        return sequences(self)
+
+    @property
+    def is_open(self) -> bool:
+        """True while calls can still be recorded."""
+        return self._log is not None
+
+
+TRAJECTORY_FIELDS = tuple(item.name for item in fields(Trajectory) if not item.name.startswith("_"))
+
+
+def _steps_from_the_log() -> None:
+    slot = Trajectory.__dict__["steps"]
+
+    def get(trajectory: Trajectory) -> list[Step]:
+        log = getattr(trajectory, "_log", None)
+        steps: list[Step] = slot.__get__(trajectory, Trajectory) if log is None else log.steps()
+        return steps
+
+    setattr(Trajectory, "steps", property(get, slot.__set__))  # noqa: B010 - a plain assignment is a type error
+
+
+_steps_from_the_log()
+
+
+def open_trajectory(trajectory: Trajectory) -> None:
+    """Makes a new trajectory ready to record."""
+    from rollout_trace.steplog import StepLog
+
+    trajectory.status = "running"
+    trajectory.started_at = datetime.now(timezone.utc)
+    trajectory.environment = dict(_environment())
+    trajectory._log = StepLog()
+
+
+def close_trajectory(trajectory: Trajectory, error: BaseException | None) -> None:
+    """Decodes and completes a trajectory; nothing is recorded into it any more."""
+    log = trajectory._log
+    if log is None:
+        return
+    steps = log.close()
+    trajectory._log = None
+    trajectory.steps = steps
+    trajectory.ended_at = datetime.now(timezone.utc)
+    if error is not None:
+        trajectory.error = ErrorInfo(type=type(error).__name__, message=str(error))
+    if trajectory.status == "running":
+        failed = "failed" if isinstance(error, Exception) else "aborted"
+        trajectory.status = "completed" if error is None else failed
+    for step in steps:
+        if step.agent is None:
+            amend(step, agent=trajectory.name)
+    _link_tool_runs(trajectory)
+    _say_if_no_ids(trajectory)
+
+
+def _link_tool_runs(trajectory: Trajectory) -> None:
+    asked_by = {
+        call.id: step.id
+        for step in trajectory.steps
+        if step.completion is not None
+        for call in step.completion.tool_calls
+        if call.id is not None
+    }
+    for run in trajectory.tool_runs:
+        if run.step_id is None and run.tool_call_id is not None:
+            run.step_id = asked_by.get(run.tool_call_id)
+
+
+def _say_if_no_ids(trajectory: Trajectory) -> None:
+    bare = [
+        step
+        for step in trajectory.steps
+        if step.engine is None and step.status == "ok" and step.completion_token_ids is None
+    ]
+    if bare:
+        guard.warn_once(
+            "no-ids",
+            f"{len(bare)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
+            "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
+            'rt.wrap_openai(client, engine="vllm").',
+        )
+
+
+@lru_cache(maxsize=1)
+def _environment() -> dict[str, str]:
+    return {"rollout_trace": __version__, "python": platform.python_version(), "platform": platform.platform()}

@@ -1,0 +1,54 @@
+"""Bytes in, facts out: one file per protocol. Pure: no I/O, no clock, no state."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rollout_trace.model import Step
+
+PROTOCOLS: Final = (
+    "openai.chat",
+    "openai.completions",
+    "openai.responses",
+    "anthropic.messages",
+    "sglang.generate",
+)
+"""The shapes on the wire that a step can have."""
+
+
+def decode(
+    protocol: str,
+    request: bytes | None,
+    response: bytes,
+    *,
+    content_type: str | None = None,
+    status: int = 200,
+) -> list[Step]:
+    """The steps of one exchange: one per choice, or one that holds the error.
+
+    Args:
+        protocol: one of ``PROTOCOLS``. A protocol without a decoder gives a step with the bytes and a ``token_issue``.
+        request: body of the request, None where it is not known.
+        response: body of the answer, without content encoding; whole, or cut anywhere.
+        content_type: of the answer; guessed from the body where it is None.
+        status: HTTP status of the answer.
+
+    Step ids are derived from the bytes. Never raises because of the bytes: what is wrong with them is in the step.
+
+    Raises:
+        ValueError: the protocol is not known.
+    """
+    from rollout_trace.assemble import Stores, steps_of
+
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol {protocol!r} is not known; known: {', '.join(PROTOCOLS)}.")
+    digest = blake2b(request or b"", digest_size=12)
+    digest.update(response)
+    return steps_of(
+        digest.hexdigest(), protocol, request, response, content_type=content_type, status=status, stores=Stores()
+    )
+
+
+__all__ = ["PROTOCOLS", "decode"]

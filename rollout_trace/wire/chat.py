@@ -1,0 +1,254 @@
+"""``openai.chat``: /chat/completions as OpenAI and the engines that follow it speak it, streamed or not.
+
+Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on the first chunk of each choice) and
+``token_ids`` on each choice (streamed: a delta), or spells each token ``token_id:N`` when asked for that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from rollout_trace.model import ErrorInfo, TokenIssue, Usage
+from rollout_trace.wire import align
+from rollout_trace.wire.errors import error_of, error_value
+from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
+from rollout_trace.wire.lenient import Typed
+from rollout_trace.wire.message import MessageMerger, completion_of
+from rollout_trace.wire.sse import events
+
+T = TypeVar("T")
+
+
+class _Entry(Struct, gc=False):
+    logprob: float | None = None
+    top_logprobs: list[dict[str, Any]] | None = None
+
+
+class _NamedEntry(Struct, gc=False):
+    token: str | None = None
+    logprob: float | None = None
+    top_logprobs: list[dict[str, Any]] | None = None
+
+
+class _Logprobs(Struct):
+    content: list[_Entry] | None = None
+    refusal: list[_Entry] | None = None
+
+
+class _Choice(Struct):
+    index: int | None = None
+    message: dict[str, Any] | None = None
+    delta: dict[str, Any] | None = None
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class _Body(Struct):
+    id: str | None = None
+    model: str | None = None
+    choices: list[_Choice] | None = None
+    usage: dict[str, Any] | None = None
+    prompt_token_ids: list[int] | None = None
+    error: Any = None
+
+
+class _NamedLogprobs(Struct):
+    content: list[_NamedEntry] | None = None
+
+
+class _NamedChoice(Struct):
+    index: int | None = None
+    logprobs: _NamedLogprobs | None = None
+
+
+class _NamedBody(Struct):
+    """Only the token texts: needed in the rare answer that has no ``token_ids``, and slow to read in all others."""
+
+    choices: list[_NamedChoice] | None = None
+
+
+_BODY = Typed(_Body)
+_NAMED_BODY = Typed(_NamedBody)
+_ID_PREFIX = "token_id:"
+
+
+def decode(response: bytes, *, streamed: bool, status: int) -> ResponseFacts:
+    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+    facts = ResponseFacts()
+    bodies = [response] if not streamed else [event.data for event in events(response)]
+    if status >= 400:
+        facts.error = error_of(response, status)
+        return facts
+    choices = _Choices()
+    done = _read(bodies, facts, choices, streamed=streamed)
+    facts.choices = choices.facts(done=done)
+    _ids_from_token_texts(bodies, facts)
+    for choice in facts.choices:
+        if choice.issue is None and facts.malformed is not None:
+            choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
+    align.check(facts.choices, facts.usage)
+    if not streamed and not facts.choices and facts.error is None:
+        facts.error = error_of(response, status)
+    return facts
+
+
+def _read(bodies: list[bytes], facts: ResponseFacts, choices: _Choices, *, streamed: bool) -> bool:
+    """Reads bodies (chunks of a stream, or the one answer) in order; True where the server said that it was done."""
+    for number, data in enumerate(bodies):
+        if streamed and data.startswith(b"[DONE]"):
+            return True
+        try:
+            body, problem = _BODY.decode(data)
+        except ValueError as error:
+            facts.broken = True
+            # The end of a stream that was cut is no error of the server's.
+            if not streamed or number < len(bodies) - 1:
+                facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {_brief(data)}")
+            return False
+        facts.malformed = facts.malformed or problem
+        if body.error:
+            facts.error = error_value(body.error)
+            return False
+        _read_body(body, facts, choices)
+    return not streamed
+
+
+def _read_body(body: _Body, facts: ResponseFacts, choices: _Choices) -> None:
+    facts.response_id = facts.response_id or body.id
+    facts.model = facts.model or body.model
+    if body.usage is not None:
+        facts.usage = usage_of(body.usage)
+    if body.prompt_token_ids is not None:
+        choices.prompt_token_ids = choices.prompt_token_ids or body.prompt_token_ids
+    for position, choice in enumerate(body.choices or ()):
+        choices.at(position if choice.index is None else choice.index).add(choice)
+
+
+class _ChoiceReader:
+    """One choice, from its only body or from all its chunks."""
+
+    def __init__(self) -> None:
+        self.message = MessageMerger()
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+        self.token_ids: list[int] | None = None
+        self.entries: list[_Entry] | None = None
+
+    def add(self, choice: _Choice) -> None:
+        part = choice.message if choice.message is not None else choice.delta
+        if part is not None:
+            self.message.add(part)
+        if choice.finish_reason is not None:
+            self.finish_reason = choice.finish_reason
+        if choice.stop_reason is not None:
+            self.stop_reason = choice.stop_reason
+        self.token_ids = _joined(self.token_ids, choice.token_ids)
+        if choice.logprobs is not None:
+            self.entries = _joined(_joined(self.entries, choice.logprobs.content), choice.logprobs.refusal)
+
+
+def _joined(old: list[T] | None, new: list[T] | None) -> list[T] | None:
+    if old is None or new is None:
+        return new if old is None else old
+    old.extend(new)
+    return old
+
+
+class _Choices:
+    """The choices of one answer, by index."""
+
+    def __init__(self) -> None:
+        self._readers: dict[int, _ChoiceReader] = {}
+        self.prompt_token_ids: list[int] | None = None
+
+    def at(self, index: int) -> _ChoiceReader:
+        return self._readers.setdefault(index, _ChoiceReader())
+
+    def facts(self, *, done: bool) -> list[ChoiceFacts]:
+        return [self._facts(index, self._readers[index], done=done) for index in sorted(self._readers)]
+
+    def _facts(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
+        entries = reader.entries
+        return ChoiceFacts(
+            index=index,
+            completion=completion_of(reader.message.message()),
+            finish_reason=reader.finish_reason,
+            stop_reason=reader.stop_reason,
+            prompt_token_ids=self.prompt_token_ids,
+            completion_token_ids=reader.token_ids,
+            logprobs=None if entries is None else [entry.logprob for entry in entries],
+            top_logprobs=_top_logprobs(entries),
+            token_source=None if reader.token_ids is None else "engine",
+            complete=done or reader.finish_reason is not None,
+        )
+
+
+def _top_logprobs(entries: list[_Entry] | None) -> list[Any] | None:
+    """The alternatives of each token, or None where none were asked for (engines then send empty lists)."""
+    if entries is None or not any(entry.top_logprobs for entry in entries):
+        return None
+    return [entry.top_logprobs or [] for entry in entries]
+
+
+def _ids_from_token_texts(bodies: list[bytes], facts: ResponseFacts) -> None:
+    """Fills ids from tokens spelled ``token_id:N`` (vLLM's ``return_tokens_as_token_ids``)."""
+    wanting = {c.index: c for c in facts.choices if c.completion_token_ids is None and c.logprobs}
+    if not wanting:
+        return
+    texts: dict[int, list[str]] = {index: [] for index in wanting}
+    for data in bodies:
+        if not data.startswith(b"[DONE]"):
+            _collect_texts(data, texts)
+    for index, found in texts.items():
+        ids = [_id_of(text) for text in found]
+        if ids and None not in ids:
+            wanting[index].completion_token_ids, wanting[index].token_source = ids, "logprobs"
+
+
+def _collect_texts(data: bytes, texts: dict[int, list[str]]) -> None:
+    try:
+        body, _ = _NAMED_BODY.decode(data)
+    except ValueError:
+        return
+    for position, choice in enumerate(body.choices or ()):
+        index = position if choice.index is None else choice.index
+        if index in texts and choice.logprobs is not None:
+            texts[index].extend(entry.token or "" for entry in choice.logprobs.content or ())
+
+
+def _id_of(text: str) -> int | None:
+    digits = text[len(_ID_PREFIX) :] if text.startswith(_ID_PREFIX) else ""
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def usage_of(counts: dict[str, Any]) -> Usage:
+    """Usage in OpenAI's names. A count that is null, missing or no whole number is None."""
+    rest = {name: value for name, value in counts.items() if value is not None and name != "total_tokens"}
+    prompt, output = rest.pop("prompt_tokens_details", None), rest.pop("completion_tokens_details", None)
+    details = {
+        **({name: value for name, value in prompt.items() if value is not None} if isinstance(prompt, dict) else {}),
+        **({name: value for name, value in output.items() if value is not None} if isinstance(output, dict) else {}),
+    }
+    return Usage(
+        input=_count(rest, "prompt_tokens"),
+        output=_count(rest, "completion_tokens"),
+        cache_read=_count(details, "cached_tokens"),
+        reasoning=_count(details, "reasoning_tokens"),
+        extra={**rest, **details} or None,
+    )
+
+
+def _count(counts: dict[str, Any], name: str) -> int | None:
+    value = counts.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    del counts[name]
+    return value
+
+
+def _brief(data: bytes) -> str:
+    return repr(data if len(data) <= 80 else data[:77] + b"...")

@@ -1,0 +1,40 @@
+"""Errors as providers send them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollout_trace.model import ErrorInfo
+from rollout_trace.wire.lenient import loads
+
+
+def error_of(body: bytes, status: int) -> ErrorInfo:
+    """The error in the body of an answer that failed, whatever its shape."""
+    try:
+        value = loads(body)
+    except ValueError:
+        text = body.decode("utf-8", "replace").strip()
+        return ErrorInfo(type=_kind(status), message=text[:2000] or "empty body", status=status)
+    if isinstance(value, dict):
+        value = value.get("error") or value
+    return error_value(value, status)
+
+
+def error_value(value: Any, status: int | None = None) -> ErrorInfo:
+    """An error that is an object (OpenAI's, FastAPI's ``detail``) or just a text."""
+    if not isinstance(value, dict):
+        return ErrorInfo(type=_kind(status), message=str(value), status=status)
+    code = value.get("code")
+    message = next((value[name] for name in ("message", "detail") if value.get(name)), value)
+    return ErrorInfo(
+        type=str(value.get("type") or _kind(status)),
+        message=message if isinstance(message, str) else str(message),
+        code=code if isinstance(code, (str, int)) and not isinstance(code, bool) else None,
+        status=status,
+    )
+
+
+def _kind(status: int | None) -> str:
+    if status is None:
+        return "StreamError"
+    return "HTTPError" if status >= 400 else "UnexpectedBody"

@@ -1,0 +1,52 @@
+"""What a decoder finds in the bytes of one exchange, before it becomes steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollout_trace.model import Completion, ErrorInfo, TokenIssue, TokenSource, Usage
+
+
+@dataclass(slots=True)
+class RequestFacts:
+    """What was asked. ``messages`` and ``tools`` hold objects that equal messages share."""
+
+    model: str | None = None
+    messages: list[Any] | None = None
+    tools: list[Any] | None = None
+    sampling: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class ChoiceFacts:
+    """One sampled completion. Ids and logprobs are as the engine sent them until they have been checked."""
+
+    index: int = 0
+    completion: Completion | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    prompt_token_ids: Any = None
+    completion_token_ids: Any = None
+    logprobs: Any = None
+    top_logprobs: list[Any] | None = None
+    token_source: TokenSource | None = None
+    complete: bool = True
+    """False where the answer broke off before this choice ended."""
+    issue: TokenIssue | None = None
+
+
+@dataclass(slots=True)
+class ResponseFacts:
+    """What was answered."""
+
+    response_id: str | None = None
+    model: str | None = None
+    choices: list[ChoiceFacts] = field(default_factory=list)
+    usage: Usage | None = None
+    error: ErrorInfo | None = None
+    broken: bool = False
+    """The body ended inside a value: it was cut, or never was what it said."""
+    malformed: str | None = None
+    """The first field that had the wrong type, and was left out."""

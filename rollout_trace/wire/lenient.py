@@ -1,0 +1,73 @@
+"""Typed decoding that leaves out what has the wrong type instead of failing, and says what it left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+
+
+class Typed(Generic[T]):
+    """A decoder for one type."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def decode(self, data: bytes) -> tuple[T, str | None]:
+        """The value, and a sentence about the first field that was left out because of its type.
+
+        Raises:
+            ValueError: the bytes are not JSON, or not an object.
+        """
+        try:
+            return self._decoder.decode(data), None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return self._repair(loads(data))
+
+    def _repair(self, value: Any) -> tuple[T, str | None]:
+        problem = None
+        while True:
+            try:
+                return msgspec.convert(value, self._kind), problem
+            except msgspec.ValidationError as error:
+                problem = problem or str(error)
+                if not _remove(value, str(error)):
+                    raise ValueError(str(error)) from None
+
+
+def loads(data: bytes) -> Any:
+    """Any JSON value, as tolerant as the SDKs' own reading: ``NaN`` and lone surrogates are let through.
+
+    Raises:
+        ValueError: the bytes are not JSON.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(data.decode("utf-8", "replace"))
+
+
+def _remove(value: Any, message: str) -> bool:
+    """Deletes the innermost object field on the path at the end of a msgspec message."""
+    _, _, path = message.rpartition("`$")
+    holder, key = None, ""
+    for name, position in _STEP.findall(path.rstrip("`")):
+        if name:
+            if not isinstance(value, dict) or name not in value:
+                break
+            holder, key, value = value, name, value[name]
+        elif isinstance(value, list) and int(position) < len(value):
+            value = value[int(position)]
+        else:
+            break
+    if holder is None:
+        return False
+    del holder[key]
+    return True

@@ -1,0 +1,152 @@
+"""Messages in OpenAI's shape: merging the deltas of a stream, and the completion they make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from rollout_trace.model import Completion, ToolCall
+
+_KEPT_ONCE = frozenset({"role", "id", "type", "index"})
+
+
+class MessageMerger:
+    """Puts the deltas of one choice together as the unstreamed answer would have it."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, Any] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._call_at: dict[int, dict[str, Any]] = {}
+
+    def add(self, delta: dict[str, Any]) -> None:
+        """Takes the next delta. Strings are joined, lists extended, objects merged; null changes nothing."""
+        for name, value in delta.items():
+            if value is None:
+                continue
+            if name == "tool_calls" and isinstance(value, list):
+                for fragment in value:
+                    self._add_call(fragment)
+            elif isinstance(value, str) and name not in _KEPT_ONCE:
+                self._texts.setdefault(name, []).append(value)
+            else:
+                _merge(self._fields, name, value)
+
+    def message(self) -> dict[str, Any]:
+        """The whole message so far."""
+        message = {**self._fields, **{name: "".join(parts) for name, parts in self._texts.items()}}
+        if self._calls:
+            message["tool_calls"] = self._calls
+        return message
+
+    def _add_call(self, fragment: Any) -> None:
+        if not isinstance(fragment, dict):
+            return
+        call = self._call_for(fragment)
+        for name, value in fragment.items():
+            if name == "function" and isinstance(value, dict):
+                _merge_function(call.setdefault("function", {}), value)
+            elif value is not None:
+                _merge(call, name, value)
+
+    def _call_for(self, fragment: dict[str, Any]) -> dict[str, Any]:
+        """The call a fragment belongs to: by index, else by id, else the last one begun.
+
+        Servers send the index as null, leave it out, or give 0 to every call; then only the id tells calls apart.
+        """
+        index, call_id = fragment.get("index"), fragment.get("id")
+        if isinstance(index, int):
+            call = self._call_at.get(index)
+        elif call_id:
+            call = next((known for known in self._calls if known.get("id") == call_id), None)
+        else:
+            call = None if _begins_call(fragment) else next(reversed(self._calls), None)
+        if call is not None and call_id and call.get("id") not in (None, "", call_id):
+            call = next((known for known in self._calls if known.get("id") == call_id), None)
+        if call is None:
+            call = {}
+            self._calls.append(call)
+        if isinstance(index, int):
+            self._call_at[index] = call
+        return call
+
+
+def _begins_call(fragment: dict[str, Any]) -> bool:
+    function = fragment.get("function")
+    return isinstance(function, dict) and bool(function.get("name"))
+
+
+def _merge_function(function: dict[str, Any], fragment: dict[str, Any]) -> None:
+    for name, value in fragment.items():
+        # A name that comes again with later arguments is a repetition, not a continuation.
+        if value is not None and not (name == "name" and function.get("arguments")):
+            _merge(function, name, value)
+
+
+def _merge(into: dict[str, Any], name: str, value: Any) -> None:
+    old = into.get(name)
+    if name in _KEPT_ONCE and old:
+        return
+    if isinstance(old, str) and isinstance(value, str):
+        into[name] = old + value
+    elif isinstance(old, list) and isinstance(value, list):
+        old.extend(value)
+    elif isinstance(old, dict) and isinstance(value, dict):
+        for key, item in value.items():
+            if item is not None:
+                _merge(old, key, item)
+    else:
+        into[name] = value
+
+
+def completion_of(message: dict[str, Any]) -> Completion:
+    """The completion a message is. Fields without a place of their own go to ``extra``; nulls are left out."""
+    rest = {name: value for name, value in message.items() if value is not None}
+    role, refusal = _text(rest, "role"), _text(rest, "refusal")
+    reasoning = _text(rest, "reasoning")
+    if reasoning is None:
+        reasoning = _text(rest, "reasoning_content")
+    elif rest.get("reasoning_content") == reasoning:
+        del rest["reasoning_content"]
+    calls = _tool_calls(rest)
+    content = rest.pop("content", None)
+    # Engines disagree on "" or null here, and a stream cannot tell them apart: both say that there is no text.
+    if not content and (calls or reasoning or refusal):
+        content = None
+    return Completion(
+        role=role or "assistant",
+        content=content if content is None or isinstance(content, (str, list)) else str(content),
+        reasoning=reasoning,
+        tool_calls=calls,
+        refusal=refusal,
+        extra=rest or None,
+    )
+
+
+def _text(message: dict[str, Any], name: str) -> str | None:
+    """Takes a string field out of a message; a value of another type stays there."""
+    return message.pop(name) if isinstance(message.get(name), str) else None
+
+
+def _tool_calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        return ()
+    del message["tool_calls"]
+    return tuple(_tool_call(call) for call in calls)
+
+
+def _tool_call(call: dict[str, Any]) -> ToolCall:
+    rest = {name: value for name, value in call.items() if value is not None and name != "index"}
+    call_id, kind = _text(rest, "id"), _text(rest, "type")
+    inner = rest.pop("function", None) if kind in (None, "function") else rest.pop("custom", None)
+    inner = dict(inner) if isinstance(inner, dict) else {}
+    name = _text(inner, "name")
+    arguments = inner.pop("arguments", inner.pop("input", None))
+    if arguments is not None and not isinstance(arguments, str):
+        arguments = msgspec.json.encode(arguments).decode()
+    leftover = {key: value for key, value in inner.items() if value is not None}
+    return ToolCall(
+        id=call_id, name=name, arguments=arguments, type=kind or "function", extra={**rest, **leftover} or None
+    )

@@ -1,0 +1,48 @@
+"""Server-sent events: bytes in, events out (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Event(NamedTuple):
+    """One event: its type (empty where none was sent) and its data, lines joined by a newline."""
+
+    type: bytes
+    data: bytes
+
+
+def events(body: bytes) -> Iterator[Event]:
+    """The events of a whole or broken-off stream, in order.
+
+    Unlike a browser it also gives the last event when its closing blank line is missing: servers leave it out, and a
+    stream that was cut ends in the middle of one.
+    """
+    if body.startswith(_BOM):
+        body = body[len(_BOM) :]
+    if b"\r" in body:
+        body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    for block in body.split(b"\n\n"):
+        # Nearly every event of every engine is one such line.
+        if block.startswith(b"data: ") and b"\n" not in block:
+            yield Event(b"", block[6:])
+        else:
+            event = _event(block)
+            if event is not None:
+                yield event
+
+
+def _event(block: bytes) -> Event | None:
+    kind, data = b"", []
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b":")
+        if value.startswith(b" "):
+            value = value[1:]
+        if name == b"data":
+            data.append(value)
+        elif name == b"event":
+            kind = value
+    return Event(kind, b"\n".join(data)) if data else None
