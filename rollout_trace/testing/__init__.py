@@ -1,0 +1,31 @@
+"""Loopback servers for the tests of an agent: one that answers a script, one that replays recordings.
+
+Only the standard library is used; no SDK is imported.
+"""
+
+from __future__ import annotations
+
+from ._messages import RequestRecord
+from ._server import LoopbackServer
+from .recordings import Exchange, load_exchanges, load_reports, pack_exchanges
+from .replay import ReplayServer
+from .script import Answer, Fault, Reply, Script, ToolCall
+from .scripted import ScriptedServer
+from .tokenizer import ByteTokenizer
+
+__all__ = [
+    "Answer",
+    "ByteTokenizer",
+    "Exchange",
+    "Fault",
+    "LoopbackServer",
+    "ReplayServer",
+    "Reply",
+    "RequestRecord",
+    "Script",
+    "ScriptedServer",
+    "ToolCall",
+    "load_exchanges",
+    "load_reports",
+    "pack_exchanges",
+]

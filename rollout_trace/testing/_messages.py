@@ -1,0 +1,65 @@
+"""Requests and responses of the test servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+JSON_HEADERS = (("content-type", "application/json"),)
+Part = bytes | Callable[[], None]
+
+
+class ConnectionCut(Exception):
+    """Raised by a part of a response: the connection is closed here, without a proper end."""
+
+
+@dataclass
+class RequestRecord:
+    """One request and its answer. Filled in while it is served; complete once `LoopbackServer.wait_idle` returns."""
+
+    index: int  # order in which requests began, from 0
+    connection: int  # number of the TCP connection it came on, from 0
+    method: str
+    path: str  # without the query
+    query: str
+    headers: dict[str, str]  # lower-case names; the last of repeated headers
+    body: bytes
+    status: int | None = None  # None until the answer's head is sent
+    response_headers: list[tuple[str, str]] = field(default_factory=list)
+    response_chunks: list[bytes] = field(default_factory=list)  # what was sent, without the HTTP chunk framing
+    completed: bool = False  # the whole response was sent
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON, or None if it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+    @property
+    def response_body(self) -> bytes:
+        """Bytes of the response body that were sent (still compressed, if it was)."""
+        return b"".join(self.response_chunks)
+
+
+@dataclass
+class Response:
+    """An answer. `parts` are sent in order; a callable among them runs at its place (to wait, or to cut)."""
+
+    status: int = 200
+    headers: Sequence[tuple[str, str]] = JSON_HEADERS
+    parts: Sequence[Part] = ()
+    chunked: bool = False
+    before: Sequence[Callable[[], None]] = ()  # run before the head is sent
+
+
+def json_bytes(value: object) -> bytes:
+    """Compact UTF-8 JSON, the way the engines write it."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def json_response(status: int, value: object, headers: Iterable[tuple[str, str]] = ()) -> Response:
+    return Response(status, [*JSON_HEADERS, *headers], [json_bytes(value)])

@@ -1,0 +1,109 @@
+"""The base of the test servers: a loopback HTTP/1.1 server with a log of everything it answered."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TypeVar
+
+from ._http import HTTPServer
+from ._messages import RequestRecord, Response, json_response
+
+Server = TypeVar("Server", bound="LoopbackServer")
+
+
+class LoopbackServer:
+    """Base of the test servers: listens on 127.0.0.1, on a free port, from `start` to `close` or in a `with` block.
+
+    `requests` is the log. An exception raised while answering is kept in `errors`, answered as HTTP 400 (which SDKs do
+    not retry), and raised when the `with` block ends.
+    """
+
+    def __init__(self) -> None:
+        self.errors: list[BaseException] = []
+        self.closing = threading.Event()
+        self._changed = threading.Condition()
+        self._requests: list[RequestRecord] = []
+        self._active = 0
+        self._httpd: HTTPServer | None = None
+        self._thread: threading.Thread | None = None
+
+    def answer(self, record: RequestRecord) -> Response:
+        """Give the response to one request; subclasses define it. Called on the connection's thread."""
+        raise NotImplementedError
+
+    @property
+    def url(self) -> str:
+        """`http://127.0.0.1:PORT`."""
+        if self._httpd is None:
+            raise RuntimeError(f"{type(self).__name__} is not running: use it in a `with` block, or call start()")
+        return f"http://127.0.0.1:{self._httpd.server_address[1]}"
+
+    @property
+    def base_url(self) -> str:
+        """The address to give an OpenAI client: `http://127.0.0.1:PORT/v1`."""
+        return f"{self.url}/v1"
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """Every request so far, in the order they began."""
+        with self._changed:
+            return list(self._requests)
+
+    @property
+    def connections(self) -> int:
+        """Number of TCP connections that carried at least one request."""
+        return len({record.connection for record in self.requests})
+
+    def wait_idle(self, timeout: float = 30.0) -> None:
+        """Wait until no request is being answered. Raises TimeoutError after `timeout` seconds."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._active == 0, timeout):
+                raise TimeoutError(f"{self._active} requests are still being answered after {timeout} s")
+
+    def start(self: Server) -> Server:
+        """Listen. Does nothing if the server is running."""
+        if self._httpd is None:
+            self.closing.clear()
+            self._httpd = HTTPServer(self)
+            self._thread = threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True)
+            self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop: answers in flight are cut, connections closed, threads joined. The log stays readable."""
+        self.closing.set()
+        if self._httpd is None or self._thread is None:
+            return
+        self._httpd.shutdown()
+        self._thread.join()
+        self._httpd.server_close()
+        self._httpd = self._thread = None
+
+    def __enter__(self: Server) -> Server:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+        if error is None and self.errors:
+            raise self.errors[0]
+
+    def begin(self, record: RequestRecord) -> None:
+        with self._changed:
+            record.index = len(self._requests)
+            self._requests.append(record)
+            self._active += 1
+
+    def end(self) -> None:
+        with self._changed:
+            self._active -= 1
+            self._changed.notify_all()
+
+    def respond(self, record: RequestRecord) -> Response:
+        try:
+            response = self.answer(record)
+        except Exception as error:
+            self.errors.append(error)
+            message = f"the test server could not answer: {type(error).__name__}: {error}"
+            response = json_response(400, {"error": {"message": message, "type": "TestServerError", "code": 400}})
+        return response

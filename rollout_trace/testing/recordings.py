@@ -1,0 +1,167 @@
+"""Recorded HTTP exchanges: in a folder of files, or packed into one compressed file.
+
+A folder holds `NAME.meta.json` (method, path, status, headers, chunk sizes), `NAME.request.json` and
+`NAME.response.*` (the exact bytes), and may hold `NAME.report.json`. A packed file is JSON lines, one for each exchange
+or report, compressed by what its name ends with: `.jsonl`, `.jsonl.gz` or `.jsonl.xz`.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One recorded request and its response, byte for byte."""
+
+    name: str
+    method: str
+    path: str  # may hold a query
+    request: bytes
+    status: int
+    headers: tuple[tuple[str, str], ...]  # of the response, as recorded, lower-case names
+    response: bytes
+    chunk_sizes: tuple[int, ...]  # sizes of the pieces in which the response arrived; they add up to its length
+    request_content_type: str | None = None
+
+    @property
+    def content_type(self) -> str:
+        """`content-type` of the response, or "" if it had none."""
+        return next((value for name, value in self.headers if name == "content-type"), "")
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the response came with `transfer-encoding: chunked`."""
+        return any(name == "transfer-encoding" and "chunked" in value.lower() for name, value in self.headers)
+
+    @property
+    def chunks(self) -> list[bytes]:
+        """The response in the pieces in which it arrived."""
+        ends = [sum(self.chunk_sizes[: i + 1]) for i in range(len(self.chunk_sizes))]
+        return [self.response[end - size : end] for end, size in zip(ends, self.chunk_sizes, strict=True)]
+
+
+def load_exchanges(path: str | Path) -> list[Exchange]:
+    """All exchanges of a folder or a packed file, by name. Raises ValueError for a file of another kind."""
+    path = Path(path)
+    if path.is_dir():
+        return [_read_files(path, meta) for meta in sorted(path.glob("*.meta.json"))]
+    return [_unpack(line) for line in _read_lines(path) if "report" not in line]
+
+
+def load_reports(path: str | Path) -> dict[str, Any]:
+    """The reports of a folder or a packed file: name to JSON value."""
+    path = Path(path)
+    if path.is_dir():
+        files = sorted(path.glob("*.report.json"))
+        return {file.name.removesuffix(".report.json"): json.loads(file.read_bytes()) for file in files}
+    return {line["name"]: line["report"] for line in _read_lines(path) if "report" in line}
+
+
+def pack_exchanges(exchanges: Iterable[Exchange], path: str | Path, reports: Mapping[str, Any] | None = None) -> None:
+    """Write a packed file. The same exchanges give the same bytes."""
+    path = Path(path)
+    lines: list[Any] = [_pack(exchange) for exchange in exchanges]
+    lines += [{"name": name, "report": report} for name, report in (reports or {}).items()]
+    data = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
+    if path.name.endswith(".xz"):
+        data = lzma.compress(data, preset=9)
+    elif path.name.endswith(".gz"):
+        data = gzip.compress(data, 9, mtime=0)
+    _check_suffix(path)
+    path.write_bytes(data)
+
+
+def _check_suffix(path: Path) -> None:
+    if not path.name.endswith(_SUFFIXES):
+        raise ValueError(f"{path} is not a file of exchanges: its name should end with one of {', '.join(_SUFFIXES)}")
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    _check_suffix(path)
+    data = path.read_bytes()
+    if path.name.endswith(".xz"):
+        data = lzma.decompress(data)
+    elif path.name.endswith(".gz"):
+        data = gzip.decompress(data)
+    for line in data.decode().split("\n"):
+        if line:
+            yield json.loads(line)
+
+
+def _read_files(folder: Path, meta_file: Path) -> Exchange:
+    name = meta_file.name.removesuffix(".meta.json")
+    meta = json.loads(meta_file.read_bytes())
+    response_files = sorted(folder.glob(f"{name}.response.*"))
+    if len(response_files) != 1:
+        raise ValueError(f"{folder}: {name} should have one response file, found {len(response_files)}")
+    response = response_files[0].read_bytes()
+    request_headers = {key.lower(): value for key, value in meta.get("request_headers", ())}
+    return Exchange(
+        name,
+        meta["method"],
+        meta["path"],
+        (folder / f"{name}.request.json").read_bytes(),
+        meta["status"],
+        tuple((key.lower(), value) for key, value in meta["response_headers"]),
+        response,
+        _sizes(name, meta.get("chunk_sizes", ()), len(response)),
+        request_headers.get("content-type"),
+    )
+
+
+def _sizes(name: str, sizes: Iterable[int], length: int) -> tuple[int, ...]:
+    kept = tuple(size for size in sizes if size)
+    if len(kept) <= 1:
+        return (length,) if length else ()  # one piece says nothing; recordings whose text was redacted stay readable
+    if sum(kept) != length:
+        raise ValueError(f"{name}: the chunk sizes add up to {sum(kept)}, but the response has {length} bytes")
+    return kept
+
+
+def _pack(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "name": exchange.name,
+        "method": exchange.method,
+        "path": exchange.path,
+        "request_content_type": exchange.request_content_type,
+        "status": exchange.status,
+        "headers": exchange.headers,
+        "chunk_sizes": exchange.chunk_sizes,
+        "request": _pack_bytes(exchange.request),
+        "response": _pack_bytes(exchange.response),
+    }
+
+
+def _unpack(line: Mapping[str, Any]) -> Exchange:
+    return Exchange(
+        line["name"],
+        line["method"],
+        line["path"],
+        _unpack_bytes(line["request"]),
+        line["status"],
+        tuple((key, value) for key, value in line["headers"]),
+        _unpack_bytes(line["response"]),
+        tuple(line["chunk_sizes"]),
+        line.get("request_content_type"),
+    )
+
+
+def _pack_bytes(data: bytes) -> str | dict[str, str]:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def _unpack_bytes(value: str | Mapping[str, str]) -> bytes:
+    return value.encode() if isinstance(value, str) else base64.b64decode(value["base64"])

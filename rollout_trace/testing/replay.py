@@ -1,0 +1,99 @@
+"""A server that answers with recorded exchanges, byte for byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from ._messages import RequestRecord, Response, json_response
+from ._server import LoopbackServer
+from .recordings import Exchange, load_exchanges
+
+Match = Callable[[RequestRecord, Exchange], bool]
+_BY_NAME = "/replay/"
+# these belong to one connection or one way of sending, and are made anew
+_OWN_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
+
+
+class ReplayServer(LoopbackServer):
+    """Serves the exchanges of a folder or a packed file (see `recordings`), or those given as a list.
+
+        with ReplayServer("recordings/") as server:
+            client = OpenAI(base_url=server.base_url_for("chat_ids"), api_key="none")
+
+    Under `base_url` a request gets the first recording with its method, its path and an equal body (equal as JSON,
+    whatever the order of keys); `match` replaces that rule. Under `base_url_for(name)` every request gets that one.
+    Status, headers, bytes and chunk boundaries are the recorded ones. A request that was not recorded gets status 404
+    and the name of the closest recording.
+    """
+
+    def __init__(self, source: str | Path | Iterable[Exchange], *, match: Match | None = None) -> None:
+        super().__init__()
+        exchanges = load_exchanges(source) if isinstance(source, (str, Path)) else source
+        self.exchanges = {exchange.name: exchange for exchange in exchanges}
+        self._match = match or matches
+
+    def base_url_for(self, name: str) -> str:
+        """The address under which every request gets one recording. Raises KeyError for an unknown name."""
+        if name not in self.exchanges:
+            raise KeyError(f"there is no recording {name!r}: the names are {', '.join(sorted(self.exchanges))}")
+        return f"{self.url}{_BY_NAME}{quote(name, safe='')}/v1"
+
+    def answer(self, record: RequestRecord) -> Response:
+        """Answer one request (called by the server)."""
+        if record.path.startswith(_BY_NAME):
+            name = unquote(record.path.removeprefix(_BY_NAME).split("/")[0])
+            exchange = self.exchanges.get(name)
+        else:
+            exchange = next((e for e in self.exchanges.values() if self._match(record, e)), None)
+        return self._not_recorded(record) if exchange is None else _replay(exchange)
+
+    def _not_recorded(self, record: RequestRecord) -> Response:
+        message = f"no recording matches {record.method} {record.path}"
+        closest = max(self.exchanges.values(), key=lambda e: _closeness(record, e), default=None)
+        if closest is not None:
+            different = ", ".join(_differences(record, closest))
+            message += f"; the closest is {closest.name!r}, which differs in: {different}"
+        error = {"message": message, "type": "NotRecorded", "param": None, "code": 404}
+        return json_response(404, {"error": error, "closest": closest.name if closest else None})
+
+
+def matches(record: RequestRecord, exchange: Exchange) -> bool:
+    """Whether a request is the recorded one: method, path, and body (as JSON; as bytes if it is no JSON)."""
+    return not _differences(record, exchange)
+
+
+def _replay(exchange: Exchange) -> Response:
+    headers = [(name, value) for name, value in exchange.headers if name not in _OWN_HEADERS]
+    return Response(exchange.status, headers, exchange.chunks, exchange.chunked)
+
+
+def _differences(record: RequestRecord, exchange: Exchange) -> list[str]:
+    """What a request and a recording differ in: "method", "path", and keys of the body (or "body")."""
+    found = []
+    if record.method != exchange.method:
+        found.append("method")
+    if record.path != urlsplit(exchange.path).path:
+        found.append("path")
+    if record.body == exchange.request:
+        return found
+    asked, recorded = _json_or_bytes(record.body), _json_or_bytes(exchange.request)
+    if not isinstance(asked, dict) or not isinstance(recorded, dict):
+        return found if type(asked) is type(recorded) and asked == recorded else [*found, "body"]
+    keys = sorted(asked.keys() | recorded.keys())
+    return found + [key for key in keys if key not in asked or key not in recorded or asked[key] != recorded[key]]
+
+
+def _closeness(record: RequestRecord, exchange: Exchange) -> tuple[bool, int]:
+    differences = _differences(record, exchange)
+    return "path" not in differences, -len(differences)
+
+
+def _json_or_bytes(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data

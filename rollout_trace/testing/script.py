@@ -1,0 +1,158 @@
+"""What a scripted server answers: replies, what goes wrong with them, and the order they come in."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from ._messages import RequestRecord
+
+Compression = Literal["gzip", "br", "zstd"]
+
+
+class ToolCall(NamedTuple):
+    """A tool call of a reply. `arguments` is the raw string, sent as it is, valid JSON or not."""
+
+    name: str
+    arguments: str = "{}"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the model. Every field is optional; `Reply("text")` is the plain case."""
+
+    text: str | None = None
+    tool_calls: Sequence[ToolCall | tuple[str, str]] = ()
+    reasoning: str | None = None  # goes to `message.reasoning`; its tokens stand between `<think>` and `</think>`
+    _: KW_ONLY
+    token_ids: Sequence[int] | None = None  # exactly the ids to sample, instead of those of `text`; none is added
+    logprobs: Sequence[float] | None = None  # instead of the made ones; may be of any length and value
+    finish_reason: str | None = None  # default: what vLLM would say; "length" leaves the stop token out
+    stop_reason: str | int | None = None
+    usage: Mapping[str, Any] | None = None  # merged over the counted usage
+    extra_message: Mapping[str, Any] = field(default_factory=dict)  # more fields of the message (first delta)
+    extra: Mapping[str, Any] = field(default_factory=dict)  # more top-level fields of the response, or of every chunk
+    headers: Mapping[str, str] = field(default_factory=dict)  # more response headers
+    tool_index: Literal["normal", "null", "missing"] = "normal"  # `index` of streamed tool calls
+    compress: Compression | None = None  # content-encoding; "br" needs brotli, "zstd" needs zstandard
+    chunk_bytes: int | None = None  # cut the bytes of the body into HTTP chunks of this size
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong with an answer, or makes it wait. Fields can be combined.
+
+    Where a field counts chunks, they are the events of a stream, and the bytes of the body of an unstreamed answer.
+    """
+
+    reply: str | Reply = "ok"
+    _: KW_ONLY
+    status: int | None = None  # answer with this error instead of the reply
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: str | bytes | Mapping[str, Any] | None = None  # of the error; default: an error object as vLLM sends
+    delay: float = 0.0  # seconds before the answer begins; if the server closes meanwhile, the connection is cut
+    hold: bool = False  # nothing is sent until `server.release()`
+    hold_after: int | None = None  # the same, after so many chunks
+    cut_after: int | None = None  # close the connection after so many chunks, without a proper end
+    error_event_after: int | None = None  # after so many chunks of a stream, an error event and the end
+    no_done: bool = False  # the stream ends without `data: [DONE]`
+    bad_json: bool = False  # status 200 with a body (or a second event) that is no JSON
+
+
+Answer = str | Reply | Fault | Sequence[str | Reply | Fault]
+ScriptFunction = Callable[..., Answer]
+
+
+class Script:
+    """Answers successive requests in order, whatever they ask.
+
+    Past the end it repeats the last answer if `repeat_last` is true, and else raises IndexError, which the server
+    answers with status 400 and raises when its `with` block ends.
+    """
+
+    def __init__(self, answers: Sequence[Answer], *, repeat_last: bool = False) -> None:
+        self._answers = list(answers)
+        self._repeat_last = repeat_last
+        self._next = 0
+        self._guard = threading.Lock()
+
+    def __call__(self, request: Mapping[str, Any]) -> Answer:
+        with self._guard:
+            at, count = self._next, len(self._answers)
+            self._next += 1
+        if at < count:
+            return self._answers[at]
+        if self._repeat_last and count:
+            return self._answers[-1]
+        raise IndexError(f"request {at + 1} came, but the script has {count} answers: add one, or use repeat_last=True")
+
+
+class Director:
+    """Asks a script for the answer to each choice of a request, with as many arguments as the script takes."""
+
+    def __init__(self, script: ScriptFunction | Sequence[Answer] | str | Reply | Fault) -> None:
+        self._function = _as_function(script)
+        parameters = inspect.signature(self._function).parameters
+        self._takes_record = "record" in parameters
+        positional = [
+            p.name
+            for p in parameters.values()
+            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "record"
+        ]
+        self._takes_choice = len(positional) > 1
+        self._attempts: dict[bytes, int] = {}
+        self._guard = threading.Lock()
+
+    def answers(self, request: Any, record: RequestRecord, count: int) -> list[Reply | Fault]:
+        """One answer for each choice."""
+        asked = [self._ask(request, record, choice) for choice in range(count if self._takes_choice else 1)]
+        if any(not isinstance(answer, (str, Reply, Fault)) for answer in asked):
+            attempt = self._count_attempt(record)
+            asked = [_attempt_of(answer, attempt) for answer in asked]
+        answers = [_as_reply(answer) for answer in asked]
+        return answers if self._takes_choice else answers * count
+
+    def _ask(self, request: Any, record: RequestRecord, choice: int) -> Answer:
+        keywords = {"record": record} if self._takes_record else {}
+        return self._function(request, *([choice] if self._takes_choice else []), **keywords)
+
+    def _count_attempt(self, record: RequestRecord) -> int:
+        key = record.path.encode() + b"\n" + record.body
+        with self._guard:
+            attempt = self._attempts.get(key, 0)
+            self._attempts[key] = attempt + 1
+        return attempt
+
+
+def _as_function(script: ScriptFunction | Sequence[Answer] | str | Reply | Fault) -> ScriptFunction:
+    if callable(script):
+        return script
+    if isinstance(script, (str, Reply, Fault)):
+        constant = script
+        return lambda request: constant
+    return Script(script)
+
+
+def _attempt_of(answer: Answer, attempt: int) -> str | Reply | Fault:
+    if isinstance(answer, (str, Reply, Fault)):
+        return answer
+    if not isinstance(answer, Sequence) or not answer:
+        raise TypeError(f"the script gave {answer!r}: return a str, a Reply, a Fault, or a list of them")
+    return answer[min(attempt, len(answer) - 1)]
+
+
+def _as_reply(answer: object) -> Reply | Fault:
+    if isinstance(answer, str):
+        return Reply(answer)
+    if not isinstance(answer, (Reply, Fault)):
+        raise TypeError(f"the script gave a list with {answer!r}: put a str, a Reply or a Fault in it")
+    return answer
+
+
+def reply_of(answer: Reply | Fault) -> Reply:
+    """The reply that an answer carries."""
+    inner = answer.reply if isinstance(answer, Fault) else answer
+    return Reply(inner) if isinstance(inner, str) else inner

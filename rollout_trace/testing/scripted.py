@@ -1,0 +1,200 @@
+"""An OpenAI-compatible server that answers what a script says, with token ids and logprobs, as vLLM would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ._chat import chat_events, chat_response
+from ._completions import Row, completions_events, completions_response
+from ._delivery import Delivery, vllm_error
+from ._holds import Holds
+from ._messages import ConnectionCut, RequestRecord, Response, json_response
+from ._responses import responses_events, responses_object
+from ._sampling import Sampler
+from ._server import LoopbackServer
+from ._turn import Turn
+from .script import Answer, Director, Fault, Reply, ScriptFunction, reply_of
+from .tokenizer import ByteTokenizer
+
+
+class BadRequest(ValueError):
+    """A request that vLLM would refuse with status 400."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class ScriptedServer(LoopbackServer):
+    """A loopback model server for tests of an agent.
+
+        with ScriptedServer(lambda request: "4") as server:
+            client = OpenAI(base_url=server.base_url, api_key="none")
+
+    `script` is a function of the request's JSON that gives a `str`, a `Reply`, a `Fault`, or a list of them (one for
+    each attempt of an equal request; the last repeats). It may take the number of the choice as a second parameter, and
+    the `RequestRecord` as one called `record`; it is called on several threads at once if requests come so. In place of
+    a function: one answer for every request, or a list of answers to successive requests.
+
+    It serves POST `…/chat/completions`, `…/completions` and `…/responses`, and GET `…/models`, under any prefix (so
+    Azure's paths too). Bodies have the shape of vLLM 0.32; ids come with `return_token_ids`, logprobs with `logprobs`.
+    Nothing is random: ids of responses count requests, logprobs come from a hash of the ids and `seed`.
+
+    `model` is the name in `/models`; requests may name any model unless `strict_model` is true. `delay` (seconds) is
+    waited before every answer. `chunk_tokens` is the number of tokens in a stream's event; `chunk_bytes` cuts the bytes
+    of every answer into HTTP chunks of that size.
+    """
+
+    def __init__(
+        self,
+        script: ScriptFunction | Sequence[Answer] | str | Reply | Fault,
+        *,
+        model: str = "scripted",
+        tokenizer: ByteTokenizer | None = None,
+        seed: int = 0,
+        delay: float = 0.0,
+        chunk_tokens: int = 1,
+        chunk_bytes: int | None = None,
+        strict_model: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer or ByteTokenizer()
+        self._sampler = Sampler(self.tokenizer, seed)
+        self._director = Director(script)
+        self._holds = Holds()
+        self._delay = delay
+        self._chunk_tokens = chunk_tokens
+        self._chunk_bytes = chunk_bytes
+        self._strict_model = strict_model
+
+    def release(self, count: int | None = None) -> None:
+        """Let `count` held responses go on (also those that reach their hold later); None: all, now and later."""
+        self._holds.release(count)
+
+    def wait_held(self, count: int = 1, timeout: float = 30.0) -> None:
+        """Wait until `count` responses are held. Raises TimeoutError after `timeout` seconds."""
+        self._holds.wait_held(count, timeout)
+
+    def close(self) -> None:
+        """Stop the server; responses that are held or delayed are cut."""
+        self._holds.close()
+        super().close()
+
+    def answer(self, record: RequestRecord) -> Response:
+        """Answer one request (called by the server)."""
+        endpoints = {
+            "/chat/completions": ("POST", self._chat),
+            "/completions": ("POST", self._completions),
+            "/responses": ("POST", self._responses),
+            "/models": ("GET", self._models),
+        }
+        found = next((value for end, value in endpoints.items() if record.path.endswith(end)), None)
+        if found is None:
+            return json_response(404, {"detail": "Not Found"})
+        method, handle = found
+        if record.method != method:
+            return json_response(405, {"detail": "Method Not Allowed"})
+        try:
+            return handle(record)
+        except BadRequest as error:
+            return json_response(400, vllm_error(400, str(error), param=error.param))
+        except _UnknownModel as error:
+            return json_response(404, vllm_error(404, str(error), param="model"))
+
+    def _models(self, record: RequestRecord) -> Response:
+        model = {"id": self.model, "object": "model", "created": 1_700_000_000, "owned_by": "vllm", "root": self.model}
+        data = [model | {"parent": None, "max_model_len": 1_048_576, "permission": []}]
+        return json_response(200, {"object": "list", "data": data})
+
+    def _parse(self, record: RequestRecord) -> dict[str, Any]:
+        try:
+            request = json.loads(record.body)
+        except ValueError as error:
+            raise BadRequest(f"the body is not JSON: {error}", "body") from None
+        if not isinstance(request, dict):
+            raise BadRequest(f"the body should be a JSON object, not {type(request).__name__}", "body")
+        model = request.get("model")
+        if self._strict_model and model != self.model:
+            raise _UnknownModel(f"The model `{model}` does not exist. Valid aliases: {self.model}.")
+        return request
+
+    def _turn(self, request: Mapping[str, Any], record: RequestRecord, prompt: Sequence[int], prefix: str) -> Turn:
+        model = str(request.get("model") or self.model)
+        return Turn(request, model, record.index, self._sampler, self._chunk_tokens, prompt, prefix)
+
+    def _delivery(self, answer: Reply | Fault) -> Delivery:
+        return Delivery(answer, self._holds.hold, self._pause, self._delay, self._chunk_bytes)
+
+    def _pause(self, seconds: float) -> None:
+        if self.closing.wait(seconds):
+            raise ConnectionCut
+
+    def _chat(self, record: RequestRecord) -> Response:
+        request = self._parse(record)
+        prompt = self.tokenizer.apply_chat_template(_messages(request), request.get("tools"))
+        answers = self._director.answers(request, record, request.get("n") or 1)
+        delivery = self._delivery(answers[0])
+        if delivery.fault.status is not None:
+            return delivery.error()
+        turn = self._turn(request, record, prompt, "chatcmpl-")
+        completions = [self._sampler.sample(reply_of(answer), prompt, request) for answer in answers]
+        if request.get("stream"):
+            return delivery.events(chat_events(turn, completions))
+        return delivery.json(chat_response(turn, completions))
+
+    def _completions(self, record: RequestRecord) -> Response:
+        request = self._parse(record)
+        if request.get("echo"):
+            raise BadRequest("a scripted server does not echo: leave `echo` out", "echo")
+        prompts = self._prompts(request.get("prompt"))
+        count = request.get("n") or 1
+        answers = self._director.answers(request, record, count * len(prompts))
+        delivery = self._delivery(answers[0])
+        if delivery.fault.status is not None:
+            return delivery.error()
+        asked = [prompt for prompt in prompts for _ in range(count)]
+        pairs = zip(asked, answers, strict=True)
+        rows = [Row(prompt, self._sampler.sample(reply_of(answer), prompt, request)) for prompt, answer in pairs]
+        turn = self._turn(request, record, [i for prompt in prompts for i in prompt], "cmpl-")
+        if request.get("stream"):
+            return delivery.events(completions_events(turn, rows))
+        return delivery.json(completions_response(turn, rows))
+
+    def _prompts(self, prompt: object) -> list[list[int]]:
+        """The prompts of a completions request: a text, ids, or a list of either."""
+        if isinstance(prompt, str):
+            return [self.tokenizer.encode(prompt, special=True)]
+        if isinstance(prompt, list) and prompt and all(isinstance(item, int) for item in prompt):
+            return [prompt]
+        if isinstance(prompt, list) and prompt:
+            return [ids for item in prompt for ids in self._prompts(item)]
+        raise BadRequest(f"`prompt` should be text, token ids, or a list of them, not {prompt!r}", "prompt")
+
+    def _responses(self, record: RequestRecord) -> Response:
+        request = self._parse(record)
+        asked = request.get("input", "")
+        messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        prompt = self.tokenizer.apply_chat_template(messages)
+        (answer,) = self._director.answers(request, record, 1)
+        delivery = self._delivery(answer)
+        if delivery.fault.status is not None:
+            return delivery.error()
+        turn = self._turn(request, record, prompt, "resp_")
+        completion = self._sampler.sample(reply_of(answer), prompt, {"max_tokens": request.get("max_output_tokens")})
+        if request.get("stream"):
+            return delivery.events(responses_events(turn, completion), named=True)
+        return delivery.json(responses_object(turn, completion))
+
+
+class _UnknownModel(LookupError):
+    pass
+
+
+def _messages(request: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise BadRequest(f"`messages` should be a list of objects, not {messages!r}", "messages")
+    return messages

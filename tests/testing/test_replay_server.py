@@ -1,0 +1,158 @@
+"""The replaying server: every recorded exchange comes back byte for byte, in the recorded pieces."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from openai import OpenAI
+
+from rollout_trace.testing import Exchange, ReplayServer, load_exchanges, load_reports, pack_exchanges
+
+PACKED = Path(__file__).parent.parent / "data" / "wire_vllm.jsonl.xz"
+EXCHANGES = {exchange.name: exchange for exchange in load_exchanges(PACKED)}
+BINARY = Exchange("binary", "POST", "/x?a=1", b"\xff", 200, (("content-type", "a/b"),), b"\xfe\x00", (1, 1))
+
+
+def raw(server: ReplayServer, exchange: Exchange, path: str) -> tuple[int, dict[str, str], list[bytes]]:
+    """Ask over a plain socket; gives the status, the headers, and the pieces of the body as they were framed."""
+    head = f"{exchange.method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(exchange.request)}\r\n\r\n"
+    address = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1]))) as connection, connection.makefile("rb") as stream:
+        connection.sendall(head.encode() + exchange.request)
+        status = int(stream.readline().split()[1])
+        lines = iter(lambda: stream.readline().strip().decode(), "")
+        headers = dict(line.split(": ", 1) for line in lines)
+        if "content-length" in headers:
+            return status, headers, [stream.read(int(headers["content-length"]))]
+        pieces = []
+        while size := int(stream.readline(), 16):
+            pieces.append(stream.read(size))
+            stream.readline()
+        return status, headers, pieces
+
+
+def test_every_exchange_comes_back_byte_for_byte() -> None:
+    with ReplayServer(PACKED) as server:
+        for exchange in EXCHANGES.values():
+            path = server.base_url_for(exchange.name).removeprefix(server.url) + "/whatever"
+            status, headers, pieces = raw(server, exchange, path)
+            assert status == exchange.status
+            assert pieces == (exchange.chunks if exchange.chunked else [exchange.response])
+            kept = {"date", "server", "content-type"}
+            assert {k: v for k, v in headers.items() if k in kept} == {k: v for k, v in exchange.headers if k in kept}
+    assert len(EXCHANGES) > 100
+    assert sum(exchange.chunked for exchange in EXCHANGES.values()) > 20
+    assert all(record.completed for record in server.requests)
+
+
+def test_a_request_is_found_by_its_path_and_json() -> None:
+    with ReplayServer(PACKED) as server:
+        for exchange in EXCHANGES.values():
+            status, _, pieces = raw(server, exchange, exchange.path)
+            same = [e for e in EXCHANGES.values() if (e.path, e.request) == (exchange.path, exchange.request)]
+            assert (status, b"".join(pieces)) in [(e.status, e.response) for e in same]
+        recorded = EXCHANGES["chat_ids"]
+        turned = dict(reversed(json.loads(recorded.request).items()))
+        reordered = replace(recorded, request=json.dumps(turned, indent=1).encode())
+        assert raw(server, reordered, recorded.path)[2] == [recorded.response]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_sdk_reads_a_recording_by_its_name(stream: bool) -> None:
+    name = "chat_ids_stream" if stream else "chat_ids"
+    with ReplayServer(PACKED) as server, OpenAI(base_url=server.base_url_for(name), api_key="none") as client:
+        answer: Any = client.chat.completions.create(model="any", messages=[], stream=stream)
+        if stream:
+            text = "".join(c.choices[0].delta.content or "" for c in answer if c.choices)
+        else:
+            text = answer.choices[0].message.content
+    assert text == json.loads(EXCHANGES["chat_ids"].response)["choices"][0]["message"]["content"]
+
+
+def test_a_request_that_was_not_recorded_names_the_closest() -> None:
+    request = json.loads(EXCHANGES["chat_ids"].request) | {"seed": 8}
+    with ReplayServer(PACKED) as server, OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
+        with pytest.raises(openai.NotFoundError, match="the closest is 'chat_ids', which differs in: seed"):
+            client.post("/chat/completions", body=request, cast_to=object)
+        with pytest.raises(KeyError, match="there is no recording 'nothing'"):
+            server.base_url_for("nothing")
+
+
+def test_an_own_rule_of_matching_and_an_empty_source() -> None:
+    exchange = EXCHANGES["chat_plain"]
+    with ReplayServer([exchange], match=lambda record, exchange: record.path == exchange.path) as server:
+        assert raw(server, replace(exchange, request=b"{}"), exchange.path)[2] == [exchange.response]
+    with ReplayServer([]) as server:
+        status, _, body = raw(server, exchange, exchange.path)
+    assert (status, json.loads(body[0])["closest"]) == (404, None)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.xz"])
+def test_packing_keeps_every_byte(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"packed{suffix}"
+    exchanges = [EXCHANGES["chat_ids_stream"], EXCHANGES["err_malformed_json"], BINARY]
+    pack_exchanges(exchanges, file, {"notes": [1]})
+    first = file.read_bytes()
+    assert load_exchanges(file) == exchanges
+    assert load_reports(file) == {"notes": [1]}
+    pack_exchanges(load_exchanges(file), file, load_reports(file))
+    assert file.read_bytes() == first
+
+
+def test_a_folder_is_read_like_a_packed_file(tmp_path: Path) -> None:
+    for exchange in (EXCHANGES["chat_ids_stream"], EXCHANGES["chat_ids"]):
+        write_folder(tmp_path, exchange)
+    (tmp_path / "notes.report.json").write_text("[1]")
+    assert load_exchanges(tmp_path) == [EXCHANGES["chat_ids"], EXCHANGES["chat_ids_stream"]]
+    assert load_reports(tmp_path) == {"notes": [1]}
+    with ReplayServer(tmp_path) as server:
+        exchange = EXCHANGES["chat_ids_stream"]
+        assert raw(server, exchange, exchange.path)[2] == exchange.chunks
+
+
+def write_folder(folder: Path, exchange: Exchange, sizes: list[int] | None = None) -> None:
+    meta = {
+        "method": exchange.method,
+        "path": exchange.path,
+        "request_headers": [["Content-Type", exchange.request_content_type]],
+        "status": exchange.status,
+        "response_headers": exchange.headers,
+        "chunk_sizes": sizes or exchange.chunk_sizes,
+    }
+    (folder / f"{exchange.name}.meta.json").write_text(json.dumps(meta))
+    (folder / f"{exchange.name}.request.json").write_bytes(exchange.request)
+    (folder / f"{exchange.name}.response.bin").write_bytes(exchange.response)
+
+
+def test_bad_recordings_are_told(tmp_path: Path) -> None:
+    write_folder(tmp_path, EXCHANGES["chat_ids_stream"], [1, 2])
+    with pytest.raises(ValueError, match="chat_ids_stream: the chunk sizes add up to 3, but the response has"):
+        load_exchanges(tmp_path)
+    (tmp_path / "chat_ids_stream.response.bin").unlink()
+    with pytest.raises(ValueError, match="chat_ids_stream should have one response file, found 0"):
+        load_exchanges(tmp_path)
+    with pytest.raises(ValueError, match=r"its name should end with one of \.jsonl, "):
+        load_exchanges(tmp_path / "exchanges.zip")
+
+
+def test_the_packed_reports_are_there() -> None:
+    assert load_reports(PACKED)["multiturn_canonical"][0]["prefix_holds"] is True
+
+
+def test_a_method_that_was_not_recorded() -> None:
+    with ReplayServer([EXCHANGES["chat_plain"]]) as server:
+        connection = http.client.HTTPConnection(server.url.removeprefix("http://"))
+        connection.request("GET", "/v1/chat/completions")
+        response = connection.getresponse()
+        message = json.loads(response.read())["error"]["message"]
+        connection.close()
+    assert message == (
+        "no recording matches GET /v1/chat/completions; the closest is 'chat_plain', which differs in: method, body"
+    )
