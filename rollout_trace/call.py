@@ -146,6 +146,10 @@ class _Pending:
     """The finished calls whose bytes are still to be decoded, oldest first."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything."""
         self._sizes: dict[Call, int] = {}
         self._total = 0
         self._lock = threading.Lock()

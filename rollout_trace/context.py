@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace import guard
+from rollout_trace.call import pending
 from rollout_trace.model import Task
 from rollout_trace.recordings import write_closed
 from rollout_trace.steplog import StepLog
@@ -26,6 +28,18 @@ ORPHANS_KEPT = 1000
 
 _current: ContextVar[Trajectory | None] = ContextVar("rollout_trace_trajectory", default=None)
 _orphans = StepLog(keep=ORPHANS_KEPT)
+
+
+def _after_fork() -> None:
+    """A forked process starts with nothing recorded and with locks that nobody holds."""
+    global _orphans
+    _orphans = StepLog(keep=ORPHANS_KEPT)
+    pending.reset()
+    guard.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def current() -> Trajectory | None:
@@ -81,7 +95,8 @@ class TrajectoryScope:
         self._opened: list[tuple[Trajectory, Any]] = []
 
     def __enter__(self) -> Trajectory:
-        parent = current()
+        # Also a parent that lives on in the process this one was forked from: it is still the parent.
+        parent = _current.get()
         trajectory = Trajectory(**self._settings)
         # Its own: a decorated function opens a trajectory for every run.
         trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)

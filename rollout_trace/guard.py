@@ -35,6 +35,13 @@ _lock = threading.Lock()
 _said: set[str] = set()
 
 
+def reset() -> None:
+    """Starts counting anew; what has been said once may be said again."""
+    global _stats, _lock
+    _stats, _lock = Stats(), threading.Lock()
+    _said.clear()
+
+
 def stats() -> Stats:
     """A copy of the counters of this process."""
     with _lock:

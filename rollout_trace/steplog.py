@@ -32,11 +32,16 @@ class StepLog:
     def admit(self, call: Call) -> bool:
         """Takes a call that begins; False where the log is closed, or another process's (this one was forked)."""
         with self._lock:
-            if self._closed or self._pid != os.getpid():
+            if self._closed or not self.is_ours:
                 return False
             call.log = self
             self._calls.append(call)
             return True
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a process that was forked from the one that opened the log: what it records would be lost."""
+        return self._pid == os.getpid()
 
     @property
     def size(self) -> int:

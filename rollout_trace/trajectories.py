@@ -89,8 +89,8 @@ class Trajectory(_Referable):
 
     @property
     def is_open(self) -> bool:
-        """True while calls can still be recorded."""
-        return self._log is not None
+        """True while calls can still be recorded, in the process that opened it."""
+        return self._log is not None and self._log.is_ours
 
 
 TRAJECTORY_FIELDS = tuple(item.name for item in fields(Trajectory) if not item.name.startswith("_"))
