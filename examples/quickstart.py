@@ -148,7 +148,7 @@ def run(client: OpenAI, model: str, path: str) -> None:
 
 def rows(path: str) -> list[tuple[str, ...]]:
     """One row of the table a trajectory, from what the file holds."""
-    table = []
+    table: list[tuple[str, ...]] = []
     for trajectory in rt.read(path):
         steps = trajectory.steps
         logprobs = [float(value) for step in steps if step.logprobs is not None for value in step.logprobs]
@@ -161,7 +161,7 @@ def rows(path: str) -> list[tuple[str, ...]]:
                 str(sum(len(step.prompt_token_ids) for step in steps if step.prompt_token_ids is not None)),
                 str(sum(len(step.completion_token_ids) for step in steps if step.completion_token_ids is not None)),
                 f"{min(logprobs):.2f} to {max(logprobs):.2f}" if logprobs else "none",
-                " ".join(f"{len(row.token_ids)}:{int(row.loss_mask.sum())}" for row in sequences) or "none",
+                " ".join(f"{len(row.token_ids)}/{int(row.loss_mask.sum())}" for row in sequences) or "none",
                 f"{len(trajectory.tool_runs)}" + (" (1 error)" if any(r.error for r in trajectory.tool_runs) else ""),
                 "" if trajectory.reward is None else f"{trajectory.reward:g}",
             )
@@ -169,7 +169,7 @@ def rows(path: str) -> list[tuple[str, ...]]:
     return table
 
 
-HEADER = ("agent", "task", "ok/steps", "prompt", "completion", "logprobs", "rows tokens:trained", "tool runs", "reward")
+HEADER = ("agent", "task", "ok/steps", "prompt", "completion", "logprobs", "rows: ids/trained", "tool runs", "reward")
 
 
 def show(title: str, table: list[tuple[str, ...]]) -> None:

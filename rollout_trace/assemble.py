@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,10 +50,11 @@ def steps_of(
     ]
 
 
+_STREAM = re.compile(rb"\s*(?:data|event|id|retry)?:")
+
+
 def _is_stream(content_type: str | None, body: bytes) -> bool:
-    if content_type is not None:
-        return "event-stream" in content_type
-    return body.lstrip()[:1] not in (b"{", b"[")
+    return "event-stream" in content_type.lower() if content_type is not None else bool(_STREAM.match(body))
 
 
 def _undecoded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import MutableSequence
 from datetime import datetime, timezone
@@ -74,7 +75,7 @@ class StepLog:
             self._closed = True
             calls = list(self._calls)
         for call in calls:
-            call.end()
+            _end(call)
         steps = self.steps()
         if self._stores is not None:
             self._stores.tokens.trim()
@@ -85,6 +86,14 @@ class StepLog:
             return [_running_step(call)]
         settle(call)
         return call.steps or []
+
+
+def _end(call: Call) -> None:
+    try:
+        call.end()
+    except Exception as error:
+        guard.failed("end", call, error)
+        call.ended = call.ended or time.perf_counter()
 
 
 def _recorded_steps(call: Call, stores: Stores) -> list[Step]:
@@ -149,9 +158,9 @@ def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
     if step.error is not None and step.error.status is not None:
         return "error", step.error
     cause = call.error or call.cut
-    if isinstance(cause, GeneratorExit) or (cause is None and not call.eof and _cut_json(step)):
+    if (cause is None or isinstance(cause, GeneratorExit)) and not call.eof and _cut_json(step):
         return "abandoned", None
-    if cause is None:
+    if cause is None or isinstance(cause, GeneratorExit):
         return step.status, step.error
     return ("error" if isinstance(cause, Exception) else "cancelled"), _error_info(cause)
 

@@ -223,7 +223,8 @@ def _failed(call: Call | None, cause: BaseException) -> None:
     if call is None:
         return
     try:
-        call.attempt_failed(cause)
+        # The SDK's exception hides the HTTP library's, which is what earlier attempts have.
+        call.attempt_failed(cause.__cause__ or cause)
         response = getattr(cause, "response", None)
         content = None if response is None or call.chunks else _content(response)
         if content is not None:

@@ -15,7 +15,8 @@ def tee(stream: Any, call: Call) -> Any:
 
     It is an instance of the stream class of the HTTP library in use, which those libraries check for.
     """
-    return _tee_class(type(stream))(stream, call)
+    kind: Any = type(stream)
+    return _tee_class(kind)(stream, call)
 
 
 class _Tee:

@@ -9,6 +9,7 @@ from rollout_trace.model import TokenIssue, Usage
 from rollout_trace.wire.facts import ChoiceFacts
 
 _INT32_MAX = 0x7FFFFFFF
+_FLOAT32_MAX = 3.4028234663852886e38
 
 
 def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
@@ -51,6 +52,8 @@ def _check_logprobs(choice: ChoiceFacts, *, sure_of_ids: bool) -> None:
     if choice.logprobs is None:
         return
     fault = _logprobs_fault(choice.completion_token_ids, choice.logprobs)
+    if fault is None and choice.uneven and choice.completion_token_ids is not None and not sure_of_ids:
+        fault = ("lengths_differ", "ids and logprobs came in different chunks, and no usage says that all came.")
     if fault is None:
         return
     _report(choice, *fault)
@@ -65,9 +68,11 @@ def _logprobs_fault(ids: list[int] | None, logprobs: list[float]) -> tuple[str, 
     missing = logprobs.count(None)  # type: ignore[arg-type]
     if missing:
         return "logprobs_incomplete", f"{missing} of {len(logprobs)} logprobs are null or missing."
-    if not math.isfinite(sum(logprobs)):
-        bad = next((value for value in logprobs if not math.isfinite(value)), None)
-        return None if bad is None else ("logprobs_not_finite", f"a logprob is {bad}.")
+    # The usual case in one pass: no single value is worse than a sum that is in range.
+    if not -_FLOAT32_MAX <= sum(logprobs) <= 0:
+        bad = next((value for value in logprobs if not math.isfinite(value) or value < -_FLOAT32_MAX), None)
+        if bad is not None:
+            return "logprobs_not_finite", f"a logprob is {bad}."
     if logprobs and max(logprobs) > 0:
         return "logprobs_positive", f"a logprob is {max(logprobs)}; none can be above 0."
     return None

@@ -34,7 +34,12 @@ def _decompress_one(body: bytes, codec: str) -> bytes:
 
 
 def _gzip(body: bytes) -> bytes:
-    return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(body)
+    parts = []
+    while body:
+        member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        parts.append(member.decompress(body))
+        body = member.unused_data
+    return b"".join(parts)
 
 
 def _deflate(body: bytes) -> bytes:
@@ -48,14 +53,22 @@ def _deflate(body: bytes) -> bytes:
 def _brotli(body: bytes) -> bytes:
     decompressor = _first_of("brotli", "brotlicffi").Decompressor()
     step = decompressor.process if hasattr(decompressor, "process") else decompressor.decompress
-    return bytes(step(body))
+    parts = [step(body)]
+    # Some releases give a bounded piece at a time, and the next one when asked again.
+    while parts[-1]:
+        parts.append(step(b""))
+    return b"".join(parts)
 
 
 def _zstd(body: bytes) -> bytes:
     module = _first_of("zstandard", "compression.zstd", "backports.zstd")
-    if hasattr(module, "ZstdDecompressor") and hasattr(module.ZstdDecompressor, "decompressobj"):
-        return bytes(module.ZstdDecompressor().decompressobj().decompress(body))
-    return bytes(module.ZstdDecompressor().decompress(body))
+    parts = []
+    while body:
+        frame = module.ZstdDecompressor()
+        frame = frame.decompressobj() if hasattr(frame, "decompressobj") else frame
+        parts.append(frame.decompress(body))
+        body = frame.unused_data
+    return b"".join(parts)
 
 
 def _first_of(*names: str) -> Any:

@@ -16,7 +16,7 @@ from rollout_trace.wire.errors import error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
 from rollout_trace.wire.lenient import Typed
 from rollout_trace.wire.message import MessageMerger, completion_of
-from rollout_trace.wire.sse import events
+from rollout_trace.wire.sse import Event, events
 
 T = TypeVar("T")
 
@@ -48,10 +48,10 @@ class _Choice(Struct):
 
 
 class _Body(Struct):
-    id: str | None = None
-    model: str | None = None
+    id: Any = None
+    model: Any = None
     choices: list[_Choice] | None = None
-    usage: dict[str, Any] | None = None
+    usage: Any = None
     prompt_token_ids: list[int] | None = None
     error: Any = None
 
@@ -79,35 +79,33 @@ _ID_PREFIX = "token_id:"
 def decode(response: bytes, *, streamed: bool, status: int) -> ResponseFacts:
     """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
-    bodies = [response] if not streamed else [event.data for event in events(response)]
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
-    choices = _Choices()
-    done = _read(bodies, facts, choices, streamed=streamed)
+    parts = list(events(response)) if streamed else [Event(b"", response)]
+    choices = _Choices(streamed=streamed)
+    done = _read(parts, facts, choices, streamed=streamed)
     facts.choices = choices.facts(done=done)
-    _ids_from_token_texts(bodies, facts)
-    for choice in facts.choices:
-        if choice.issue is None and facts.malformed is not None:
-            choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
+    _ids_from_token_texts(parts, facts)
+    if facts.malformed is not None:
+        _mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
-    if not streamed and not facts.choices and facts.error is None:
-        facts.error = error_of(response, status)
+    if not facts.choices and facts.error is None:
+        facts.error = _nothing_read(parts, response, status) if streamed else error_of(response, status)
     return facts
 
 
-def _read(bodies: list[bytes], facts: ResponseFacts, choices: _Choices, *, streamed: bool) -> bool:
-    """Reads bodies (chunks of a stream, or the one answer) in order; True where the server said that it was done."""
-    for number, data in enumerate(bodies):
-        if streamed and data.startswith(b"[DONE]"):
+def _read(parts: list[Event], facts: ResponseFacts, choices: _Choices, *, streamed: bool) -> bool:
+    """Reads the one answer, or the events of a stream in order; True where the server said that it was done."""
+    for part in parts:
+        if streamed and part.data.startswith(b"[DONE]"):
             return True
         try:
-            body, problem = _BODY.decode(data)
+            body, problem = _BODY.decode(part.data)
         except ValueError as error:
-            facts.broken = True
-            # The end of a stream that was cut is no error of the server's.
-            if not streamed or number < len(bodies) - 1:
-                facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {_brief(data)}")
+            # An event that was cut is where the stream ended, not an error of the server's.
+            if part.complete:
+                facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {_brief(part.data)}")
             return False
         facts.malformed = facts.malformed or problem
         if body.error:
@@ -118,37 +116,71 @@ def _read(bodies: list[bytes], facts: ResponseFacts, choices: _Choices, *, strea
 
 
 def _read_body(body: _Body, facts: ResponseFacts, choices: _Choices) -> None:
-    facts.response_id = facts.response_id or body.id
-    facts.model = facts.model or body.model
-    if body.usage is not None:
+    facts.response_id = facts.response_id or text_of(body.id)
+    facts.model = facts.model or text_of(body.model)
+    if isinstance(body.usage, dict):
         facts.usage = usage_of(body.usage)
-    if body.prompt_token_ids is not None:
-        choices.prompt_token_ids = choices.prompt_token_ids or body.prompt_token_ids
+    if choices.prompt_token_ids is None:
+        choices.prompt_token_ids = body.prompt_token_ids
     for position, choice in enumerate(body.choices or ()):
-        choices.at(position if choice.index is None else choice.index).add(choice)
+        choices.reader(choice.index, position).add(choice)
+
+
+def _mark_malformed(facts: ResponseFacts, *, streamed: bool) -> None:
+    """Something in the choices could not be read: an answer lacks that field, a stream may have a gap anywhere."""
+    for choice in facts.choices:
+        choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
+        if streamed:
+            choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
+
+
+def _nothing_read(parts: list[Event], response: bytes, status: int) -> ErrorInfo | None:
+    """The error of a stream without choices: events that are something else, or an object or page that is no stream.
+
+    A stream that was cut before its first choice has none.
+    """
+    if not parts:
+        return error_of(response, status) if response.lstrip()[:1] in (b"{", b"[", b"<") else None
+    unread = next((part.data for part in parts if part.complete and not _is_known(part.data)), None)
+    return None if unread is None else error_of(unread, status)
+
+
+def _is_known(data: bytes) -> bool:
+    if data.startswith(b"[DONE]"):
+        return True
+    try:
+        body, problem = _BODY.decode(data)
+    except ValueError:
+        return False
+    return problem is None and (body.choices is not None or body.usage is not None)
 
 
 class _ChoiceReader:
     """One choice, from its only body or from all its chunks."""
 
     def __init__(self) -> None:
-        self.message = MessageMerger()
+        self.whole: dict[str, Any] | None = None
+        self.deltas = MessageMerger()
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
         self.token_ids: list[int] | None = None
         self.entries: list[_Entry] | None = None
+        self.uneven = False
 
     def add(self, choice: _Choice) -> None:
-        part = choice.message if choice.message is not None else choice.delta
-        if part is not None:
-            self.message.add(part)
+        if choice.message is not None:
+            self.whole = choice.message
+        elif choice.delta is not None:
+            self.deltas.add(choice.delta)
         if choice.finish_reason is not None:
             self.finish_reason = choice.finish_reason
         if choice.stop_reason is not None:
             self.stop_reason = choice.stop_reason
+        logprobs = choice.logprobs
+        entries = None if logprobs is None else _joined(logprobs.content, logprobs.refusal)
+        self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
         self.token_ids = _joined(self.token_ids, choice.token_ids)
-        if choice.logprobs is not None:
-            self.entries = _joined(_joined(self.entries, choice.logprobs.content), choice.logprobs.refusal)
+        self.entries = _joined(self.entries, entries)
 
 
 def _joined(old: list[T] | None, new: list[T] | None) -> list[T] | None:
@@ -159,23 +191,28 @@ def _joined(old: list[T] | None, new: list[T] | None) -> list[T] | None:
 
 
 class _Choices:
-    """The choices of one answer, by index."""
+    """The choices of one answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, streamed: bool) -> None:
+        self._streamed = streamed
         self._readers: dict[int, _ChoiceReader] = {}
         self.prompt_token_ids: list[int] | None = None
 
-    def at(self, index: int) -> _ChoiceReader:
+    def reader(self, index: int | None, position: int) -> _ChoiceReader:
+        """The reader of a choice: the chunks of a stream meet in one, the choices of an answer each have their own."""
+        if index is None or (index in self._readers and not self._streamed):
+            index = position if self._streamed or position not in self._readers else len(self._readers)
         return self._readers.setdefault(index, _ChoiceReader())
 
     def facts(self, *, done: bool) -> list[ChoiceFacts]:
+        """What was read of each, by index."""
         return [self._facts(index, self._readers[index], done=done) for index in sorted(self._readers)]
 
     def _facts(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
         entries = reader.entries
         return ChoiceFacts(
             index=index,
-            completion=completion_of(reader.message.message()),
+            completion=completion_of(reader.deltas.message() if reader.whole is None else reader.whole),
             finish_reason=reader.finish_reason,
             stop_reason=reader.stop_reason,
             prompt_token_ids=self.prompt_token_ids,
@@ -184,6 +221,7 @@ class _Choices:
             top_logprobs=_top_logprobs(entries),
             token_source=None if reader.token_ids is None else "engine",
             complete=done or reader.finish_reason is not None,
+            uneven=reader.uneven,
         )
 
 
@@ -194,19 +232,20 @@ def _top_logprobs(entries: list[_Entry] | None) -> list[Any] | None:
     return [entry.top_logprobs or [] for entry in entries]
 
 
-def _ids_from_token_texts(bodies: list[bytes], facts: ResponseFacts) -> None:
+def _ids_from_token_texts(parts: list[Event], facts: ResponseFacts) -> None:
     """Fills ids from tokens spelled ``token_id:N`` (vLLM's ``return_tokens_as_token_ids``)."""
     wanting = {c.index: c for c in facts.choices if c.completion_token_ids is None and c.logprobs}
     if not wanting:
         return
     texts: dict[int, list[str]] = {index: [] for index in wanting}
-    for data in bodies:
-        if not data.startswith(b"[DONE]"):
-            _collect_texts(data, texts)
+    for part in parts:
+        if not part.data.startswith(b"[DONE]"):
+            _collect_texts(part.data, texts)
     for index, found in texts.items():
         ids = [_id_of(text) for text in found]
         if ids and None not in ids:
             wanting[index].completion_token_ids, wanting[index].token_source = ids, "logprobs"
+            wanting[index].uneven = False
 
 
 def _collect_texts(data: bytes, texts: dict[int, list[str]]) -> None:
@@ -222,17 +261,21 @@ def _collect_texts(data: bytes, texts: dict[int, list[str]]) -> None:
 
 def _id_of(text: str) -> int | None:
     digits = text[len(_ID_PREFIX) :] if text.startswith(_ID_PREFIX) else ""
-    return int(digits) if digits.isascii() and digits.isdigit() else None
+    return int(digits) if len(digits) <= 10 and digits.isascii() and digits.isdigit() else None
+
+
+def text_of(value: Any) -> str | None:
+    """A name or an id: a server that sends a number means its digits."""
+    return value if value is None or isinstance(value, str) else str(value)
 
 
 def usage_of(counts: dict[str, Any]) -> Usage:
     """Usage in OpenAI's names. A count that is null, missing or no whole number is None."""
     rest = {name: value for name, value in counts.items() if value is not None and name != "total_tokens"}
-    prompt, output = rest.pop("prompt_tokens_details", None), rest.pop("completion_tokens_details", None)
-    details = {
-        **({name: value for name, value in prompt.items() if value is not None} if isinstance(prompt, dict) else {}),
-        **({name: value for name, value in output.items() if value is not None} if isinstance(output, dict) else {}),
-    }
+    details: dict[str, Any] = {}
+    for name in ("prompt_tokens_details", "completion_tokens_details"):
+        if isinstance(rest.get(name), dict):
+            details.update((key, value) for key, value in rest.pop(name).items() if value is not None)
     return Usage(
         input=_count(rest, "prompt_tokens"),
         output=_count(rest, "completion_tokens"),

@@ -23,7 +23,7 @@ def error_of(body: bytes, status: int) -> ErrorInfo:
 def error_value(value: Any, status: int | None = None) -> ErrorInfo:
     """An error that is an object (OpenAI's, FastAPI's ``detail``) or just a text."""
     if not isinstance(value, dict):
-        return ErrorInfo(type=_kind(status), message=str(value), status=status)
+        return ErrorInfo(type=_kind(status), message=str(value) or "empty body", status=status)
     code = value.get("code")
     message = next((value[name] for name in ("message", "detail") if value.get(name)), value)
     return ErrorInfo(
@@ -36,5 +36,5 @@ def error_value(value: Any, status: int | None = None) -> ErrorInfo:
 
 def _kind(status: int | None) -> str:
     if status is None:
-        return "StreamError"
+        return "ProviderError"
     return "HTTPError" if status >= 400 else "UnexpectedBody"

@@ -34,6 +34,8 @@ class ChoiceFacts:
     token_source: TokenSource | None = None
     complete: bool = True
     """False where the answer broke off before this choice ended."""
+    uneven: bool = False
+    """A part of the answer brought another number of ids than of logprobs."""
     issue: TokenIssue | None = None
 
 
@@ -46,7 +48,5 @@ class ResponseFacts:
     choices: list[ChoiceFacts] = field(default_factory=list)
     usage: Usage | None = None
     error: ErrorInfo | None = None
-    broken: bool = False
-    """The body ended inside a value: it was cut, or never was what it said."""
     malformed: str | None = None
     """The first field that had the wrong type, and was left out."""

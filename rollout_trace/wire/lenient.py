@@ -10,6 +10,9 @@ import msgspec
 
 T = TypeVar("T")
 
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that it does not take."""
+
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
@@ -28,7 +31,7 @@ class Typed(Generic[T]):
         """
         try:
             return self._decoder.decode(data), None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except UNREADABLE:
             return self._repair(loads(data))
 
     def _repair(self, value: Any) -> tuple[T, str | None]:
@@ -50,8 +53,11 @@ def loads(data: bytes) -> Any:
     """
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return json.loads(data.decode("utf-8", "replace"))
+    except UNREADABLE:
+        try:
+            return json.loads(data.decode("utf-8", "replace"))
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
 
 
 def _remove(value: Any, message: str) -> bool:

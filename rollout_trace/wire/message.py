@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
-
-import msgspec
 
 from rollout_trace.model import Completion, ToolCall
 
@@ -28,16 +27,22 @@ class MessageMerger:
             if name == "tool_calls" and isinstance(value, list):
                 for fragment in value:
                     self._add_call(fragment)
-            elif isinstance(value, str) and name not in _KEPT_ONCE:
+            elif name == "function_call" and isinstance(value, dict):
+                _merge_function(self._fields.setdefault(name, {}), value)
+            elif isinstance(value, str) and name not in _KEPT_ONCE and name not in self._fields:
                 self._texts.setdefault(name, []).append(value)
             else:
+                if name in self._texts:
+                    # Text so far, now something else (a list of parts): what came stays in front.
+                    _merge(self._fields, name, "".join(self._texts.pop(name)))
                 _merge(self._fields, name, value)
 
     def message(self) -> dict[str, Any]:
         """The whole message so far."""
         message = {**self._fields, **{name: "".join(parts) for name, parts in self._texts.items()}}
         if self._calls:
-            message["tool_calls"] = self._calls
+            numbered = all(isinstance(call.get("index"), int) for call in self._calls)
+            message["tool_calls"] = sorted(self._calls, key=lambda call: call["index"]) if numbered else self._calls
         return message
 
     def _add_call(self, fragment: Any) -> None:
@@ -53,17 +58,19 @@ class MessageMerger:
     def _call_for(self, fragment: dict[str, Any]) -> dict[str, Any]:
         """The call a fragment belongs to: by index, else by id, else the last one begun.
 
-        Servers send the index as null, leave it out, or give 0 to every call; then only the id tells calls apart.
+        Servers send the index as null, leave it out, or give 0 to every call; then a new id that comes with a name
+        tells calls apart. A new id without a name does not: some servers send another one with every fragment.
         """
         index, call_id = fragment.get("index"), fragment.get("id")
+        same_id = next((known for known in self._calls if call_id and known.get("id") == call_id), None)
         if isinstance(index, int):
             call = self._call_at.get(index)
-        elif call_id:
-            call = next((known for known in self._calls if known.get("id") == call_id), None)
+            if call is not None and call_id and call.get("id") not in (None, "", call_id) and _begins_call(fragment):
+                call = same_id
+        elif same_id is not None:
+            call = same_id
         else:
             call = None if _begins_call(fragment) else next(reversed(self._calls), None)
-        if call is not None and call_id and call.get("id") not in (None, "", call_id):
-            call = next((known for known in self._calls if known.get("id") == call_id), None)
         if call is None:
             call = {}
             self._calls.append(call)
@@ -79,8 +86,9 @@ def _begins_call(fragment: dict[str, Any]) -> bool:
 
 def _merge_function(function: dict[str, Any], fragment: dict[str, Any]) -> None:
     for name, value in fragment.items():
-        # A name that comes again with later arguments is a repetition, not a continuation.
-        if value is not None and not (name == "name" and function.get("arguments")):
+        # A name that comes again, whole or with later arguments, is a repetition and not a continuation.
+        repeated = name == "name" and (function.get("arguments") or value == function.get("name"))
+        if value is not None and not repeated:
             _merge(function, name, value)
 
 
@@ -90,14 +98,29 @@ def _merge(into: dict[str, Any], name: str, value: Any) -> None:
         return
     if isinstance(old, str) and isinstance(value, str):
         into[name] = old + value
-    elif isinstance(old, list) and isinstance(value, list):
-        old.extend(value)
+    elif isinstance(old, list):
+        _extend(old, value)
+    elif isinstance(old, str) and isinstance(value, list):
+        into[name] = [_text_part(old), *value] if old else value
     elif isinstance(old, dict) and isinstance(value, dict):
         for key, item in value.items():
             if item is not None:
                 _merge(old, key, item)
     else:
         into[name] = value
+
+
+def _extend(parts: list[Any], value: Any) -> None:
+    if isinstance(value, list):
+        parts.extend(value)
+    elif parts and isinstance(parts[-1], dict) and parts[-1].get("type") == "text" and isinstance(value, str):
+        parts[-1] = _text_part(str(parts[-1].get("text") or "") + value)
+    else:
+        parts.append(_text_part(value) if isinstance(value, str) else value)
+
+
+def _text_part(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
 
 
 def completion_of(message: dict[str, Any]) -> Completion:
@@ -145,7 +168,7 @@ def _tool_call(call: dict[str, Any]) -> ToolCall:
     name = _text(inner, "name")
     arguments = inner.pop("arguments", inner.pop("input", None))
     if arguments is not None and not isinstance(arguments, str):
-        arguments = msgspec.json.encode(arguments).decode()
+        arguments = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
     leftover = {key: value for key, value in inner.items() if value is not None}
     return ToolCall(
         id=call_id, name=name, arguments=arguments, type=kind or "function", extra={**rest, **leftover} or None

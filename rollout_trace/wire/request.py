@@ -8,7 +8,7 @@ from msgspec import DecodeError, Raw, json
 
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.wire.facts import RequestFacts
-from rollout_trace.wire.lenient import loads
+from rollout_trace.wire.lenient import UNREADABLE, loads
 
 _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])
@@ -23,9 +23,13 @@ def read(body: bytes | None, messages: ListStore, tools: ListStore) -> RequestFa
     if not body:
         return RequestFacts()
     try:
-        values: dict[str, Any] = _FIELDS.decode(body)
-    except (DecodeError, UnicodeDecodeError):
+        return _read_shared(body, messages, tools)
+    except UNREADABLE:
         return _read_plain(body)
+
+
+def _read_shared(body: bytes, messages: ListStore, tools: ListStore) -> RequestFacts:
+    values: dict[str, Any] = _FIELDS.decode(body)
     model = values.pop("model", None)
     return RequestFacts(
         model=_string(None if model is None else json.decode(model)),

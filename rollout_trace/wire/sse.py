@@ -13,6 +13,8 @@ class Event(NamedTuple):
 
     type: bytes
     data: bytes
+    complete: bool = True
+    """False where the stream ended before the blank line that closes the event."""
 
 
 def events(body: bytes) -> Iterator[Event]:
@@ -25,17 +27,17 @@ def events(body: bytes) -> Iterator[Event]:
         body = body[len(_BOM) :]
     if b"\r" in body:
         body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    for block in body.split(b"\n\n"):
+    *blocks, rest = body.split(b"\n\n")
+    for block in blocks:
         # Nearly every event of every engine is one such line.
         if block.startswith(b"data: ") and b"\n" not in block:
             yield Event(b"", block[6:])
         else:
-            event = _event(block)
-            if event is not None:
-                yield event
+            yield from _event(block)
+    yield from _event(rest, complete=False)
 
 
-def _event(block: bytes) -> Event | None:
+def _event(block: bytes, *, complete: bool = True) -> Iterator[Event]:
     kind, data = b"", []
     for line in block.split(b"\n"):
         name, _, value = line.partition(b":")
@@ -45,4 +47,5 @@ def _event(block: bytes) -> Event | None:
             data.append(value)
         elif name == b"event":
             kind = value
-    return Event(kind, b"\n".join(data)) if data else None
+    if data:
+        yield Event(kind, b"\n".join(data), complete)
