@@ -131,6 +131,11 @@ class Call:
         if self.attempts and self.attempts[-1].ended is None:
             self.attempts[-1].ended = time.perf_counter()
 
+    @property
+    def is_stream(self) -> bool:
+        """The answer is a stream of events."""
+        return bool(self.attempts) and "event-stream" in (self.attempts[-1].content_type or "").lower()
+
     def size(self) -> int:
         """Bytes held until the call is decoded."""
         return len(self.request or b"") + sum(map(len, self.chunks))

@@ -132,8 +132,7 @@ def _decoded(call: Call, stores: Stores) -> list[Step]:
 
 
 def _add_what_the_call_knows(step: Step, call: Call) -> None:
-    streamed = bool(call.attempts) and "event-stream" in (call.attempts[-1].content_type or "")
-    first_byte = call.first_byte if streamed else None
+    first_byte = call.first_byte if call.is_stream else None
     engine = call.settings.engine
     status, error = _outcome(step, call)
     amend(
@@ -158,15 +157,14 @@ def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
     if step.error is not None and step.error.status is not None:
         return "error", step.error
     cause = call.error or call.cut
-    if (cause is None or isinstance(cause, GeneratorExit)) and not call.eof and _cut_json(step):
-        return "abandoned", None
     if cause is None or isinstance(cause, GeneratorExit):
-        return step.status, step.error
+        return ("abandoned", None) if _is_cut(step, call) else (step.status, step.error)
     return ("error" if isinstance(cause, Exception) else "cancelled"), _error_info(cause)
 
 
-def _cut_json(step: Step) -> bool:
-    return step.error is not None and step.error.type == "InvalidJSON"
+def _is_cut(step: Step, call: Call) -> bool:
+    """An unstreamed body that its reader closed before the end: no JSON, but by no fault of the server's."""
+    return not (call.eof or call.is_stream) and step.error is not None and step.error.type == "InvalidJSON"
 
 
 def _distrust(step: Step, call: Call) -> None:

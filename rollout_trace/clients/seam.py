@@ -57,8 +57,7 @@ def _make_class(base: type, settings: Settings, is_async: bool) -> type:
     methods = _async_methods(base) if is_async else _sync_methods(base)
     methods["_calculate_retry_timeout"] = _retry_timeout_method(base)
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__, "__slots__": ()}
-    properties = {"auth_headers": _auth_headers_property(base)} if hasattr(base, "auth_headers") else {}
-    return type(base.__name__, (base,), {**names, _MARK: settings, **methods, **properties})
+    return type(base.__name__, (base,), {**names, _MARK: settings, **methods, **_websocket_hooks(base)})
 
 
 def _sync_methods(base: Any) -> dict[str, Any]:
@@ -128,19 +127,34 @@ def _retry_timeout_method(base: Any) -> Any:
     return _calculate_retry_timeout
 
 
-def _auth_headers_property(base: Any) -> property:
-    """The only thing that every WebSocket surface asks its client for, and no HTTP resource does."""
+def _websocket_hooks(base: Any) -> dict[str, Any]:
+    """What the WebSocket surfaces ask their client for, and no HTTP resource does: there they can be warned of."""
+    hooks: dict[str, Any] = {}
+    if hasattr(base, "auth_headers"):
 
-    def auth_headers(self: Any) -> Any:
-        asker = sys._getframe(1).f_globals.get("__name__", "")
-        if ".resources." in asker or asker.endswith("_websocket_connection"):
-            guard.warn_once(
-                "websocket",
-                f"{asker} opens a WebSocket: what goes over it (realtime, live, responses.connect) is not recorded.",
-            )
-        return base.auth_headers.fget(self)
+        def auth_headers(self: Any) -> Any:
+            asker = sys._getframe(1).f_globals.get("__name__", "")
+            if ".resources." in asker or asker.endswith("_websocket_connection"):
+                _warn_of_websocket(asker)
+            return base.auth_headers.fget(self)
 
-    return property(auth_headers)
+        hooks["auth_headers"] = property(auth_headers, doc=base.auth_headers.__doc__)
+    if hasattr(base, "_configure_realtime"):
+
+        @functools.wraps(base._configure_realtime)
+        def _configure_realtime(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _warn_of_websocket("realtime of an Azure client")
+            return base._configure_realtime(self, *args, **kwargs)
+
+        hooks["_configure_realtime"] = _configure_realtime
+    return hooks
+
+
+def _warn_of_websocket(opener: str) -> None:
+    guard.warn_once(
+        "websocket",
+        f"{opener} opens a WebSocket: what goes over it (realtime, live, responses.connect) is not recorded.",
+    )
 
 
 def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
