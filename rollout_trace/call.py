@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace import guard
+from rollout_trace.model import ErrorInfo
+from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
     from rollout_trace.clients.settings import Settings
@@ -16,6 +19,33 @@ if TYPE_CHECKING:
 
 PENDING_LIMIT = 4 * 1024 * 1024
 """Bytes of finished calls that may wait for decoding in one process; past it the oldest are decoded at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an exception said. The exception itself would keep its frames, and the caller's objects in them, alive."""
+
+    kind: Literal["error", "cancelled", "closed"]
+    info: ErrorInfo
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """The failure that an exception means."""
+        if isinstance(error, Exception):
+            return cls("error", _error_info(error))
+        return cls("closed" if isinstance(error, GeneratorExit) else "cancelled", _error_info(error))
+
+
+def _error_info(error: BaseException) -> ErrorInfo:
+    response = getattr(error, "response", None)
+    status = getattr(response, "status_code", None)
+    if response is None or not isinstance(status, int) or status < 400:
+        return ErrorInfo(type=type(error).__name__, message=str(error))
+    try:
+        return error_of(response.content, status)
+    except Exception:
+        # The body of an attempt that is tried again is never read, by the SDK or by us.
+        return ErrorInfo(type=type(error).__name__, message=str(error), status=status)
 
 
 class AttemptMark:
@@ -28,7 +58,7 @@ class AttemptMark:
         self.began = time.perf_counter()
         self.ended: float | None = None
         self.status: int | None = None
-        self.error: BaseException | None = None
+        self.error: ErrorInfo | None = None
         self.request_id: str | None = None
         self.content_type: str | None = None
 
@@ -45,7 +75,7 @@ class Call:
         "encoding",
         "ended",
         "eof",
-        "error",
+        "failure",
         "faults",
         "first_byte",
         "id",
@@ -72,8 +102,8 @@ class Call:
         self.first_byte: float | None = None
         self.eof = False
         self.ended: float | None = None
-        self.cut: BaseException | None = None
-        self.error: BaseException | None = None
+        self.cut: Failure | None = None
+        self.failure: Failure | None = None
         self.faults: list[str] = []
         self.steps: list[Step] | None = None
 
@@ -94,7 +124,7 @@ class Call:
         if self.attempts and self.attempts[-1].ended is None:
             mark = self.attempts[-1]
             mark.ended = time.perf_counter()
-            mark.error = error
+            mark.error = None if error is None else Failure.of(error).info
             response = getattr(error, "response", None)
             if response is not None:
                 self._head(mark, response)
@@ -122,7 +152,7 @@ class Call:
     def end(self, cut: BaseException | None = None) -> None:
         """Nothing more will come; ``cut`` is what broke the stream off. Only the first end counts."""
         if self.ended is None:
-            self.cut = cut
+            self.cut = None if cut is None else Failure.of(cut)
             self.ended = time.perf_counter()
             self._end_attempt()
             pending.add(self)

@@ -16,7 +16,6 @@ from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import decompress
-from rollout_trace.wire.errors import error_of
 
 
 class StepLog:
@@ -153,13 +152,13 @@ def _add_what_the_call_knows(step: Step, call: Call) -> None:
 def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
     """A completion that arrived whole is ok, whatever came after it; a broken one is as its caller saw it."""
     if step.status == "ok":
-        return "ok", step.error if call.error is None else _error_info(call.error)
+        return "ok", step.error if call.failure is None else call.failure.info
     if step.error is not None and step.error.status is not None:
         return "error", step.error
-    cause = call.error or call.cut
-    if cause is None or isinstance(cause, GeneratorExit):
+    cause = call.failure or call.cut
+    if cause is None or cause.kind == "closed":
         return ("abandoned", None) if _is_cut(step, call) else (step.status, step.error)
-    return ("error" if isinstance(cause, Exception) else "cancelled"), _error_info(cause)
+    return cause.kind, cause.info
 
 
 def _is_cut(step: Step, call: Call) -> bool:
@@ -181,7 +180,7 @@ def _undecodable(call: Call) -> Step:
         call_id=call.id,
         protocol=call.protocol,
         status="error",
-        error=None if call.error is None else _error_info(call.error),
+        error=None if call.failure is None else call.failure.info,
         request_bytes=call.request,
         response_bytes=b"".join(call.chunks),
     )
@@ -211,22 +210,10 @@ def _attempt(mark: AttemptMark) -> Attempt:
         started_at=_utc(mark.started),
         duration=None if mark.ended is None else mark.ended - mark.began,
         status=mark.status,
-        error=None if mark.error is None else _error_info(mark.error),
+        error=mark.error,
         request_id=mark.request_id,
         content_type=mark.content_type,
     )
-
-
-def _error_info(error: BaseException) -> ErrorInfo:
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
-    if isinstance(status, int) and status >= 400:
-        try:
-            return error_of(response.content, status)  # type: ignore[union-attr]
-        except Exception:
-            # The body of an attempt that was tried again is never read, by the SDK or by us.
-            return ErrorInfo(type=type(error).__name__, message=str(error), status=status)
-    return ErrorInfo(type=type(error).__name__, message=str(error))
 
 
 def _utc(seconds: float) -> datetime:

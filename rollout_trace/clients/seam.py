@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.call import Call
+from rollout_trace.call import Call, Failure
 from rollout_trace.clients.settings import Settings
 from rollout_trace.clients.tee import tee
 from rollout_trace.context import place
@@ -243,9 +243,9 @@ def _failed(call: Call | None, cause: BaseException) -> None:
         content = None if response is None or call.chunks else _content(response)
         if content is not None:
             call.body(content)
+        call.failure = Failure.of(cause)
     except Exception as error:
         guard.failed("failed", call, error)
-    call.error = cause
     _end(call)
 
 

@@ -1,0 +1,305 @@
+"""From the bytes of a line to a trajectory, checked."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from rollout_trace.file.records import (
+    SCHEMA,
+    AttemptRecord,
+    BodyRecord,
+    CostRecord,
+    Head,
+    Rows,
+    SegmentRecord,
+    StepRecord,
+    TokensRecord,
+    ToolRunRecord,
+    TrajectoryRecord,
+)
+from rollout_trace.model import Attempt, Cost, CostSource, Step, ToolRun
+from rollout_trace.shared_lists import ListSpan, ListStore
+from rollout_trace.tokens import Segment, Span
+from rollout_trace.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from rollout_trace.tokens import IntArray
+
+_line = msgspec.json.Decoder(TrajectoryRecord)
+_head = msgspec.json.Decoder(Head)
+# Bytes that are no UTF-8 are a UnicodeDecodeError, and msgspec's own errors were no ValueErrors before 0.20.
+_NO_JSON = (msgspec.DecodeError, ValueError)
+
+
+class BadLine(ValueError):
+    """A line is not what the format says. The text begins with the path in the record where there is one."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+
+
+def decode(line: bytes) -> Trajectory:
+    """The trajectory of a line.
+
+    Raises:
+        BadLine: the line is no JSON, or not what the format says.
+    """
+    record = _parsed(line)
+    _check_schema(record.schema)
+    messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
+    segments = _segments(record.segments)
+    steps = [_step(step, at, messages, tools, segments) for at, step in enumerate(record.steps)]
+    same = {name: getattr(record, name) for name in _TRAJECTORY_SAME}
+    return Trajectory(**same, steps=steps, tool_runs=list(map(_tool_run, record.tool_runs)))
+
+
+# Parsing
+
+
+def _parsed(line: bytes) -> TrajectoryRecord:
+    try:
+        return _line.decode(line)
+    except msgspec.ValidationError as error:
+        raise _explained(error, line) from error
+    except _NO_JSON as error:
+        if b"\\ud" in line or b"\\uD" in line:
+            return _with_lone_surrogates(line, error)
+        raise _no_json(error) from error
+
+
+def _with_lone_surrogates(line: bytes, first: Exception) -> TrajectoryRecord:
+    """The decoder refuses text with half a surrogate pair, which models do write; the json module does not."""
+    try:
+        value = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise _no_json(first) from first
+    try:
+        return msgspec.convert(value, TrajectoryRecord)
+    except msgspec.ValidationError as error:
+        raise _explained(error, line) from error
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _no_json(error: Exception) -> BadLine:
+    if "truncated" in str(error):
+        return BadLine("", "expected a whole line of JSON, got one that ends inside a value (its writer was stopped?)")
+    return BadLine("", f"expected a line of JSON, got something else: {error}")
+
+
+def _check_schema(schema: str) -> None:
+    if schema == SCHEMA:
+        return
+    name, _, version = schema.partition("/")
+    if name == SCHEMA.partition("/")[0] and version.isdigit():
+        raise BadLine(
+            "$.schema",
+            f"expected {SCHEMA!r}, got {schema!r}: the line was written by a newer version. "
+            "Upgrade with: pip install --upgrade rollout-trace",
+        )
+    raise BadLine("$.schema", f"expected {SCHEMA!r}, got {schema!r}")
+
+
+_RENAMED = {
+    "Invalid RFC3339 encoded datetime": "Expected a time as in RFC 3339",
+    "Expected datetime with a timezone component": "Expected a time with a time zone",
+}
+
+
+def _explained(error: msgspec.ValidationError, line: bytes) -> BadLine:
+    """Says what was found where the decoder only says what it expected."""
+    try:
+        _check_schema(_head.decode(line).schema)
+    except BadLine as newer:
+        return newer
+    except _NO_JSON:
+        pass
+    text, _, path = str(error).replace("`", "").replace(" | null", "").partition(" - at ")
+    path = path or "$"
+    missing = re.fullmatch(r"Object missing required field (\w+)", text)
+    if missing:
+        return BadLine(f"{path}.{missing[1]}", "expected a value, got none: the field is required")
+    text = _RENAMED.get(text, text)
+    text = text[:1].lower() + text[1:]
+    return BadLine(path, text if ", got " in text else f"{text}, got {_found(line, path)}")
+
+
+def _found(line: bytes, path: str) -> str:
+    try:
+        value = json.loads(line)
+        for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+            value = value[name] if name else value[int(index)]
+    except (ValueError, LookupError, TypeError):
+        return "another value"
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+# Tokens, messages, tools
+
+
+class _Table:
+    """The messages or the tools of a line, and the lists of them that steps share."""
+
+    def __init__(self, rows: list[Any], name: str) -> None:
+        self._rows = rows
+        self._name = name
+        self._tails: dict[int, list[Any]] = {0: rows}
+        self._lists = ListStore()
+
+    def pick(self, rows: Rows, at: int) -> ListSpan:
+        for row in rows:
+            first, end = (row, row + 1) if isinstance(row, int) else row
+            if not 0 <= first < end <= len(self._rows):
+                raise BadLine(
+                    f"$.steps[{at}].{self._name}",
+                    f"expected rows of $.{self._name}, which has {len(self._rows)}, got {json.dumps(row)}",
+                )
+        if len(rows) == 1 and not isinstance(rows[0], int):
+            # The usual case, a conversation from its beginning: no list is built.
+            first, end = rows[0]
+            if first not in self._tails:
+                self._tails[first] = self._rows[first:]
+            return ListSpan(self._tails[first], end - first)
+        picked: list[Any] = []
+        for row in rows:
+            picked += [self._rows[row]] if isinstance(row, int) else self._rows[row[0] : row[1]]
+        return self._lists.add_items(picked)
+
+
+def _segments(records: list[SegmentRecord]) -> list[Segment]:
+    made: list[Segment] = []
+    for at, record in enumerate(records):
+        base, start = None, 0
+        if record.base is not None:
+            index, start = record.base
+            if not 0 <= index < at:
+                raise BadLine(f"$.segments[{at}].from", f"expected an earlier segment, got segment {index}")
+            base = made[index]
+            if not 0 <= start <= base.end:
+                raise BadLine(
+                    f"$.segments[{at}].from",
+                    f"expected a length of at most {base.end}, which is that of segment {index}, got {start}",
+                )
+        made.append(Segment(base, start, _ids(record.ids)))
+    return made
+
+
+def _ids(values: list[int]) -> IntArray:
+    import numpy as np
+
+    ids = np.fromiter(values, np.int32, len(values))
+    ids.flags.writeable = False
+    return ids
+
+
+def _tokens(record: TokensRecord, at: int, segments: list[Segment]) -> dict[str, Any]:
+    prompt, end = record.prompt, record.end
+    found: dict[str, Any] = {"logprobs": record.logprobs, "top_logprobs": record.top_logprobs}
+    if record.logprobs is not None and end is not None and len(record.logprobs) != end - (prompt or 0):
+        raise BadLine(
+            f"$.steps[{at}].tokens.logprobs",
+            f"expected {end - (prompt or 0)} numbers (end - prompt), got {len(record.logprobs)}",
+        )
+    if prompt is None and end is None:
+        return found
+    segment = _segment(record.segment, at, segments)
+    if not (prompt or 0) <= (prompt or 0 if end is None else end) <= segment.end:
+        raise BadLine(
+            f"$.steps[{at}].tokens",
+            f"expected prompt <= end <= {segment.end}, the length of segment {record.segment}, "
+            f"got prompt {json.dumps(prompt)} and end {json.dumps(end)}",
+        )
+    if prompt is not None:
+        found["prompt_token_ids"] = Span(segment, 0, prompt)
+    if end is not None:
+        found["completion_token_ids"] = Span(segment, prompt or 0, end)
+    return found
+
+
+def _segment(index: int | None, at: int, segments: list[Segment]) -> Segment:
+    if index is None or index >= len(segments):
+        raise BadLine(
+            f"$.steps[{at}].tokens.segment",
+            f"expected one of the {len(segments)} segments of the line, got {json.dumps(index)}",
+        )
+    return segments[index]
+
+
+# Records
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else round(milliseconds / 1e3, 9)
+
+
+def _body(record: BodyRecord | None, path: str) -> bytes | None:
+    if record is None:
+        return None
+    if record.base64 is None:
+        return (record.text or "").encode()
+    try:
+        return base64.b64decode(record.base64, validate=True)
+    except binascii.Error as error:
+        raise BadLine(f"{path}.base64", f"expected base64, got something else: {error}") from error
+
+
+def _cost(record: CostRecord | None) -> Cost | None:
+    if record is None or record.amount is None:
+        return None
+    # Any text is taken: a later version may know more sources.
+    return Cost(amount=record.amount, currency=record.currency, source=cast("CostSource", record.source))
+
+
+def _attempt(record: AttemptRecord) -> Attempt:
+    same = {name: getattr(record, name) for name in _ATTEMPT_SAME}
+    return Attempt(**same, duration=_seconds(record.duration_ms))
+
+
+def _tool_run(record: ToolRunRecord) -> ToolRun:
+    same = {name: getattr(record, name) for name in _TOOL_RUN_SAME}
+    return ToolRun(**same, duration=_seconds(record.duration_ms))
+
+
+def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments: list[Segment]) -> Step:
+    facts = {name: getattr(record, name) for name in _STEP_SAME}
+    if record.tokens is not None:
+        facts.update(_tokens(record.tokens, at, segments))
+    if record.messages is not None:
+        facts["messages"] = messages.pick(record.messages, at)
+    if record.tools is not None:
+        facts["tools"] = tools.pick(record.tools, at)
+    return Step(
+        **facts,
+        call_id=record.id if record.call_id is None else record.call_id,
+        index=at if record.index is None else record.index,
+        cost=_cost(record.cost),
+        attempts=tuple(map(_attempt, record.attempts)),
+        latency=_seconds(record.latency_ms),
+        time_to_first_token=_seconds(record.time_to_first_token_ms),
+        request_bytes=_body(record.request_bytes, f"$.steps[{at}].request_bytes"),
+        response_bytes=_body(record.response_bytes, f"$.steps[{at}].response_bytes"),
+    )
+
+
+def _same(record: type[msgspec.Struct], *others: str) -> tuple[str, ...]:
+    """The fields of a record that are the same in memory."""
+    return tuple(name for name in record.__struct_fields__ if name not in others)
+
+
+_ATTEMPT_SAME = _same(AttemptRecord, "duration_ms")
+_TOOL_RUN_SAME = _same(ToolRunRecord, "duration_ms")
+_STEP_SAME = _same(
+    StepRecord,
+    *("call_id", "index", "messages", "tools", "tokens", "cost", "attempts"),
+    *("latency_ms", "time_to_first_token_ms", "request_bytes", "response_bytes"),
+)
+_TRAJECTORY_SAME = _same(TrajectoryRecord, "schema", "messages", "tools", "segments", "steps", "tool_runs")

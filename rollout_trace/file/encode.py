@@ -1,0 +1,299 @@
+"""From a trajectory to the bytes of its line."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rollout_trace import guard
+from rollout_trace.file.distinct import DistinctTokens, DistinctValues
+from rollout_trace.file.plain import dumps
+from rollout_trace.file.records import SCHEMA
+from rollout_trace.model import Attempt, Completion, Cost, ErrorInfo, Step, Task, TokenIssue, ToolCall, ToolRun, Usage
+from rollout_trace.model import shared as held_by
+
+if TYPE_CHECKING:
+    from rollout_trace.trajectories import Trajectory
+
+# The one float32 (without its sign) whose shortest text, read as a double and then rounded, gives its neighbour.
+_TWICE_ROUNDED = 0x15AE43FD
+
+
+def encode(trajectory: Trajectory) -> bytes:
+    """The line of a trajectory, its newline included.
+
+    Raises:
+        ValueError: the trajectory is open, or a step has another number of logprobs than of completion ids.
+    """
+    if trajectory.is_open:
+        raise ValueError(
+            f"trajectory {trajectory.name!r} ({trajectory.id}) is still open and cannot be written. "
+            "Write it after its `with rt.trajectory(...)` block has ended."
+        )
+    return dumps(_line(trajectory), orjson.OPT_APPEND_NEWLINE)
+
+
+def _line(trajectory: Trajectory) -> dict[str, Any]:
+    messages, tools, tokens = DistinctValues(), DistinctValues(), DistinctTokens()
+    steps = [_step(step, at, messages, tools, tokens) for at, step in enumerate(trajectory.steps)]
+    _fit_logprobs(steps)
+    line = _trajectory(trajectory, {"schema": SCHEMA})
+    line["messages"], line["tools"], line["segments"] = messages.rows, tools.rows, tokens.table()
+    line["steps"], line["tool_runs"] = steps, [_tool_run(run, {}) for run in trajectory.tool_runs]
+    return line
+
+
+def _step(
+    step: Step, at: int, messages: DistinctValues, tools: DistinctValues, tokens: DistinctTokens
+) -> dict[str, Any]:
+    record = _step_head(step, {})
+    if step.index != at:
+        record["index"] = step.index
+    asked, offered = held_by(step, "messages"), held_by(step, "tools")
+    if asked is not None:
+        record["messages"] = messages.add(asked)
+    if offered is not None:
+        record["tools"] = tools.add(offered)
+    held = _tokens(step, tokens)
+    if held:
+        record["tokens"] = held
+    return _step_tail(step, record)
+
+
+def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
+    held = tokens.add(step)
+    logprobs, top_logprobs = held_by(step, "logprobs"), step.top_logprobs
+    if logprobs is not None:
+        end = held.get("end")
+        if end is not None and len(logprobs) != end - held.get("prompt", 0):
+            raise ValueError(
+                f"step {step.id} has {end - held.get('prompt', 0)} completion ids and {len(logprobs)} logprobs: one of "
+                "them is wrong. Give one logprob for each id, or set what cannot be trusted to None."
+            )
+        held["logprobs"] = logprobs
+    if top_logprobs is not None:
+        held["top_logprobs"] = top_logprobs
+    return held
+
+
+def _fit_logprobs(steps: list[dict[str, Any]]) -> None:
+    """Looks at the logprobs of a line, all at once, for the values that need care."""
+    held = [step["tokens"] for step in steps if "logprobs" in step.get("tokens", ())]
+    if not held:
+        return
+    import numpy as np
+
+    values = np.concatenate([tokens["logprobs"] for tokens in held])
+    total = float(np.add.reduce(values, dtype=np.float64))
+    if not math.isfinite(total):
+        _warn_not_finite("a logprob", total)
+    if bool(((values.view(np.int32) & 0x7FFFFFFF) == _TWICE_ROUNDED).any()):
+        for tokens in held:
+            tokens["logprobs"] = tokens["logprobs"].astype(np.float64)
+
+
+# How one kind of field is written. None leaves the field out.
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _code(value: Any) -> str | int:
+    return value if isinstance(value, (str, int)) and not isinstance(value, bool) else str(value)
+
+
+def _whole(value: Any) -> int | None:
+    return int(value)
+
+
+def _choice(value: int) -> int | None:
+    return int(value) or None
+
+
+def _finite(value: Any, name: str = "a reward, a metric or an advantage") -> int | float | None:
+    if isinstance(value, int):
+        return int(value)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isfinite(number):
+        return number
+    _warn_not_finite(name, value)
+    return None
+
+
+def _warn_not_finite(what: str, value: Any) -> None:
+    guard.warn_once("not-finite", f"{what} is {value!r}, not a finite number: it is written to the file as null.")
+
+
+def _finite_each(values: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {name: None if value is None else _finite(value) for name, value in values.items()}
+
+
+def _advantage(value: Any) -> Any:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, (list, tuple)):
+        return [None if one is None else _finite(one) for one in value]
+    return _finite(value)
+
+
+def _untrainable(value: Any) -> bool | None:
+    return None if value else False
+
+
+def _time(value: datetime) -> str | datetime:
+    if value.tzinfo is None:
+        guard.warn_once("naive-time", f"a time without a time zone ({value}) is taken as UTC.")
+        value = value.replace(tzinfo=timezone.utc)
+    if value.tzinfo is timezone.utc and value.microsecond:
+        return value  # The encoder writes this one as wanted, and ten times as fast.
+    return value.astimezone(timezone.utc).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1e3, 6)
+
+
+def _mapping(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, Mapping) else {"value": value}
+
+
+def _any(value: Any) -> Any:
+    return value
+
+
+def _body(value: bytes) -> dict[str, str]:
+    try:
+        return {"text": value.decode()}
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+Field = tuple[str, str, "type | None", Callable[[Any], Any]]
+
+
+def _fields(names: str, usual: type | None, convert: Callable[[Any], Any], suffix: str = "") -> list[Field]:
+    """Fields of one kind. A value whose type is the ``usual`` one is written as it is."""
+    return [(name, name + suffix, usual, convert) for name in names.split()]
+
+
+Recorder = Callable[[Any, "dict[str, Any]"], "dict[str, Any]"]
+
+
+def _recorder(kind: type, *groups: list[Field]) -> Recorder:
+    """A function that adds the fields of an object to a record; those that are None are left out."""
+    rows = [row[1:] for group in groups for row in group]
+    values_of = attrgetter(*(row[0] for group in groups for row in group))
+
+    def add(item: Any, record: dict[str, Any]) -> dict[str, Any]:
+        if not isinstance(item, kind):
+            raise TypeError(
+                f"expected {kind.__name__}, got {item!r}. Make one with rollout_trace.{kind.__name__}(...)."
+            )
+        for value, (key, usual, convert) in zip(values_of(item), rows, strict=True):
+            if value is not None:
+                if type(value) is not usual:
+                    value = convert(value)
+                    if value is None:
+                        continue
+                record[key] = value
+        return record
+
+    return add
+
+
+def _one(add: Recorder) -> Callable[[Any], dict[str, Any]]:
+    return lambda item: add(item, {})
+
+
+def _each(add: Recorder) -> Callable[[Any], list[Any] | None]:
+    return lambda items: [add(item, {}) for item in items] or None
+
+
+_usage = _recorder(
+    Usage, _fields("input output cache_read cache_write reasoning", int, _whole), _fields("extra", dict, _mapping)
+)
+_cost = _recorder(Cost, _fields("amount", None, _finite), _fields("currency source", str, _text))
+_issue = _recorder(TokenIssue, _fields("code message", str, _text))
+_error = _recorder(
+    ErrorInfo,
+    _fields("type message", str, _text),
+    _fields("code", str, _code),
+    _fields("status", int, _whole),
+)
+_attempt = _recorder(
+    Attempt,
+    _fields("started_at", None, _time),
+    _fields("duration", None, _milliseconds, "_ms"),
+    _fields("status", int, _whole),
+    _fields("error", None, _one(_error)),
+    _fields("request_id content_type", str, _text),
+)
+_tool_call = _recorder(ToolCall, _fields("id name arguments type", str, _text), _fields("extra", dict, _mapping))
+_completion = _recorder(
+    Completion,
+    _fields("role", str, _text),
+    _fields("content", str, _any),
+    _fields("reasoning", str, _text),
+    _fields("tool_calls", None, _each(_tool_call)),
+    _fields("refusal", str, _text),
+    _fields("extra", dict, _mapping),
+)
+_step_head = _recorder(
+    Step,
+    _fields("id call_id", str, _text),
+    _fields("choice", None, _choice),
+    _fields("agent protocol engine model response_model response_id", str, _text),
+)
+_step_tail = _recorder(
+    Step,
+    _fields("sampling", dict, _mapping),
+    _fields("completion", None, _one(_completion)),
+    _fields("token_source logprobs_mode", str, _text),
+    _fields("token_issue", None, _one(_issue)),
+    _fields("finish_reason", str, _text),
+    _fields("stop_reason", str, _code),
+    _fields("usage", None, _one(_usage)),
+    _fields("cost", None, _one(_cost)),
+    _fields("started_at", None, _time),
+    _fields("latency time_to_first_token", None, _milliseconds, "_ms"),
+    _fields("attempts", None, _each(_attempt)),
+    _fields("status", str, _text),
+    _fields("error", None, _one(_error)),
+    _fields("reward", None, _finite),
+    _fields("advantage", None, _advantage),
+    _fields("trainable", None, _untrainable),
+    _fields("policy_version", str, _code),
+    _fields("metadata", dict, _mapping),
+    _fields("request_bytes response_bytes", None, _body),
+)
+_task = _recorder(Task, _fields("id", str, _text), _fields("data", None, _any))
+_tool_run = _recorder(
+    ToolRun,
+    _fields("tool_call_id name", str, _text),
+    _fields("arguments result", None, _any),
+    _fields("error", None, _one(_error)),
+    _fields("started_at", None, _time),
+    _fields("duration", None, _milliseconds, "_ms"),
+    _fields("step_id", str, _text),
+)
+_trajectory = _recorder(
+    object,
+    _fields("id name episode_id parent_id parent_step_id group_id", str, _text),
+    _fields("rollout_index", int, _whole),
+    _fields("task", None, _one(_task)),
+    _fields("status stop_reason", str, _text),
+    _fields("error", None, _one(_error)),
+    _fields("reward", None, _finite),
+    _fields("rewards metrics", None, _finite_each),
+    _fields("started_at ended_at", None, _time),
+    _fields("environment metadata", dict, _mapping),
+)

@@ -1,0 +1,116 @@
+"""The lines of a file, plain or compressed, with their numbers; a damaged place does not end them."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from rollout_trace.file.writer import import_zstandard
+
+GZIP_MAGIC = b"\x1f\x8b\x08"
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_CHUNK = 1 << 16
+
+
+class Damaged(Exception):
+    """Compressed bytes that cannot be read, in the place of the lines they held."""
+
+
+def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
+    """Number (from 1) and bytes of each line that is not blank, or what is wrong in its place."""
+    with open(path, "rb") as file:
+        number = 0
+        for number, line in enumerate(_raw_lines(file, path), 1):
+            if number == 1 and isinstance(line, bytes):
+                line = line.removeprefix(_BYTE_ORDER_MARK)
+            if not isinstance(line, Damaged):
+                line = line.strip()
+            if line:
+                yield number, line
+
+
+def _raw_lines(file: BinaryIO, path: str) -> Iterator[bytes | Damaged]:
+    magic, suffix = file.read(4), os.path.splitext(path)[1]
+    file.seek(0)
+    is_json = magic[:1] in (b"{", b"\n", b"\r", b" ", b"\xef")
+    if magic.startswith(GZIP_MAGIC) or (suffix == ".gz" and magic and not is_json):
+        return _split(_Members(file, GZIP_MAGIC, lambda: zlib.decompressobj(31), zlib.error).parts())
+    if magic == ZSTD_MAGIC or (suffix == ".zst" and magic and not is_json):
+        zstandard = import_zstandard(path)
+        new = zstandard.ZstdDecompressor().decompressobj
+        return _split(_Members(file, ZSTD_MAGIC, new, zstandard.ZstdError).parts())
+    return file
+
+
+def _split(parts: Iterator[bytes | Damaged]) -> Iterator[bytes | Damaged]:
+    """Lines from parts of any size. What precedes a damaged place, and is no whole line, is part of the damage."""
+    pending: list[bytes] = []
+    for part in parts:
+        if isinstance(part, Damaged):
+            pending = []
+            yield part
+            continue
+        *whole, rest = part.split(b"\n")
+        for line in whole:
+            yield b"".join([*pending, line])
+            pending = []
+        if rest:
+            pending.append(rest)
+    if pending:
+        yield b"".join(pending)
+
+
+class _Members:
+    """The decompressed parts of a file of gzip members or zstd frames, one after the other."""
+
+    def __init__(self, file: BinaryIO, magic: bytes, new: Any, error: type[Exception]) -> None:
+        self._file = file
+        self._magic = magic
+        self._new = new
+        self._error = error
+        self._start = 0
+        """Where the member that is being read begins."""
+
+    def parts(self) -> Iterator[bytes | Damaged]:
+        while True:
+            try:
+                yield from self._members()
+                return
+            except (self._error, EOFError) as error:
+                yield Damaged(f"expected compressed data, got bytes that cannot be decompressed: {error}")
+            if not self._seek_next():
+                return
+
+    def _members(self) -> Iterator[bytes]:
+        """Members from ``self._start`` on, until one is damaged."""
+        self._file.seek(self._start)
+        data = self._file.read(_CHUNK)
+        while data:
+            member = self._new()
+            while True:
+                yield member.decompress(data)
+                if member.eof:
+                    break
+                data = self._file.read(_CHUNK)
+                if not data:
+                    raise EOFError("the file ends inside of them (its writer was stopped?)")
+            data = member.unused_data
+            self._start = self._file.tell() - len(data)
+            data = data or self._file.read(_CHUNK)
+
+    def _seek_next(self) -> bool:
+        """Goes to the next place after the damaged member where one may begin."""
+        at, held = self._start + 1, b""
+        self._file.seek(at)
+        while chunk := self._file.read(_CHUNK):
+            held += chunk
+            found = held.find(self._magic)
+            if found >= 0:
+                self._start = at + found
+                return True
+            at += max(0, len(held) - len(self._magic) + 1)
+            held = held[-len(self._magic) + 1 :]
+        return False

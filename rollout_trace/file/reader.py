@@ -1,0 +1,103 @@
+"""Reads trajectories back, one line at a time."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from rollout_trace import guard
+from rollout_trace.errors import FormatError
+from rollout_trace.file.decode import BadLine, decode
+from rollout_trace.file.lines import Damaged, lines
+
+if TYPE_CHECKING:
+    from rollout_trace.trajectories import Trajectory
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+OnError: TypeAlias = Literal["raise", "skip"]
+
+
+def read(path: PathLike | Iterable[PathLike], *, on_error: OnError = "raise") -> TrajectoryReader:
+    """Gives the trajectories of a file, of all files a pattern (``runs/*.jsonl``) matches, or of a list of these.
+
+    Lines are read as they are asked for. ``.gz`` and ``.zst`` are decompressed. With ``on_error="skip"`` lines that
+    cannot be read are left out, kept as errors in ``.skipped`` of what is returned, and reported in one log line.
+
+    Raises:
+        FileNotFoundError: a path does not exist, or a pattern matches nothing.
+        FormatError: while iterating, unless skipped: a line is not what the format says.
+        ImportError: while iterating: a file is compressed with zstd and the package zstandard is not installed.
+    """
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
+    return TrajectoryReader(_files(path), on_error)
+
+
+class TrajectoryReader(Iterator["Trajectory"]):
+    """Iterates once over the trajectories of files."""
+
+    def __init__(self, paths: list[str], on_error: OnError) -> None:
+        self.paths = paths
+        self.skipped: list[FormatError] = []
+        """One error for each line left out so far."""
+        self._on_error = on_error
+        self._trajectories = self._all()
+
+    def __iter__(self) -> TrajectoryReader:
+        return self
+
+    def __next__(self) -> Trajectory:
+        return next(self._trajectories)
+
+    def _all(self) -> Iterator[Trajectory]:
+        for path in self.paths:
+            for number, line in lines(path):
+                try:
+                    trajectory = _trajectory(path, number, line)
+                except FormatError as error:
+                    if self._on_error == "raise":
+                        raise
+                    self.skipped.append(error)
+                else:
+                    yield trajectory
+        if self.skipped:
+            count = len(self.skipped)
+            guard.logger.warning(
+                "%d %s could not be read and %s skipped; the first: %s",
+                *(count, "line" if count == 1 else "lines", "was" if count == 1 else "were", self.skipped[0]),
+            )
+
+
+def _trajectory(path: str, number: int, line: bytes | Damaged) -> Trajectory:
+    place = f"{path}, line {number}"
+    if isinstance(line, Damaged):
+        raise FormatError(f"{place}: {line}")
+    try:
+        return decode(line)
+    except BadLine as error:
+        where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
+        raise FormatError(where) from error
+
+
+def _files(path: PathLike | Iterable[PathLike]) -> list[str]:
+    if isinstance(path, (str, os.PathLike)):
+        return _matching(os.fspath(path))
+    found = [file for one in path for file in _matching(os.fspath(one))]
+    if not found:
+        raise FileNotFoundError("the list of files to read is empty: name at least one.")
+    return found
+
+
+def _matching(path: str) -> list[str]:
+    if os.path.isdir(path):
+        raise IsADirectoryError(f"{path} is a folder: name its files, as in {os.path.join(path, '*.jsonl')!r}.")
+    if os.path.exists(path):
+        return [path]
+    if not glob.has_magic(path):
+        raise FileNotFoundError(f"there is no file {path}.")
+    found = [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)]
+    if not found:
+        raise FileNotFoundError(f"no file matches the pattern {path}.")
+    return found

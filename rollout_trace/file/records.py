@@ -1,0 +1,160 @@
+"""What one line of the file holds, as types. A reader decodes into these; the JSON Schema is made from them.
+
+Rules for change stand in docs/file-format.md. The parts that are the same in the file and in memory (``Usage``,
+``Completion``, ...) are those of ``rollout_trace.model``.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta, Struct, field
+
+from rollout_trace.model import Completion, ErrorInfo, Task, TokenIssue, Usage
+
+SCHEMA = "rollout-trace/1"
+
+SchemaId: TypeAlias = Annotated[str, Meta(extra_json_schema={"const": SCHEMA})]
+TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Index: TypeAlias = Annotated[int, Meta(ge=0)]
+# Not a tuple, and without bounds on the numbers: msgspec 0.22 crashes on a bounded int beside a tuple.
+Run: TypeAlias = Annotated[list[int], Meta(min_length=2, max_length=2)]
+Rows: TypeAlias = list[int | Run]
+Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
+Number: TypeAlias = int | float
+
+
+class Record(Struct, kw_only=True, gc=False):
+    """A part of a line. Unknown fields are ignored."""
+
+
+class SegmentRecord(Record):
+    """Token ids stored once: those of `from` (a segment, and how many of its ids), then its own."""
+
+    ids: list[TokenId]
+    base: tuple[int, int] | None = field(default=None, name="from")
+
+
+class TokensRecord(Record):
+    """Ids [0, prompt) of a segment are the step's prompt, [prompt, end) its completion."""
+
+    segment: Index | None = None
+    prompt: Index | None = None
+    end: Index | None = None
+    logprobs: list[float | None] | None = None
+    top_logprobs: list[Any] | None = None
+
+
+class BodyRecord(Record):
+    """Bytes: as text where they are UTF-8, else in base64."""
+
+    text: str | None = None
+    base64: str | None = None
+
+
+class CostRecord(Record):
+    """What a call cost."""
+
+    amount: float | None = None
+    currency: str = "USD"
+    source: str = "unknown"
+
+
+class AttemptRecord(Record):
+    """One HTTP exchange of a call."""
+
+    started_at: Time | None = None
+    duration_ms: float | None = None
+    status: int | None = None
+    error: ErrorInfo | None = None
+    request_id: str | None = None
+    content_type: str | None = None
+
+
+class StepRecord(Record):
+    """One sampled completion. `messages` and `tools` are indices of the tables, or runs of them as [first, end]."""
+
+    id: str
+    call_id: str | None = None
+    choice: int = 0
+    index: int | None = None
+    agent: str | None = None
+    protocol: str | None = None
+    engine: str | None = None
+    model: str | None = None
+    response_model: str | None = None
+    response_id: str | None = None
+    messages: Rows | None = None
+    tools: Rows | None = None
+    sampling: dict[str, Any] | None = None
+    completion: Completion | None = None
+    tokens: TokensRecord | None = None
+    token_source: str | None = None
+    logprobs_mode: str | None = None
+    token_issue: TokenIssue | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    usage: Usage | None = None
+    cost: CostRecord | None = None
+    started_at: Time | None = None
+    latency_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+    attempts: list[AttemptRecord] = []
+    status: str = "ok"
+    error: ErrorInfo | None = None
+    reward: Number | None = None
+    advantage: Number | list[Number | None] | None = None
+    trainable: bool = True
+    policy_version: str | int | None = None
+    metadata: dict[str, Any] | None = None
+    request_bytes: BodyRecord | None = None
+    response_bytes: BodyRecord | None = None
+
+
+class ToolRunRecord(Record):
+    """One execution of a tool."""
+
+    tool_call_id: str | None = None
+    name: str | None = None
+    arguments: Any = None
+    result: Any = None
+    error: ErrorInfo | None = None
+    started_at: Time | None = None
+    duration_ms: float | None = None
+    step_id: str | None = None
+
+
+class TrajectoryRecord(Record):
+    """One line: one agent's run of one task."""
+
+    schema: SchemaId
+    id: str
+    name: str = "agent"
+    episode_id: str | None = None
+    parent_id: str | None = None
+    parent_step_id: str | None = None
+    group_id: str | None = None
+    rollout_index: int | None = None
+    task: Task | None = None
+    status: str = "completed"
+    stop_reason: str | None = None
+    error: ErrorInfo | None = None
+    reward: Number | None = None
+    rewards: dict[str, Number | None] | None = None
+    metrics: dict[str, Number | None] | None = None
+    started_at: Time | None = None
+    ended_at: Time | None = None
+    environment: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    messages: list[Any] = []
+    tools: list[Any] = []
+    segments: list[SegmentRecord] = []
+    steps: list[StepRecord] = []
+    tool_runs: list[ToolRunRecord] = []
+
+
+class Head(Record):
+    """Of a line, only what says how to read the rest."""
+
+    schema: str

@@ -1,0 +1,184 @@
+"""Appends trajectories to a file, whole lines only, from any number of threads and processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from rollout_trace.errors import WriteError
+from rollout_trace.file.encode import encode
+
+if TYPE_CHECKING:
+    from rollout_trace.trajectories import Trajectory
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Not on Windows: there the lock holds within one process.
+    fcntl = None
+
+_GZIP_LEVEL = 1
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+
+
+class JSONLWriter:
+    """Writes trajectories to ``path``, one a line, behind what the file already holds.
+
+    Any number of threads, processes and writers can write one file: each line is appended whole. The suffix chooses the
+    compression: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` (needs the package zstandard). Folders that are missing are
+    made. With ``fsync`` each line is on the disk before ``write`` returns.
+
+    Raises:
+        ImportError: the suffix is ``.zst`` and zstandard is not installed.
+        OSError: the file cannot be opened for writing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
+        self.path = Path(path)
+        self._fsync = fsync
+        self._compress = _compressor(self.path)
+        self._lock = threading.Lock()
+        self._end = 0
+        """Where this writer's latest line ended."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: int | None = self._open()
+        _writers.add(self)
+
+    def write(self, trajectory: Trajectory) -> None:
+        """Appends a closed trajectory. Once this returns, readers see its line.
+
+        Raises:
+            ValueError: the trajectory is open, a step has more or fewer logprobs than ids, or the writer is closed.
+            WriteError: the file system refused; nothing of the line stays in the file.
+        """
+        line = encode(trajectory)
+        data = line if self._compress is None else self._compress(line)
+        with self._lock:
+            if self._file is None:
+                raise ValueError(f"the writer of {self.path} is closed: nothing more can be written to it.")
+            try:
+                if os.fstat(self._file).st_nlink == 0:  # Removed meanwhile: what is written there is lost.
+                    self._open_anew(self._file)
+                self._append(self._file, data)
+            except OSError as error:
+                raise WriteError(
+                    f"trajectory {trajectory.id} could not be written to {self.path}: {error}. The file is as it was "
+                    "before, and the trajectory can be written again."
+                ) from error
+
+    def close(self) -> None:
+        """Closes the file. A second call does nothing."""
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def __enter__(self) -> JSONLWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"JSONLWriter({str(self.path)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(JSONLWriter, fsync=self._fsync), (self.path,)
+
+    def _open(self) -> int:
+        return os.open(self.path, _FLAGS, 0o666)
+
+    def _open_anew(self, removed: int) -> None:
+        self._file = self._open()
+        os.close(removed)
+
+    def _append(self, file: int, data: bytes) -> None:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            end = os.lseek(file, 0, os.SEEK_END)
+            if self._compress is None and end not in (0, self._end) and not _ends_with_newline(file):
+                data = b"\n" + data  # A killed writer left half a line: it must not swallow this one.
+            try:
+                _write_all(file, data)
+                if self._fsync:
+                    os.fsync(file)
+                self._end = end + len(data)
+            except BaseException:
+                os.ftruncate(file, end)
+                raise
+        finally:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _reopen(self) -> None:
+        """In a forked process: a lock on an inherited descriptor would be the parent's too, and keep nobody out."""
+        self._lock = threading.Lock()
+        inherited, self._file = self._file, None
+        if inherited is not None:
+            os.close(inherited)
+            self._file = self._open()
+
+
+def _ends_with_newline(file: int) -> bool:
+    os.lseek(file, -1, os.SEEK_END)
+    return os.read(file, 1) == b"\n"
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _compressor(path: Path) -> Callable[[bytes], bytes] | None:
+    if path.suffix == ".gz":
+        return _gzip
+    if path.suffix != ".zst":
+        return None
+    zstandard = import_zstandard(path)
+
+    def compress(line: bytes) -> bytes:
+        # A compressor of its own for each line: one cannot be used by two threads at once.
+        data: bytes = zstandard.ZstdCompressor(write_checksum=True).compress(line)
+        return data
+
+    return compress
+
+
+def _gzip(line: bytes) -> bytes:
+    member = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
+    return member.compress(line) + member.flush()
+
+
+def import_zstandard(path: str | os.PathLike[str]) -> Any:
+    """The module zstandard, which is optional."""
+    try:
+        import zstandard
+    except ImportError:
+        raise ImportError(
+            f"{os.fspath(path)} is compressed with zstd, which needs the package zstandard. "
+            "Install it with: pip install 'rollout-trace[zstd]'"
+        ) from None
+    return zstandard
+
+
+_writers: WeakSet[JSONLWriter] = WeakSet()
+
+
+def _after_fork() -> None:
+    for writer in list(_writers):
+        writer._reopen()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,251 @@
+"""The bytes of the file: its schema, its size, and that what was written once stays readable."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_trace.file import JSONLWriter, read, schema
+from rollout_trace.file.decode import decode
+from rollout_trace.file.encode import encode
+from rollout_trace.model import (
+    Attempt,
+    Completion,
+    Cost,
+    ErrorInfo,
+    Step,
+    Task,
+    TokenIssue,
+    ToolCall,
+    ToolRun,
+    Usage,
+)
+from rollout_trace.tokens import TokenStore
+from rollout_trace.trajectories import Trajectory
+
+FIXTURE = Path(__file__).parent / "data" / "rollout-trace-1.jsonl"
+
+
+def test_the_schema_in_the_package_is_that_of_the_records() -> None:
+    """If not: python -m rollout_trace.file.schema"""
+    assert schema.PATH.read_text(encoding="utf-8") == schema.text()
+
+
+def test_the_schema_names_no_host() -> None:
+    assert schema.schema()["$id"] == "urn:rollout-trace:1"
+
+
+def at(second: int) -> datetime:
+    return datetime(2026, 11, 21, 0, 31, second, 123456, tzinfo=timezone.utc)
+
+
+def full_trajectory() -> Trajectory:
+    """One that fills every field. What the fixture holds; do not change one without the other."""
+    asked: list[Any] = [{"role": "user", "content": "2 + 2?"}]
+    tools = [{"type": "function", "function": {"name": "calculator"}}]
+    error = ErrorInfo(type="RateLimitError", message="slow down", code="rate_limit", status=429)
+    store = TokenStore()
+    first = store.add(np.array([5, 6, 7], np.int32), np.array([8, 9], np.int32))
+    second = store.add(np.array([5, 6, 7, 8, 9, 10, 11], np.int32), np.array([12], np.int32))
+    fork = store.add(np.array([5, 6, 99], np.int32), None)
+    steps = [
+        Step(
+            id="c1.0",
+            call_id="c1",
+            agent="solver",
+            protocol="openai.chat",
+            engine="vllm",
+            model="m",
+            response_model="m-1",
+            response_id="chatcmpl-1",
+            messages=asked,
+            tools=tools,
+            sampling={"temperature": 0.7, "seed": 17},
+            completion=Completion(
+                reasoning="I should calculate.",
+                tool_calls=(ToolCall(id="call_1", name="calculator", arguments='{"a": 2, "b": 2}', extra={"x": 1}),),
+                refusal="no",
+                extra={"audio": {"id": "a"}},
+            ),
+            prompt_token_ids=first[0],  # type: ignore[arg-type]
+            completion_token_ids=first[1],  # type: ignore[arg-type]
+            logprobs=[-0.5, -0.25],  # type: ignore[arg-type]
+            top_logprobs=[[{"token": "a", "logprob": -0.5}], []],
+            token_source="engine",
+            logprobs_mode="raw",
+            finish_reason="tool_calls",
+            stop_reason=128009,
+            usage=Usage(input=3, output=2, cache_read=1, cache_write=0, reasoning=1, extra={"audio_tokens": 0}),
+            cost=Cost(amount=0.001, currency="USD", source="table"),
+            started_at=at(30),
+            latency=1.234567891,
+            time_to_first_token=0.1,
+            attempts=(
+                Attempt(started_at=at(30), duration=0.5, status=429, error=error, request_id="r1"),
+                Attempt(started_at=at(31), duration=0.25, status=200, content_type="application/json"),
+            ),
+            reward=0.5,
+            advantage=[0.1, -0.2],
+            trainable=False,
+            policy_version="step-17",
+            metadata={"note": "naïve 🐍", "cut": "\ud83d"},
+            request_bytes=b'{"model": "m"}',
+            response_bytes=b"\xff\x00",
+        ),
+        Step(
+            id="c2.0",
+            call_id="c2",
+            index=1,
+            messages=[*asked, {"role": "tool", "content": "4"}, {"role": "user", "content": "?"}],
+            tools=[],
+            completion=Completion(content="4"),
+            prompt_token_ids=second[0],  # type: ignore[arg-type]
+            completion_token_ids=second[1],  # type: ignore[arg-type]
+            stop_reason="</s>",
+            advantage=0.25,
+            policy_version=17,
+        ),
+        Step(
+            id="c3.1",
+            call_id="c3",
+            choice=1,
+            index=2,
+            prompt_token_ids=fork[0],  # type: ignore[arg-type]
+            token_issue=TokenIssue(code="ids_missing", message="the server sent no completion token ids."),
+            status="error",
+            error=error,
+        ),
+        Step(id="c4.0", call_id="c4", index=3, completion_token_ids=[21], logprobs=[-1.0]),  # type: ignore[arg-type]
+    ]
+    return Trajectory(
+        id="t1",
+        name="solver",
+        episode_id="e1",
+        parent_id="t0",
+        parent_step_id="c0.0",
+        group_id="gsm8k/17",
+        rollout_index=3,
+        task=Task(id="gsm8k/17", data={"question": "2 + 2?"}),
+        steps=steps,
+        tool_runs=[
+            ToolRun(
+                tool_call_id="call_1",
+                name="calculator",
+                arguments={"a": 2, "b": 2},
+                result="4",
+                error=ErrorInfo(type="ZeroDivisionError", message="division by zero"),
+                started_at=at(32),
+                duration=0.0008,
+                step_id="c1.0",
+            )
+        ],
+        reward=1.0,
+        rewards={"exact": 1.0, "format": 0.5},
+        metrics={"turns": 2},
+        status="failed",
+        stop_reason="max_turns",
+        error=ErrorInfo(type="RuntimeError", message="gave up"),
+        started_at=at(30),
+        ended_at=at(33),
+        environment={"rollout_trace": "0.1.0"},
+        metadata={"seed": 17, "large": 2**70},
+    )
+
+
+def test_a_file_of_this_version_stays_readable() -> None:
+    """Written once by version 1 of the format, and never again."""
+    full, bare = read(FIXTURE)
+    assert full == full_trajectory()
+    assert bare == Trajectory(id="t2")
+
+
+def test_what_is_written_now_is_what_was_written_then() -> None:
+    assert encode(full_trajectory()) + encode(Trajectory(id="t2")) == FIXTURE.read_bytes()
+
+
+def test_the_fixture_fills_every_field() -> None:
+    line = json.loads(FIXTURE.read_text(encoding="utf-8").splitlines()[0])
+    definitions = schema.schema()["$defs"]
+    assert set(line) == set(definitions["TrajectoryRecord"]["properties"])
+    steps = set().union(*line["steps"])
+    # A position that is the step's own is left out.
+    assert steps == set(definitions["StepRecord"]["properties"]) - {"index"}
+    assert set(line["tool_runs"][0]) == set(definitions["ToolRunRecord"]["properties"])
+    assert set(line["steps"][0]["usage"]) == set(definitions["Usage"]["properties"])
+
+
+def test_segments_and_tables_hold_each_thing_once() -> None:
+    line = json.loads(FIXTURE.read_text(encoding="utf-8").splitlines()[0])
+    assert line["segments"] == [
+        {"ids": [5, 6, 7, 8, 9, 10, 11, 12]},
+        {"from": [0, 2], "ids": [99]},
+        {"ids": [21]},
+    ]
+    assert [step["messages"] for step in line["steps"] if "messages" in step] == [[0], [[0, 3]]]
+    assert [step.get("tools") for step in line["steps"]] == [[0], [], None, None]
+    assert line["steps"][1]["tokens"] == {"segment": 0, "prompt": 7, "end": 8}
+
+
+def conversation(turns: int, *, live: bool) -> Trajectory:
+    """A prompt that grows by 500 ids a turn; 20 of them the completion."""
+    generator, store = np.random.default_rng(turns), TokenStore()
+    row, steps, messages = np.empty(0, np.int32), [], []
+    for turn in range(turns):
+        row = np.append(row, generator.integers(0, 150_000, 480).astype(np.int32))
+        answer = generator.integers(0, 150_000, 20).astype(np.int32)
+        messages.append({"role": "user", "content": "continue" if turn % 2 else f"question {turn}"})
+        ids = store.add(row, answer) if live else (row, answer)
+        steps.append(
+            Step(
+                id=f"c{turn}.0",
+                call_id=f"c{turn}",
+                index=turn,
+                messages=list(messages),
+                prompt_token_ids=ids[0],  # type: ignore[arg-type]
+                completion_token_ids=ids[1],  # type: ignore[arg-type]
+            )
+        )
+        messages.append({"role": "assistant", "content": "ok" if turn % 3 else f"answer {turn}"})
+        row = np.append(row, answer)
+    return Trajectory(steps=steps)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_long_conversation_costs_what_is_new_in_each_turn(live: bool) -> None:
+    trajectory = conversation(100, live=live)
+    last = trajectory.steps[-1]
+    assert last.prompt_token_ids is not None
+    assert last.completion_token_ids is not None
+    distinct = len(json.dumps([*last.prompt_token_ids.tolist(), *last.completion_token_ids.tolist()]))
+    line = encode(trajectory)
+    assert len(json.dumps(json.loads(line)["segments"])) < 1.01 * distinct
+    assert len(line) < 1.2 * distinct
+    assert len(encode(conversation(200, live=live))) < 2.05 * len(line)
+    assert decode(line) == trajectory
+
+
+def test_repeated_short_messages_do_not_make_long_conversations_quadratic() -> None:
+    """Each repeat would break the run of indices, in every later step anew."""
+
+    def size(turns: int) -> int:
+        messages = [{"role": "user", "content": "continue"}, {"role": "assistant", "content": "ok"}] * turns
+        steps = [Step(id=str(n), call_id=str(n), messages=messages[: 2 * n]) for n in range(turns)]
+        line = encode(Trajectory(id="t", steps=steps))
+        assert decode(line).steps[-1].messages == messages[: 2 * turns - 2]
+        return len(line)
+
+    assert size(400) - size(300) < 1.1 * (size(300) - size(200))
+
+
+def test_a_file_is_written_without_what_is_not_used(tmp_path: Path) -> None:
+    trajectory = conversation(50, live=True)
+    with JSONLWriter(tmp_path / "rollouts.jsonl") as out:
+        out.write(Trajectory(steps=trajectory.steps[:2]))
+    line = json.loads((tmp_path / "rollouts.jsonl").read_bytes())
+    assert sum(len(segment["ids"]) for segment in line["segments"]) == 1000
+    assert len(line["messages"]) == 3

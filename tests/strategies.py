@@ -1,0 +1,209 @@
+"""Hypothesis strategies: trajectories as agents leave them, with shared prefixes, forks, drift, and what is missing."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeAlias
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from rollout_trace.model import Attempt, Completion, Cost, ErrorInfo, Step, Task, TokenIssue, ToolCall, ToolRun, Usage
+from rollout_trace.shared_lists import ListStore
+from rollout_trace.tokens import TokenStore
+from rollout_trace.trajectories import Trajectory
+
+Values: TypeAlias = "st.SearchStrategy[Any]"
+
+# The same examples in every run, on every machine.
+PROFILE = settings(max_examples=80, derandomize=True, deadline=None, database=None)
+
+
+def whole_characters(text: str) -> str:
+    """A high surrogate followed by a low one is one character: in JSON they cannot be told apart."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+texts = st.text(st.characters(exclude_categories=()), max_size=12).map(whole_characters) | st.sampled_from(
+    ["", "plain", '"quoted"\\\n\t', "naïve 数 🐍", "\x00\x1f\x7f\u2028", "cut \ud83d", "\udc0d", "</script>"]
+)
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-10, 10)
+integers = st.integers(-5, 5) | st.sampled_from([2**31, 2**53 + 1, 2**63 - 1, 2**64, -(2**63), 10**30])
+durations = st.floats(0, 1e6).map(lambda seconds: round(seconds, 9))
+times = st.datetimes(
+    datetime(1970, 1, 1),
+    datetime(2200, 1, 1),
+    timezones=st.sampled_from([timezone.utc, timezone.utc, timezone(timedelta(hours=5, minutes=30))]),
+)
+json_values: Values = st.recursive(
+    st.none() | st.booleans() | integers | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(texts, json_values, max_size=2)
+names = texts | st.none()
+
+
+def some(kind: Any, **fields: Values) -> Values:
+    """Objects with any of the optional fields given."""
+    return st.fixed_dictionaries({}, optional=fields).map(lambda given: kind(**given))
+
+
+errors = st.builds(
+    ErrorInfo, type=texts, message=texts, code=st.none() | texts | integers, status=st.none() | st.integers(100, 599)
+)
+usages = some(Usage, input=integers, output=integers, cache_read=integers, reasoning=integers, extra=objects)
+costs = st.builds(Cost, amount=numbers, currency=texts, source=st.sampled_from(["override", "table", "unknown"]))
+tool_calls = some(ToolCall, id=texts, name=texts, arguments=texts, type=texts, extra=objects)
+completions = some(
+    Completion,
+    role=texts,
+    content=texts | st.lists(json_values, max_size=2),
+    reasoning=texts,
+    tool_calls=st.lists(tool_calls, max_size=2).map(tuple),
+    refusal=texts,
+    extra=objects,
+)
+attempts = some(
+    Attempt,
+    started_at=times,
+    duration=durations,
+    status=st.integers(100, 599),
+    error=errors,
+    request_id=texts,
+    content_type=texts,
+)
+tool_runs = some(
+    ToolRun,
+    tool_call_id=texts,
+    name=texts,
+    arguments=json_values,
+    result=json_values,
+    error=errors,
+    started_at=times,
+    duration=durations,
+    step_id=texts,
+)
+step_facts = st.fixed_dictionaries(
+    {},
+    optional={
+        "choice": st.integers(0, 3),
+        "agent": names,
+        "protocol": st.just("openai.chat"),
+        "engine": names,
+        "model": names,
+        "response_model": names,
+        "response_id": names,
+        "sampling": objects,
+        "completion": completions,
+        "finish_reason": names,
+        "stop_reason": texts | integers,
+        "top_logprobs": st.lists(st.lists(objects, max_size=2), max_size=2),
+        "token_source": st.sampled_from(["engine", "logprobs", "retokenized"]),
+        "logprobs_mode": st.sampled_from(["raw", "processed"]),
+        "token_issue": st.builds(TokenIssue, code=texts, message=texts),
+        "usage": usages,
+        "cost": costs,
+        "started_at": times,
+        "latency": durations,
+        "time_to_first_token": durations,
+        "attempts": st.lists(attempts, max_size=2).map(tuple),
+        "status": st.sampled_from(["ok", "error", "cancelled", "abandoned", "cached", "superseded"]),
+        "error": errors,
+        "reward": numbers,
+        "advantage": numbers | st.lists(numbers, max_size=2),
+        "trainable": st.booleans(),
+        "policy_version": texts | integers,
+        "metadata": objects,
+        "request_bytes": st.binary(max_size=8) | texts.map(lambda text: text.encode("utf-8", "replace")),
+        "response_bytes": st.binary(max_size=8),
+    },
+)
+trajectory_facts = st.fixed_dictionaries(
+    {},
+    optional={
+        "id": texts,
+        "name": texts,
+        "episode_id": texts,
+        "parent_id": names,
+        "parent_step_id": names,
+        "group_id": names,
+        "rollout_index": st.integers(0, 9),
+        "task": some(Task, id=texts, data=json_values),
+        "tool_runs": st.lists(tool_runs, max_size=2),
+        "reward": numbers,
+        "rewards": st.dictionaries(texts, numbers, max_size=2),
+        "metrics": st.dictionaries(texts, numbers, max_size=2),
+        "status": texts,
+        "stop_reason": names,
+        "error": errors,
+        "started_at": times,
+        "ended_at": times,
+        "environment": objects,
+        "metadata": objects,
+    },
+)
+
+# Few different ids, so that prompts often share a prefix by chance too; and the ends of what an id can be.
+token_ids = st.lists(st.sampled_from([0, 1, 2, 7, 2**31 - 1]), max_size=6)
+log_probabilities = st.floats(max_value=0, width=32, allow_nan=False, allow_infinity=False)
+
+
+@st.composite
+def prompt(draw: st.DrawFn, before: list[int], answer: list[int]) -> list[int]:
+    """The next prompt of a conversation: it goes on, repeats (n > 1), forks, drifts by one id, or begins anew."""
+    whole = before + answer
+    kind = draw(st.sampled_from(["on", "on", "repeat", "fork", "drift", "anew"]))
+    new = draw(token_ids)
+    if kind == "repeat":
+        return before
+    if kind == "anew":
+        return new
+    cut = draw(st.integers(0, len(whole))) if kind in ("fork", "drift") else len(whole)
+    if kind == "drift" and cut < len(whole):
+        return [*whole[:cut], whole[cut] ^ 1, *whole[cut + 1 :]]
+    return whole[:cut] + new
+
+
+@st.composite
+def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
+    """Steps of one conversation. ``live``: they hold spans of shared stores, as the recorder's; else plain arrays."""
+    tokens, messages, tools = TokenStore(), ListStore(), ListStore()
+    distinct = draw(st.lists(json_values, min_size=1, max_size=5))
+    lists = st.lists(st.sampled_from(distinct), max_size=6) | st.integers(0, len(distinct)).map(lambda n: distinct[:n])
+    found: list[Step] = []
+    before: list[int] = []
+    answer: list[int] = []
+    for at in range(draw(st.integers(0, 4))):
+        before, answer = draw(prompt(before, answer)), draw(token_ids)
+        ids: list[Any] = [None if draw(st.integers(0, 5)) == 0 else np.array(one, np.int32) for one in (before, answer)]
+        logprobs: Any = draw(st.none() | st.lists(log_probabilities, min_size=len(answer), max_size=len(answer)))
+        sent, offered = draw(st.none() | lists), draw(st.none() | lists)
+        held: dict[str, Any] = {"messages": sent, "tools": offered}
+        if live:
+            ids = list(tokens.add(*ids))
+            held = {
+                "messages": None if sent is None else messages.add_items(list(sent)),
+                "tools": None if offered is None else tools.add_items(list(offered)),
+            }
+        found.append(
+            Step(
+                id=f"call{at}.0",
+                call_id=draw(st.sampled_from([f"call{at}", "another"])),
+                index=draw(st.sampled_from([at, at, 0])),
+                prompt_token_ids=ids[0],
+                completion_token_ids=ids[1],
+                logprobs=logprobs,
+                **held,
+                **draw(step_facts),
+            )
+        )
+    return found
+
+
+@st.composite
+def trajectories(draw: st.DrawFn, *, live: bool | None = None) -> Trajectory:
+    """Closed trajectories. ``live``: see ``steps``; None: either, or both in one."""
+    kinds = [True, False] if live is None else [live]
+    return Trajectory(steps=[step for kind in kinds for step in draw(steps(live=kind))], **draw(trajectory_facts))
