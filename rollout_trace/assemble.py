@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from rollout_trace.model import Step, StepStatus, TokenIssue
+from rollout_trace.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.shared_lists import ListStore
-from rollout_trace.tokens import TokenStore
+from rollout_trace.tokens import TokenStore, as_float32
 from rollout_trace.wire import chat
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 
-_DECODERS = {"openai.chat": chat.decode}
+
+class Decoder(Protocol):
+    """Reads the answers of one protocol."""
+
+    def __call__(self, response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
+        """What an answer says, given what was asked. Never raises: what is wrong with the bytes is in the facts."""
+
+
+_DECODERS: dict[str, Decoder] = {"openai.chat": chat.decode}
 
 
 @dataclass(slots=True)
@@ -40,10 +48,10 @@ def steps_of(
     """The steps of one exchange, in the order of their choices; at least one."""
     decoder = _DECODERS.get(protocol)
     kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
-    asked = wire_request.read(request, stores.messages, stores.tools)
+    asked = wire_request.read(protocol, request, stores.messages, stores.tools)
     if decoder is None:
         return [_undecoded(call_id, protocol, asked, response, status, kept)]
-    facts = decoder(response, streamed=_is_stream(content_type, response), status=status)
+    facts = decoder(response, streamed=_is_stream(content_type, response), status=status, asked=asked)
     return [
         _step(call_id, protocol, asked, facts, choice, stores.tokens, kept)
         for choice in facts.choices or [ChoiceFacts(complete=False)]
@@ -86,31 +94,33 @@ def _step(
     kept: dict[str, Any],
 ) -> Step:
     prompt, completion = tokens.add(_ids(choice.prompt_token_ids), _ids(choice.completion_token_ids))
-    spans: dict[str, Any] = {"prompt_token_ids": prompt, "completion_token_ids": completion}
     status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
-    return Step(
-        id=f"{call_id}.{choice.index}",
-        call_id=call_id,
-        choice=choice.index,
-        protocol=protocol,
-        model=asked.model,
-        response_model=facts.model,
-        response_id=facts.response_id,
-        messages=asked.messages,
-        tools=asked.tools,
-        sampling=asked.sampling,
-        completion=choice.completion,
-        finish_reason=choice.finish_reason,
-        stop_reason=choice.stop_reason,
-        logprobs=choice.logprobs,
-        top_logprobs=choice.top_logprobs,
-        token_source=None if completion is None else choice.token_source,
-        token_issue=choice.issue or _missing_ids(choice, asked),
-        usage=facts.usage,
-        status=status,
-        error=facts.error,
-        **spans,
-        **kept,
+    return new_step(
+        {
+            "id": f"{call_id}.{choice.index}",
+            "call_id": call_id,
+            "choice": choice.index,
+            "protocol": protocol,
+            "model": asked.model,
+            "response_model": facts.model,
+            "response_id": facts.response_id,
+            "messages": asked.messages if choice.messages is None else choice.messages,
+            "tools": asked.tools,
+            "sampling": asked.sampling,
+            "completion": choice.completion,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            "prompt_token_ids": prompt,
+            "completion_token_ids": completion,
+            "logprobs": None if choice.logprobs is None else as_float32(choice.logprobs),
+            "top_logprobs": choice.top_logprobs,
+            "token_source": None if completion is None else choice.token_source,
+            "token_issue": choice.issue or _missing_ids(choice, asked),
+            "usage": facts.usage,
+            "status": status,
+            "error": facts.error,
+            **kept,
+        }
     )
 
 

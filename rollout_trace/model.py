@@ -263,6 +263,24 @@ def shared(step: Step, name: str) -> Any:
     return _SLOTS[name].__get__(step, Step)
 
 
+_SET = {name: (_SLOTS.get(name) or Step.__dict__[name]).__set__ for name in (*STEP_FIELDS, "_sealed")}
+_DEFAULTS: list[tuple[Any, Any]] = [(_SET[item.name], item.default) for item in fields(Step) if item.name != "_sealed"]
+
+
+def new_step(facts: dict[str, Any]) -> Step:
+    """A step with these fields, as they are: no conversion, no check. For the recorder and the reader: much faster.
+
+    Spans, read-only arrays of the right dtype and rounded durations are what it must be given.
+    """
+    step = object.__new__(Step)
+    for put, default in _DEFAULTS:
+        put(step, default)
+    for name, value in facts.items():
+        _SET[name](step, value)
+    _SET["_sealed"](step, True)
+    return step
+
+
 def amend(step: Step, **facts: Any) -> None:
     """Sets recorded fields. For the recorder alone, before a step is handed out."""
     for name, value in facts.items():

@@ -189,7 +189,7 @@ def _undecodable(call: Call) -> Step:
 
 
 def _running_step(call: Call) -> Step:
-    asked = wire_request.read(call.request, ListStore(), ListStore())
+    asked = wire_request.read(call.protocol, call.request, ListStore(), ListStore())
     return Step(
         id=f"{call.id}.0",
         call_id=call.id,

@@ -193,12 +193,12 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
     import numpy as np
 
     try:
-        array = np.asarray(values, np.float32)
+        array = np.array(values, np.float32)
     except (TypeError, ValueError):
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.") from None
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.")
-    numbers: FloatArray = _readonly(array.copy())
+    numbers: FloatArray = _readonly(array)
     return numbers
 
 

@@ -23,9 +23,9 @@ from rollout_trace.file.records import (
     ToolRunRecord,
     TrajectoryRecord,
 )
-from rollout_trace.model import Attempt, Cost, CostSource, Step, ToolRun
+from rollout_trace.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
 from rollout_trace.shared_lists import ListSpan, ListStore
-from rollout_trace.tokens import Segment, Span
+from rollout_trace.tokens import Segment, Span, as_float32
 from rollout_trace.trajectories import Trajectory
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ def _ids(values: list[int]) -> IntArray:
 
 def _tokens(record: TokensRecord, at: int, segments: list[Segment]) -> dict[str, Any]:
     prompt, end = record.prompt, record.end
-    found: dict[str, Any] = {"logprobs": record.logprobs, "top_logprobs": record.top_logprobs}
+    logprobs = None if record.logprobs is None else as_float32(record.logprobs)
+    found: dict[str, Any] = {"logprobs": logprobs, "top_logprobs": record.top_logprobs}
     if record.logprobs is not None and end is not None and len(record.logprobs) != end - (prompt or 0):
         raise BadLine(
             f"$.steps[{at}].tokens.logprobs",
@@ -277,8 +278,7 @@ def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments
         facts["messages"] = messages.pick(record.messages, at)
     if record.tools is not None:
         facts["tools"] = tools.pick(record.tools, at)
-    return Step(
-        **facts,
+    facts.update(
         call_id=record.id if record.call_id is None else record.call_id,
         index=at if record.index is None else record.index,
         cost=_cost(record.cost),
@@ -288,6 +288,7 @@ def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments
         request_bytes=_body(record.request_bytes, f"$.steps[{at}].request_bytes"),
         response_bytes=_body(record.response_bytes, f"$.steps[{at}].response_bytes"),
     )
+    return new_step(facts)
 
 
 def _same(record: type[msgspec.Struct], *others: str) -> tuple[str, ...]:

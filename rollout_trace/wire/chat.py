@@ -13,8 +13,8 @@ from msgspec import Struct
 from rollout_trace.model import ErrorInfo, TokenIssue, Usage
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of, error_value
-from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed
+from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
+from rollout_trace.wire.lenient import Typed, text_of
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.sse import Event, events
 
@@ -76,7 +76,7 @@ _NAMED_BODY = Typed(_NamedBody)
 _ID_PREFIX = "token_id:"
 
 
-def decode(response: bytes, *, streamed: bool, status: int) -> ResponseFacts:
+def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
     """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
     if status >= 400:
@@ -262,11 +262,6 @@ def _collect_texts(data: bytes, texts: dict[int, list[str]]) -> None:
 def _id_of(text: str) -> int | None:
     digits = text[len(_ID_PREFIX) :] if text.startswith(_ID_PREFIX) else ""
     return int(digits) if len(digits) <= 10 and digits.isascii() and digits.isdigit() else None
-
-
-def text_of(value: Any) -> str | None:
-    """A name or an id: a server that sends a number means its digits."""
-    return value if value is None or isinstance(value, str) else str(value)
 
 
 def usage_of(counts: dict[str, Any]) -> Usage:

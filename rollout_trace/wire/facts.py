@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rollout_trace.model import Completion, ErrorInfo, TokenIssue, TokenSource, Usage
+    from rollout_trace.shared_lists import ListSpan
 
 
 @dataclass(slots=True)
@@ -14,8 +15,8 @@ class RequestFacts:
     """What was asked. ``messages`` and ``tools`` hold objects that equal messages share."""
 
     model: str | None = None
-    messages: list[Any] | None = None
-    tools: list[Any] | None = None
+    messages: list[Any] | ListSpan | None = None
+    tools: list[Any] | ListSpan | None = None
     sampling: dict[str, Any] | None = None
 
 
@@ -24,6 +25,8 @@ class ChoiceFacts:
     """One sampled completion. Ids and logprobs are as the engine sent them until they have been checked."""
 
     index: int = 0
+    messages: list[Any] | None = None
+    """The messages of this choice alone, where one request holds several prompts."""
     completion: Completion | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None

@@ -60,6 +60,11 @@ def loads(data: bytes) -> Any:
             raise ValueError("nested too deeply") from None
 
 
+def text_of(value: Any) -> str | None:
+    """A name or an id: a server that sends a number means its digits."""
+    return value if value is None or isinstance(value, str) else str(value)
+
+
 def _remove(value: Any, message: str) -> bool:
     """Deletes the innermost object field on the path at the end of a msgspec message."""
     _, _, path = message.rpartition("`$")

@@ -2,54 +2,84 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from msgspec import DecodeError, Raw, json
+from msgspec import Raw, json
 
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.wire.facts import RequestFacts
-from rollout_trace.wire.lenient import UNREADABLE, loads
+from rollout_trace.wire.lenient import UNREADABLE, loads, text_of
 
 _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])
 _TRANSPORT = frozenset({"stream", "stream_options"})
 
 
-def read(body: bytes | None, messages: ListStore, tools: ListStore) -> RequestFacts:
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which fields of a body are the prompt."""
+
+    messages: str = "messages"
+    text: bool = False
+    """The messages may also be one text, which is then their only item."""
+    system: str | None = None
+    """A field whose text stands before the messages: it becomes one, with the role ``system``."""
+
+
+_LAYOUTS = {
+    "openai.completions": _Layout("prompt", text=True),
+    "openai.responses": _Layout("input", text=True, system="instructions"),
+    "anthropic.messages": _Layout(system="system"),
+    "sglang.generate": _Layout("text", text=True),
+}
+_CHAT = _Layout()
+
+
+def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStore) -> RequestFacts:
     """The facts of a request body. A body that is missing or no JSON object has none.
 
     ``stream`` and ``stream_options`` are left out of ``sampling``: they say how an answer travels, not what it is.
     """
     if not body:
         return RequestFacts()
+    layout = _LAYOUTS.get(protocol, _CHAT)
     try:
-        return _read_shared(body, messages, tools)
+        return _read_shared(body, layout, messages, tools)
     except UNREADABLE:
-        return _read_plain(body)
+        return _read_plain(body, layout)
 
 
-def _read_shared(body: bytes, messages: ListStore, tools: ListStore) -> RequestFacts:
-    values: dict[str, Any] = _FIELDS.decode(body)
+def _read_shared(body: bytes, layout: _Layout, messages: ListStore, tools: ListStore) -> RequestFacts:
+    values: dict[str, Raw] = _FIELDS.decode(body)
     model = values.pop("model", None)
+    asked, offered = _prompt(values, layout), _items(values, "tools")
     return RequestFacts(
-        model=_string(None if model is None else json.decode(model)),
-        messages=_list(values, "messages", messages),
-        tools=_list(values, "tools", tools),
+        model=None if model is None else text_of(json.decode(model)),
+        messages=None if asked is None else messages.add(asked),
+        tools=None if offered is None else tools.add(offered),
         sampling={name: json.decode(value) for name, value in values.items() if name not in _TRANSPORT},
     )
 
 
-def _list(values: dict[str, Any], name: str, store: ListStore) -> Any:
-    """Takes a field that is a list out of the others. What is no list stays with them."""
-    try:
-        items = _ITEMS.decode(values[name])
-    except (KeyError, DecodeError):
-        return None
-    del values[name]
-    return store.add(items)
+def _prompt(values: dict[str, Raw], layout: _Layout) -> list[Raw] | None:
+    items = _items(values, layout.messages, text=layout.text)
+    if layout.system is None or bytes(values.get(layout.system, Raw(b"null"))) == b"null":
+        return items
+    system = Raw(b'{"role":"system","content":' + bytes(values.pop(layout.system)) + b"}")
+    return [system, *(items or ())]
 
 
-def _read_plain(body: bytes) -> RequestFacts:
+def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw] | None:
+    """Takes a field that is a list, or one text, out of the others. What is neither stays with them."""
+    raw = values.get(name)
+    start = b"" if raw is None else bytes(memoryview(raw)[:1])
+    if start == b"[":
+        return _ITEMS.decode(values.pop(name))
+    return [values.pop(name)] if text and start == b'"' else None
+
+
+def _read_plain(body: bytes, layout: _Layout) -> RequestFacts:
     """Reads what the strict reader refuses: NaN, lone surrogates, bytes that are no UTF-8."""
     try:
         values = loads(body)
@@ -57,16 +87,17 @@ def _read_plain(body: bytes) -> RequestFacts:
         return RequestFacts()
     if not isinstance(values, dict):
         return RequestFacts()
-    lists = {
-        name: values.pop(name, None) if isinstance(values.get(name), list) else None for name in ("messages", "tools")
-    }
+    text = layout.text and isinstance(values.get(layout.messages), str)
+    asked = [values.pop(layout.messages)] if text else _plain_list(values, layout.messages)
+    if layout.system is not None and values.get(layout.system) is not None:
+        asked = [{"role": "system", "content": values.pop(layout.system)}, *(asked or ())]
     return RequestFacts(
-        model=_string(values.pop("model", None)),
-        messages=lists["messages"],
-        tools=lists["tools"],
+        model=text_of(values.pop("model", None)),
+        messages=asked,
+        tools=_plain_list(values, "tools"),
         sampling={name: value for name, value in values.items() if name not in _TRANSPORT},
     )
 
 
-def _string(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else str(value)
+def _plain_list(values: dict[str, Any], name: str) -> Any:
+    return values.pop(name) if isinstance(values.get(name), list) else None
