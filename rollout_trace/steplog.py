@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from rollout_trace import guard
 from rollout_trace.assemble import Stores, steps_of
 from rollout_trace.call import AttemptMark, Call, settle
-from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend
+from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import decompress
@@ -190,18 +190,20 @@ def _undecodable(call: Call) -> Step:
 
 def _running_step(call: Call) -> Step:
     asked = wire_request.read(call.protocol, call.request, ListStore(), ListStore())
-    return Step(
-        id=f"{call.id}.0",
-        call_id=call.id,
-        agent=call.agent,
-        protocol=call.protocol,
-        model=asked.model,
-        messages=asked.messages,
-        tools=asked.tools,
-        sampling=asked.sampling,
-        started_at=_utc(call.started),
-        attempts=tuple(_attempt(mark) for mark in call.attempts),
-        status="running",
+    return new_step(
+        {
+            "id": f"{call.id}.0",
+            "call_id": call.id,
+            "agent": call.agent,
+            "protocol": call.protocol,
+            "model": asked.model,
+            "messages": asked.messages,
+            "tools": asked.tools,
+            "sampling": asked.sampling,
+            "started_at": _utc(call.started),
+            "attempts": tuple(_attempt(mark) for mark in call.attempts),
+            "status": "running",
+        }
     )
 
 
