@@ -50,11 +50,19 @@ class Exchange:
         return [self.response[end - size : end] for end, size in zip(ends, self.chunk_sizes, strict=True)]
 
 
-def load_exchanges(path: str | Path) -> list[Exchange]:
-    """All exchanges of a folder or a packed file, by name. Raises ValueError for a file of another kind."""
+def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]:
+    """All exchanges of a folder or a packed file, by name.
+
+    A folder's exchange without a request or a response file is left out where ``complete`` is false. Chunk sizes that
+    do not add up to the body (it was redacted) are given up: the body is then one chunk.
+
+    Raises:
+        ValueError: a file of another kind, or an exchange of which a file is missing.
+    """
     path = Path(path)
     if path.is_dir():
-        return [_read_files(path, meta) for meta in sorted(path.glob("*.meta.json"))]
+        metas = sorted(path.glob("*.meta.json"))
+        return [_read_files(path, meta) for meta in metas if complete or _is_complete(path, meta)]
     return [_unpack(line) for line in _read_lines(path) if "report" not in line]
 
 
@@ -98,6 +106,11 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+def _is_complete(folder: Path, meta_file: Path) -> bool:
+    name = meta_file.name.removesuffix(".meta.json")
+    return any(folder.glob(f"{name}.response.*")) and (folder / f"{name}.request.json").exists()
+
+
 def _read_files(folder: Path, meta_file: Path) -> Exchange:
     name = meta_file.name.removesuffix(".meta.json")
     meta = json.loads(meta_file.read_bytes())
@@ -114,18 +127,16 @@ def _read_files(folder: Path, meta_file: Path) -> Exchange:
         meta["status"],
         tuple((key.lower(), value) for key, value in meta["response_headers"]),
         response,
-        _sizes(name, meta.get("chunk_sizes", ()), len(response)),
+        _sizes(meta.get("chunk_sizes", ()), len(response)),
         request_headers.get("content-type"),
     )
 
 
-def _sizes(name: str, sizes: Iterable[int], length: int) -> tuple[int, ...]:
+def _sizes(sizes: Iterable[int], length: int) -> tuple[int, ...]:
     kept = tuple(size for size in sizes if size)
-    if len(kept) <= 1:
-        return (length,) if length else ()  # one piece says nothing; recordings whose text was redacted stay readable
-    if sum(kept) != length:
-        raise ValueError(f"{name}: the chunk sizes add up to {sum(kept)}, but the response has {length} bytes")
-    return kept
+    if sum(kept) == length:
+        return kept
+    return (length,) if length else ()
 
 
 def _pack(exchange: Exchange) -> dict[str, Any]:

@@ -1,33 +1,28 @@
 """``openai.chat``: /chat/completions as OpenAI and the engines that follow it speak it, streamed or not.
 
 Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on the first chunk of each choice) and
-``token_ids`` on each choice (streamed: a delta), or spells each token ``token_id:N`` when asked for that.
+``token_ids`` on each choice (streamed: a delta). Other engines' places are in places.py.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import re
+from typing import Any
 
 from msgspec import Struct
 
-from rollout_trace.model import ErrorInfo, TokenIssue, Usage
-from rollout_trace.wire import align
-from rollout_trace.wire.errors import error_of, error_value
+from rollout_trace.model import ErrorInfo, TokenIssue
+from rollout_trace.wire import align, places
+from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed, text_of
+from rollout_trace.wire.lenient import Typed, loads, text_of
+from rollout_trace.wire.logprobs import joined
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.sse import Event, events
-
-T = TypeVar("T")
+from rollout_trace.wire.usage import usage_of
 
 
 class _Entry(Struct, gc=False):
-    logprob: float | None = None
-    top_logprobs: list[dict[str, Any]] | None = None
-
-
-class _NamedEntry(Struct, gc=False):
-    token: str | None = None
     logprob: float | None = None
     top_logprobs: list[dict[str, Any]] | None = None
 
@@ -41,7 +36,7 @@ class _Choice(Struct):
     index: int | None = None
     message: dict[str, Any] | None = None
     delta: dict[str, Any] | None = None
-    logprobs: _Logprobs | None = None
+    logprobs: _Logprobs | float | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
@@ -56,24 +51,13 @@ class _Body(Struct):
     error: Any = None
 
 
-class _NamedLogprobs(Struct):
-    content: list[_NamedEntry] | None = None
-
-
-class _NamedChoice(Struct):
-    index: int | None = None
-    logprobs: _NamedLogprobs | None = None
-
-
-class _NamedBody(Struct):
-    """Only the token texts: needed in the rare answer that has no ``token_ids``, and slow to read in all others."""
-
-    choices: list[_NamedChoice] | None = None
-
-
 _BODY = Typed(_Body)
-_NAMED_BODY = Typed(_NamedBody)
-_ID_PREFIX = "token_id:"
+
+# Ids that are not where vLLM has them: see places.py. Without a match there is no need to look.
+_MAY_HOLD_IDS = re.compile(
+    rb'"(?:(?:response_|prompt_|completion_)?token_ids|(?:output|input)_ids|tokens|token_logprobs)":\s*\['
+    rb'|"output_token_logprobs"|"token_id|"id":\s*\d'
+)
 
 
 def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
@@ -86,7 +70,7 @@ def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts)
     choices = _Choices(streamed=streamed)
     done = _read(parts, facts, choices, streamed=streamed)
     facts.choices = choices.facts(done=done)
-    _ids_from_token_texts(parts, facts)
+    _look_elsewhere(parts, facts)
     if facts.malformed is not None:
         _mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
@@ -105,7 +89,7 @@ def _read(parts: list[Event], facts: ResponseFacts, choices: _Choices, *, stream
         except ValueError as error:
             # An event that was cut is where the stream ended, not an error of the server's.
             if part.complete:
-                facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {_brief(part.data)}")
+                facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
             return False
         facts.malformed = facts.malformed or problem
         if body.error:
@@ -177,17 +161,10 @@ class _ChoiceReader:
         if choice.stop_reason is not None:
             self.stop_reason = choice.stop_reason
         logprobs = choice.logprobs
-        entries = None if logprobs is None else _joined(logprobs.content, logprobs.refusal)
+        entries = joined(logprobs.content, logprobs.refusal) if isinstance(logprobs, _Logprobs) else None
         self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
-        self.token_ids = _joined(self.token_ids, choice.token_ids)
-        self.entries = _joined(self.entries, entries)
-
-
-def _joined(old: list[T] | None, new: list[T] | None) -> list[T] | None:
-    if old is None or new is None:
-        return new if old is None else old
-    old.extend(new)
-    return old
+        self.token_ids = joined(self.token_ids, choice.token_ids)
+        self.entries = joined(self.entries, entries)
 
 
 class _Choices:
@@ -232,61 +209,36 @@ def _top_logprobs(entries: list[_Entry] | None) -> list[Any] | None:
     return [entry.top_logprobs or [] for entry in entries]
 
 
-def _ids_from_token_texts(parts: list[Event], facts: ResponseFacts) -> None:
-    """Fills ids from tokens spelled ``token_id:N`` (vLLM's ``return_tokens_as_token_ids``)."""
-    wanting = {c.index: c for c in facts.choices if c.completion_token_ids is None and c.logprobs}
-    if not wanting:
+def _look_elsewhere(parts: list[Event], facts: ResponseFacts) -> None:
+    """Fills the ids and logprobs of engines that do not put them where vLLM does."""
+    wanting = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
+    if not wanting or not any(_MAY_HOLD_IDS.search(part.data) for part in parts):
         return
-    texts: dict[int, list[str]] = {index: [] for index in wanting}
-    for part in parts:
-        if not part.data.startswith(b"[DONE]"):
-            _collect_texts(part.data, texts)
-    for index, found in texts.items():
-        ids = [_id_of(text) for text in found]
-        if ids and None not in ids:
-            wanting[index].completion_token_ids, wanting[index].token_source = ids, "logprobs"
-            wanting[index].uneven = False
+    bodies = [body for part in parts for body in _plain(part.data)]
+    for choice in wanting:
+        if choice.prompt_token_ids is None:
+            choice.prompt_token_ids = places.prompt_ids(bodies, choice.index)
+        if choice.completion_token_ids is None:
+            _take(choice, places.completion_ids(bodies, choice.index, len(facts.choices)))
+        if choice.logprobs is None:
+            choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
 
 
-def _collect_texts(data: bytes, texts: dict[int, list[str]]) -> None:
+def _plain(data: bytes) -> list[Any]:
     try:
-        body, _ = _NAMED_BODY.decode(data)
+        return [loads(data)]
     except ValueError:
-        return
-    for position, choice in enumerate(body.choices or ()):
-        index = position if choice.index is None else choice.index
-        if index in texts and choice.logprobs is not None:
-            texts[index].extend(entry.token or "" for entry in choice.logprobs.content or ())
+        return []
 
 
-def _id_of(text: str) -> int | None:
-    digits = text[len(_ID_PREFIX) :] if text.startswith(_ID_PREFIX) else ""
-    return int(digits) if len(digits) <= 10 and digits.isascii() and digits.isdigit() else None
+def _take(choice: ChoiceFacts, found: places.Found | None) -> None:
+    if found is not None:
+        choice.completion_token_ids, choice.token_source, choice.uneven = found.ids, found.source, False
+        choice.logprobs = choice.logprobs if found.logprobs is None else _floats(found.logprobs)
 
 
-def usage_of(counts: dict[str, Any]) -> Usage:
-    """Usage in OpenAI's names. A count that is null, missing or no whole number is None."""
-    rest = {name: value for name, value in counts.items() if value is not None and name != "total_tokens"}
-    details: dict[str, Any] = {}
-    for name in ("prompt_tokens_details", "completion_tokens_details"):
-        if isinstance(rest.get(name), dict):
-            details.update((key, value) for key, value in rest.pop(name).items() if value is not None)
-    return Usage(
-        input=_count(rest, "prompt_tokens"),
-        output=_count(rest, "completion_tokens"),
-        cache_read=_count(details, "cached_tokens"),
-        reasoning=_count(details, "reasoning_tokens"),
-        extra={**rest, **details} or None,
-    )
-
-
-def _count(counts: dict[str, Any], name: str) -> int | None:
-    value = counts.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+def _floats(values: list[Any] | None) -> list[float | None] | None:
+    """Numbers as floats; what is no number is None, which the rules then find."""
+    if values is None:
         return None
-    del counts[name]
-    return value
-
-
-def _brief(data: bytes) -> str:
-    return repr(data if len(data) <= 80 else data[:77] + b"...")
+    return [float(v) if isinstance(v, (int, float)) and not isinstance(v, bool) else None for v in values]

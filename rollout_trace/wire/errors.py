@@ -38,3 +38,8 @@ def _kind(status: int | None) -> str:
     if status is None:
         return "ProviderError"
     return "HTTPError" if status >= 400 else "UnexpectedBody"
+
+
+def brief(data: bytes) -> str:
+    """The beginning of some bytes, for a message."""
+    return repr(data if len(data) <= 80 else data[:77] + b"...")

@@ -23,7 +23,7 @@ def main() -> None:
     def wanted(name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in arguments.patterns)
 
-    exchanges = [exchange for exchange in load_exchanges(arguments.folder) if wanted(exchange.name)]
+    exchanges = [exchange for exchange in load_exchanges(arguments.folder, complete=False) if wanted(exchange.name)]
     reports = {name: report for name, report in load_reports(arguments.folder).items() if wanted(name)}
     pack_exchanges(exchanges, arguments.out, reports)
     size = arguments.out.stat().st_size

@@ -1,0 +1,169 @@
+"""Where engines put token ids: one row a place, in the order in which they are believed.
+
+vLLM's own places, ``prompt_token_ids`` at the top and ``token_ids`` on each choice, are read by the decoders: nearly
+every answer with ids has them there. This table is looked into only where those are missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rollout_trace.model import TokenSource
+from rollout_trace.wire.logprobs import id_of
+
+EACH: Final = -1
+"""A step into every item of a list."""
+CHOICE: Final = -2
+"""A step into the item of the choice's own index."""
+
+Path = tuple["str | int", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One place of ids in a chat answer, and of the logprobs that belong to them where these are not the usual ones."""
+
+    ids: Path
+    """From the choice, or from the whole body where ``of_body`` is set."""
+    seen: str
+    """Who puts ids there, and how we know."""
+    logprobs: Path | None = None
+    source: TokenSource = "engine"
+    of_body: bool = False
+    only_choice: bool = False
+    """The place does not tell choices apart: it is believed only where there is one."""
+
+
+COMPLETION_IDS: Final = (
+    Place(("token_ids",), "vLLM 0.32, recorded; Fireworks, SDK types"),
+    Place(("response_token_ids",), "SGLang 0.5.23 with return_token_ids, source; unstreamed only"),
+    Place(("raw_output", "completion_token_ids"), "Fireworks with raw_output, SDK types"),
+    Place(
+        ("meta_info", "output_token_logprobs", EACH, 1),
+        "SGLang 0.5.23 with return_meta_info, source: [logprob, id, text] a token",
+        logprobs=("meta_info", "output_token_logprobs", EACH, 0),
+    ),
+    Place(("provider_specific_fields", "token_ids"), "LiteLLM 1.106 over vLLM, recorded"),
+    Place(("sglext", "output_ids", CHOICE), "SGLang 0.5.23 with return_output_ids_in_sglext, source", of_body=True),
+    Place(("logprobs", "content", EACH, "token_id"), "Fireworks, SDK types", source="logprobs"),
+    Place(("__verbose", "tokens"), "llama-server with verbose, recorded", of_body=True, only_choice=True),
+    Place(
+        ("logprobs", "content", EACH, "id"),
+        "llama-server, recorded: lossy where a token ends inside a character",
+        source="logprobs",
+    ),
+    Place(
+        ("logprobs", "token_ids"),
+        "Together and Fireworks with a number of logprobs, SDK types (Together's are floats)",
+        logprobs=("logprobs", "token_logprobs"),
+        source="logprobs",
+    ),
+    Place(("delta", "token_id"), "Together, streamed, SDK types", logprobs=("logprobs",), source="logprobs"),
+    Place(
+        ("logprobs", "content", EACH, "token"),
+        "vLLM with return_tokens_as_token_ids, recorded: `token_id:N`",
+        source="logprobs",
+    ),
+)
+
+PROMPT_IDS: Final = (
+    Place(("prompt_token_ids",), "SGLang 0.5.23, source; Fireworks, SDK types: on the choice"),
+    Place(("raw_output", "prompt_token_ids"), "Fireworks with raw_output, SDK types"),
+    Place(("sglext", "input_ids"), "SGLang 0.5.23 with return_input_ids_in_sglext, source", of_body=True),
+)
+
+_MISSING: Final = object()
+
+
+def look_up(value: Any, path: Path, choice: int) -> Any:
+    """What stands at a path; None where nothing does."""
+    for at, step in enumerate(path):
+        if step == EACH:
+            return [look_up(item, path[at + 1 :], choice) for item in value] if isinstance(value, list) else None
+        value = _step(value, choice if step == CHOICE else step)
+        if value is _MISSING or value is None:
+            return None
+    return value
+
+
+def _step(value: Any, step: str | int) -> Any:
+    if isinstance(step, str):
+        return value.get(step, _MISSING) if isinstance(value, dict) else _MISSING
+    return value[step] if isinstance(value, list) and 0 <= step < len(value) else _MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Ids of one choice, and the logprobs that stand beside them (None: the usual ones are theirs)."""
+
+    ids: list[int]
+    logprobs: list[Any] | None
+    source: TokenSource
+
+
+def completion_ids(bodies: list[Any], choice: int, choices: int) -> Found | None:
+    """The completion ids of a choice, from the first place that has any in the bodies of its answer (or its chunks)."""
+    for place in COMPLETION_IDS:
+        if place.only_choice and choices != 1:
+            continue
+        scopes = bodies if place.of_body else _of_choice(bodies, choice)
+        ids = _numbers(_gather(scopes, place.ids, choice, whole=place.of_body))
+        if ids:
+            logprobs = None if place.logprobs is None else _gather(scopes, place.logprobs, choice)
+            return Found(ids, logprobs, place.source)
+    return None
+
+
+def prompt_ids(bodies: list[Any], choice: int) -> list[int] | None:
+    """The prompt ids of a choice, from the first place that has any."""
+    for place in PROMPT_IDS:
+        scopes = bodies if place.of_body else _of_choice(bodies, choice)
+        ids = _numbers(_gather(scopes, place.ids, choice, whole=True))
+        if ids:
+            return ids
+    return None
+
+
+def logprobs_alone(bodies: list[Any], choice: int) -> list[Any] | None:
+    """Logprobs in another shape than OpenAI's, where no ids stand beside them."""
+    scopes = _of_choice(bodies, choice)
+    paths = (place.logprobs for place in COMPLETION_IDS if place.logprobs is not None)
+    return next(filter(None, (_gather(scopes, path, choice) for path in paths)), None)
+
+
+def _gather(scopes: list[Any], path: Path, choice: int, *, whole: bool = False) -> list[Any] | None:
+    """What stands at a path, over all chunks: joined, or the last one that is there if each is the ``whole``."""
+    found: list[Any] | None = None
+    for scope in scopes:
+        part = look_up(scope, path, choice)
+        if part is not None and not isinstance(part, dict):
+            part = part if isinstance(part, list) else [part]
+            found = part or found if whole else [*(found or ()), *part]
+    return found
+
+
+def _of_choice(bodies: list[Any], choice: int) -> list[Any]:
+    found = []
+    for body in bodies:
+        items = body.get("choices") if isinstance(body, dict) else None
+        for position, item in enumerate(items if isinstance(items, list) else ()):
+            if isinstance(item, dict) and (position if item.get("index") is None else item["index"]) == choice:
+                found.append(item)
+    return found
+
+
+def _numbers(values: list[Any] | None) -> list[int] | None:
+    """Ids as engines spell them; None where one of them is no id."""
+    if values is None:
+        return None
+    numbers = [_number(value) for value in values]
+    return None if None in numbers else [number for number in numbers if number is not None]
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, str):
+        return id_of(value)
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,31 @@
+"""Token counts as providers send them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollout_trace.model import Usage
+
+
+def usage_of(counts: dict[str, Any]) -> Usage:
+    """Usage in OpenAI's names. A count that is null, missing or no whole number is None."""
+    rest = {name: value for name, value in counts.items() if value is not None and name != "total_tokens"}
+    details: dict[str, Any] = {}
+    for name in ("prompt_tokens_details", "completion_tokens_details"):
+        if isinstance(rest.get(name), dict):
+            details.update((key, value) for key, value in rest.pop(name).items() if value is not None)
+    return Usage(
+        input=_count(rest, "prompt_tokens"),
+        output=_count(rest, "completion_tokens"),
+        cache_read=_count(details, "cached_tokens"),
+        reasoning=_count(details, "reasoning_tokens"),
+        extra={**rest, **details} or None,
+    )
+
+
+def _count(counts: dict[str, Any], name: str) -> int | None:
+    value = counts.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    del counts[name]
+    return value
