@@ -192,7 +192,7 @@ def show(title: str, table: list[tuple[str, ...]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base-url", help="an OpenAI-compatible server; without it an embedded one answers")
-    parser.add_argument("--engine", help="the engine behind it, to be asked for token ids; vllm for the embedded one")
+    parser.add_argument("--engine", help="the engine behind it, to be asked for token ids; auto where it is not given")
     parser.add_argument("--model", default="scripted")
     parser.add_argument("--output", default="rollouts.jsonl")
     options = parser.parse_args()
@@ -204,12 +204,16 @@ def main() -> None:
             base_url=options.base_url or (server.base_url if server else None),
             api_key=os.environ.get("OPENAI_API_KEY", "none"),
         )
-        rt.wrap_openai(stack.enter_context(client), engine=options.engine or (None if options.base_url else "vllm"))
+        rt.wrap_openai(stack.enter_context(client), engine=options.engine or ("auto" if options.base_url else "vllm"))
+        if options.base_url:
+            print(rt.probe(client, options.model), end="\n\n")
+        before = rt.stats()
         run(client, options.model, options.output)
         answered = None if server is None else sum(request.status is not None for request in server.requests)
     show(f"What {options.output} holds", rows(options.output))
     counted = rt.stats()
-    print(f"{counted.calls} calls, {counted.attempts} HTTP exchanges recorded", end="")
+    calls, attempts = counted.calls - before.calls, counted.attempts - before.attempts
+    print(f"{calls} calls, {attempts} HTTP exchanges recorded", end="")
     print("." if answered is None else f"; the server answered {answered}.", end=" ")
     print(f"{os.path.getsize(options.output)} bytes in {options.output}.")
 

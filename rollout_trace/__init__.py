@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace._version import __version__
 
 if TYPE_CHECKING:
-    from rollout_trace.clients.openai import bind, unwrap, wrap_openai
+    from rollout_trace.clients.anthropic import wrap_anthropic
+    from rollout_trace.clients.common import bind, unwrap
+    from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.context import current, orphans, propagate, reward, trajectory
+    from rollout_trace.costs import Price, PriceTable
     from rollout_trace.errors import FormatError, RolloutTraceError, WriteError
     from rollout_trace.file import JSONLWriter, read
     from rollout_trace.guard import Stats, stats
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
         ToolRun,
         Usage,
     )
+    from rollout_trace.probe_report import ProbeReport
+    from rollout_trace.probing import probe
     from rollout_trace.recordings import recording
     from rollout_trace.sequences import Sequence
     from rollout_trace.toolruns import tool_run
@@ -31,8 +36,11 @@ if TYPE_CHECKING:
 
 # Names are imported when they are first used: agents start fast, and an exporter's user needs no recorder.
 _HOMES = {
-    "clients.openai": ("bind", "unwrap", "wrap_openai"),
+    "clients.anthropic": ("wrap_anthropic",),
+    "clients.common": ("bind", "unwrap"),
+    "clients.openai": ("wrap_openai",),
     "context": ("current", "orphans", "propagate", "reward", "trajectory"),
+    "costs": ("Price", "PriceTable"),
     "errors": ("FormatError", "RolloutTraceError", "WriteError"),
     "file": ("JSONLWriter", "read"),
     "guard": ("Stats", "stats"),
@@ -48,6 +56,8 @@ _HOMES = {
         "ToolRun",
         "Usage",
     ),
+    "probe_report": ("ProbeReport",),
+    "probing": ("probe",),
     "recordings": ("recording",),
     "sequences": ("Sequence",),
     "toolruns": ("tool_run",),
@@ -80,6 +90,9 @@ __all__ = [
     "ErrorInfo",
     "FormatError",
     "JSONLWriter",
+    "Price",
+    "PriceTable",
+    "ProbeReport",
     "RolloutTraceError",
     "Sequence",
     "Stats",
@@ -95,6 +108,7 @@ __all__ = [
     "bind",
     "current",
     "orphans",
+    "probe",
     "propagate",
     "read",
     "recording",
@@ -103,5 +117,6 @@ __all__ = [
     "tool_run",
     "trajectory",
     "unwrap",
+    "wrap_anthropic",
     "wrap_openai",
 ]

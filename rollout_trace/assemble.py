@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from rollout_trace.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.shared_lists import ListStore
-from rollout_trace.tokens import TokenStore, as_float32
-from rollout_trace.wire import chat
+from rollout_trace.tokens import TokenStore, readonly
+from rollout_trace.wire import anthropic, chat, completions, generate, responses
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
@@ -22,7 +22,13 @@ class Decoder(Protocol):
         """What an answer says, given what was asked. Never raises: what is wrong with the bytes is in the facts."""
 
 
-_DECODERS: dict[str, Decoder] = {"openai.chat": chat.decode}
+_DECODERS: dict[str, Decoder] = {
+    "anthropic.messages": anthropic.decode,
+    "openai.chat": chat.decode,
+    "openai.completions": completions.decode,
+    "openai.responses": responses.decode,
+    "sglang.generate": generate.decode,
+}
 
 
 @dataclass(slots=True)
@@ -93,7 +99,7 @@ def _step(
     tokens: TokenStore,
     kept: dict[str, Any],
 ) -> Step:
-    prompt, completion = tokens.add(_ids(choice.prompt_token_ids), _ids(choice.completion_token_ids))
+    prompt, completion = tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
     status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
     return new_step(
         {
@@ -112,7 +118,7 @@ def _step(
             "stop_reason": choice.stop_reason,
             "prompt_token_ids": prompt,
             "completion_token_ids": completion,
-            "logprobs": None if choice.logprobs is None else as_float32(choice.logprobs),
+            "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
             "top_logprobs": choice.top_logprobs,
             "token_source": None if completion is None else choice.token_source,
             "token_issue": choice.issue or _missing_ids(choice, asked),
@@ -122,14 +128,6 @@ def _step(
             **kept,
         }
     )
-
-
-def _ids(values: list[int] | None) -> Any:
-    if values is None:
-        return None
-    import numpy as np
-
-    return np.array(values, np.int32)
 
 
 def _missing_ids(choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:

@@ -13,6 +13,7 @@ from rollout_trace.model import ErrorInfo
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
+    from rollout_trace.clients.asking import Refusal
     from rollout_trace.clients.settings import Settings
     from rollout_trace.model import Step
     from rollout_trace.steplog import StepLog
@@ -80,7 +81,9 @@ class Call:
         "first_byte",
         "id",
         "log",
+        "profile",
         "protocol",
+        "refusal",
         "request",
         "settings",
         "started",
@@ -93,6 +96,8 @@ class Call:
         self.protocol = protocol
         self.agent: str | None = None
         self.log: StepLog | None = None
+        self.profile = settings.engine
+        self.refusal: Refusal | None = None
         self.started = time.time()
         self.began = time.perf_counter()
         self.attempts: list[AttemptMark] = []
@@ -132,6 +137,8 @@ class Call:
     def answered(self, response: Any) -> None:
         """The attempt brought the answer that the caller will get; its body may still be to come."""
         if self.attempts:
+            for redirect in response.history:
+                self._redirected(redirect)
             self._head(self.attempts[-1], response)
         self.encoding = response.headers.get("content-encoding")
 
@@ -170,6 +177,14 @@ class Call:
         """Bytes held until the call is decoded."""
         return len(self.request or b"") + sum(map(len, self.chunks))
 
+    def _redirected(self, response: Any) -> None:
+        """An answer that the HTTP client followed elsewhere by itself: an exchange like any other."""
+        guard.count("attempts")
+        mark, last = AttemptMark(), self.attempts[-1]
+        mark.started, mark.began = last.started, last.began
+        self._head(mark, response)
+        self.attempts.insert(-1, mark)
+
     @staticmethod
     def _head(mark: AttemptMark, response: Any) -> None:
         mark.status = response.status_code
@@ -190,9 +205,10 @@ class _Pending:
         self._lock = threading.Lock()
 
     def add(self, call: Call) -> None:
+        size = call.size()
         with self._lock:
-            self._sizes[call] = size = call.size()
-            self._total += size
+            self._total += size - self._sizes.get(call, 0)
+            self._sizes[call] = size
         while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
             settle(oldest)
 

@@ -103,7 +103,10 @@ class TrajectoryScope:
         if parent is not None and parent._log is not None:
             trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
             trajectory.parent_step_id = parent._log.last_step_id()
-        open_trajectory(trajectory)
+        try:
+            open_trajectory(trajectory)
+        except Exception as failure:
+            guard.failed("open", None, failure)
         self._opened.append((trajectory, parent))
         _current.set(trajectory)
         return trajectory

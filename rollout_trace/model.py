@@ -62,8 +62,10 @@ class Cost:
     """What a call cost."""
 
     amount: float
+    """In units of ``currency``."""
     currency: str = "USD"
     source: CostSource = "unknown"
+    """``override``: set by the user; ``table``: from token counts and prices; ``provider``: from the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +145,8 @@ class ToolRun:
 class Step:
     """One sampled completion, with everything about its call. ``n=2`` gives two steps with one ``call_id``.
 
-    Recorded fields raise AttributeError on assignment; ``reward``, ``advantage``, ``trainable``, ``policy_version`` and
-    ``metadata`` are the user's to set.
+    Recorded fields raise AttributeError on assignment; ``reward``, ``advantage``, ``trainable``, ``policy_version``,
+    ``metadata`` and ``cost`` are the user's to set.
     """
 
     id: str
@@ -186,6 +188,7 @@ class Step:
     token_issue: TokenIssue | None = None
     usage: Usage | None = None
     cost: Cost | None = None
+    """What the call cost. Of several choices the first has it. A cost of your own has ``source="override"``."""
     started_at: datetime | None = None
     latency: float | None = None
     """Seconds from the beginning of the call to the end of its answer."""
@@ -226,7 +229,7 @@ class Step:
     __hash__ = None  # type: ignore[assignment]
 
 
-_USERS_OWN = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata"})
+_USERS_OWN = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
 STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name != "_sealed")
 
 

@@ -12,6 +12,8 @@ from rollout_trace import guard
 from rollout_trace.errors import WriteError
 
 if TYPE_CHECKING:
+    from rollout_trace.costs import PriceTable
+    from rollout_trace.file.media import MediaMode
     from rollout_trace.trajectories import Trajectory
 
 
@@ -29,12 +31,28 @@ class recording:
     opened last. Yields the writer. A trajectory that cannot be written does not stop the agent: when the block ends,
     WriteError names what is missing from the file.
 
+    ``media`` is that of ``JSONLWriter``. ``prices`` sets the cost of each call before its trajectory is written, where
+    neither the provider's answer nor the user gave one.
+
     Raises:
+        ValueError: ``media`` is given beside a writer, which has its own.
         WriteError: on leaving the block, when trajectories could not be written.
     """
 
-    def __init__(self, target: str | os.PathLike[str] | Writer) -> None:
+    def __init__(
+        self,
+        target: str | os.PathLike[str] | Writer,
+        *,
+        media: MediaMode = "inline",
+        prices: PriceTable | None = None,
+    ) -> None:
+        if media != "inline" and not isinstance(target, (str, os.PathLike)):
+            raise ValueError(
+                f"media={media!r} is for a path: give it to the writer, JSONLWriter(path, media={media!r})."
+            )
         self._target = target
+        self._media = media
+        self._prices = prices
         self._writer: Writer | None = None
         self._outer: recording | None = None
         self._lost: list[tuple[Trajectory, Exception]] = []
@@ -43,7 +61,7 @@ class recording:
         if isinstance(self._target, (str, os.PathLike)):
             from rollout_trace.file import JSONLWriter
 
-            self._writer = JSONLWriter(self._target)
+            self._writer = JSONLWriter(self._target, media=self._media)
         else:
             self._writer = self._target
         self._outer = _of_context.get()
@@ -85,6 +103,8 @@ class recording:
             try:
                 if self._writer is None:
                     raise WriteError(f"the recording to {self._target} is closed")
+                if self._prices is not None:
+                    self._prices.apply(trajectory)
                 self._writer.write(trajectory)
                 trajectory._written_to = str(self._target)
             except Exception as error:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.tokens import common_prefix
+from rollout_trace.model import shared
+from rollout_trace.tokens import Segment, Span, TokenStore, readonly
 
 if TYPE_CHECKING:
     from rollout_trace.model import Step
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sequence:
-    """One row. The arrays have one length."""
+    """One row. The arrays have one length, and are read-only: they may share memory with the steps."""
 
     token_ids: IntArray
     """int32 [length]."""
@@ -33,47 +34,66 @@ class Sequence:
     """The trajectory's."""
 
 
-class _OpenSequence:
+class _Row:
+    """A sequence that may still grow: it ends at ``end`` in ``segment``."""
+
     def __init__(self) -> None:
-        self.ids: list[IntArray] = []
+        self.segment: Segment | None = None
+        self.end = 0
         self.sampled: list[tuple[int, int, FloatArray | None]] = []
         self.step_ids: list[str] = []
-        self.length = 0
 
-    def matches(self, prompt: IntArray) -> bool:
-        if self.length > len(prompt):
-            return False
-        at = 0
-        for part in self.ids:
-            if common_prefix(part, prompt[at : at + len(part)]) < len(part):
-                return False
-            at += len(part)
-        return True
-
-    def add(self, step: Step, prompt: IntArray, completion: IntArray) -> None:
-        self.ids += [prompt[self.length :], completion]
-        start = len(prompt)
-        self.length = start + len(completion)
-        self.sampled.append((start, self.length, step.logprobs))
+    def add(self, step: Step, completion: Span) -> None:
+        self.segment, self.end = completion.segment, completion.stop
+        self.sampled.append((completion.start, completion.stop, step.logprobs))
         self.step_ids.append(step.id)
 
     def close(self, reward: float | None) -> Sequence:
         import numpy as np
 
-        mask = np.zeros(self.length, np.int8)
+        assert self.segment is not None
+        mask = np.zeros(self.end, np.int8)
         known = all(logprobs is not None for _, _, logprobs in self.sampled)
-        row = np.zeros(self.length, np.float32) if known else None
+        row = np.zeros(self.end, np.float32) if known else None
         for start, end, logprobs in self.sampled:
             mask[start:end] = 1
             if row is not None and logprobs is not None:
                 row[start:end] = logprobs
         return Sequence(
-            token_ids=np.concatenate(self.ids),
-            loss_mask=mask,
-            logprobs=row,
+            token_ids=Span(self.segment, 0, self.end).get(),
+            loss_mask=readonly(mask),
+            logprobs=None if row is None else readonly(row),
             step_ids=tuple(self.step_ids),
             reward=reward,
         )
+
+
+class _Rows:
+    """The open sequences, by the segment in which they end."""
+
+    def __init__(self) -> None:
+        self.all: list[_Row] = []
+        self._ending: dict[Segment, list[_Row]] = {}
+
+    def take(self, prompt: Span) -> _Row:
+        """The longest row that is a prefix of the prompt; a new one where none is."""
+        segment: Segment | None = prompt.segment
+        stop = prompt.stop
+        while segment is not None:
+            fitting = [row for row in self._ending.get(segment, ()) if row.end <= stop]
+            if fitting:
+                row = max(fitting, key=lambda candidate: candidate.end)
+                self._ending[segment].remove(row)
+                return row
+            stop = min(stop, segment.start)
+            segment = segment.base
+        self.all.append(_Row())
+        return self.all[-1]
+
+    def put(self, row: _Row) -> None:
+        """Takes back a row that was added to."""
+        assert row.segment is not None
+        self._ending.setdefault(row.segment, []).append(row)
 
 
 def sequences(trajectory: Trajectory) -> list[Sequence]:
@@ -81,17 +101,29 @@ def sequences(trajectory: Trajectory) -> list[Sequence]:
 
     Left out are steps that are not trainable, not ``ok``, have a ``token_issue``, or lack prompt or completion ids.
     """
-    opened: list[_OpenSequence] = []
-    for step in trajectory.steps:
-        prompt, completion = step.prompt_token_ids, step.completion_token_ids
-        usable = step.trainable and step.status == "ok" and step.token_issue is None
-        if not usable or prompt is None or completion is None or not len(completion):
-            continue
-        fitting = [row for row in opened if row.matches(prompt)]
-        if fitting:
-            row = max(fitting, key=lambda candidate: candidate.length)
-        else:
-            row = _OpenSequence()
-            opened.append(row)
-        row.add(step, prompt, completion)
-    return [row.close(trajectory.reward) for row in opened]
+    steps = [step for step in trajectory.steps if _is_usable(step)]
+    rows = _Rows()
+    for step, (prompt, completion) in zip(steps, _spans(steps), strict=True):
+        row = rows.take(prompt)
+        row.add(step, completion)
+        rows.put(row)
+    return [row.close(trajectory.reward) for row in rows.all]
+
+
+def _is_usable(step: Step) -> bool:
+    if not step.trainable or step.status != "ok" or step.token_issue is not None:
+        return False
+    completion = shared(step, "completion_token_ids")
+    if shared(step, "prompt_token_ids") is None or completion is None:
+        return False
+    return bool(completion.stop > completion.start if isinstance(completion, Span) else len(completion))
+
+
+def _spans(steps: list[Step]) -> list[tuple[Any, Any]]:
+    """The ids of the steps as spans of one tree: their own where they have one, of a new one otherwise."""
+    held = [(shared(step, "prompt_token_ids"), shared(step, "completion_token_ids")) for step in steps]
+    stores = {span.segment.store if isinstance(span, Span) else None for pair in held for span in pair}
+    if len(stores) == 1 and all(store is not None and store.is_tree for store in stores):
+        return held
+    store = TokenStore()
+    return [store.add(step.prompt_token_ids, step.completion_token_ids) for step in steps]

@@ -8,14 +8,19 @@ import time
 from collections import deque
 from collections.abc import MutableSequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.assemble import Stores, steps_of
 from rollout_trace.call import AttemptMark, Call, settle
+from rollout_trace.engines import AUTO
 from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import decompress
+
+if TYPE_CHECKING:
+    from rollout_trace.clients.asking import Refusal
 
 
 class StepLog:
@@ -132,12 +137,12 @@ def _decoded(call: Call, stores: Stores) -> list[Step]:
 
 def _add_what_the_call_knows(step: Step, call: Call) -> None:
     first_byte = call.first_byte if call.is_stream else None
-    engine = call.settings.engine
+    engine = call.profile
     status, error = _outcome(step, call)
     amend(
         step,
         agent=call.agent,
-        engine=None if engine is None else engine.name,
+        engine=None if engine is None or engine is AUTO else engine.name,
         started_at=_utc(call.started),
         latency=None if call.ended is None else round(call.ended - call.began, 9),
         time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
@@ -145,8 +150,19 @@ def _add_what_the_call_knows(step: Step, call: Call) -> None:
         status=status,
         error=error,
     )
+    if step.logprobs is not None:
+        known = None if engine is None else engine.logprobs_mode
+        amend(step, logprobs_mode=call.settings.logprobs_mode or known)
+    if call.refusal is not None:
+        _explain_refusal(step, call.refusal)
     if call.faults:
         _distrust(step, call)
+
+
+def _explain_refusal(step: Step, refusal: Refusal) -> None:
+    if step.token_issue is not None and step.token_issue.code == "ids_missing":
+        message = f"the server refuses to be asked for token ids ({refusal.said}), so the call was made without."
+        amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
 
 
 def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 class Segment:
     """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""
 
-    __slots__ = ("_buffer", "base", "children", "end", "start")
+    __slots__ = ("_buffer", "base", "children", "end", "start", "store")
 
-    def __init__(self, base: Segment | None, start: int, ids: IntArray) -> None:
+    def __init__(self, store: TokenStore, base: Segment | None, start: int, ids: IntArray) -> None:
+        self.store = store
         self.base = base
         self.start = start
         self.end = start + len(ids)
@@ -31,7 +32,7 @@ class Segment:
     @property
     def own(self) -> IntArray:
         """The ids stored here, int32 [end - start]; read-only."""
-        own: IntArray = _readonly(self._buffer[: self.end - self.start])
+        own: IntArray = readonly(self._buffer[: self.end - self.start])
         return own
 
     def extend(self, ids: IntArray) -> None:
@@ -82,18 +83,20 @@ class Span:
         pieces = self.segment.pieces(self.start, self.stop)
         if len(pieces) == 1:
             return pieces[0]
-        whole: IntArray = _readonly(np.concatenate(pieces) if pieces else np.empty(0, np.int32))
+        whole: IntArray = readonly(np.concatenate(pieces) if pieces else np.empty(0, np.int32))
         return whole
 
 
 class TokenStore:
     """The segments of one trajectory. Not thread safe: the trajectory's lock guards it."""
 
-    __slots__ = ("_roots", "segments")
+    __slots__ = ("_roots", "is_tree", "segments")
 
     def __init__(self) -> None:
         self._roots: dict[int, Segment] = {}
         self.segments: list[Segment] = []
+        self.is_tree = True
+        """Equal ids from the start on are the same segments. A file of somebody else's need not be so."""
 
     def add(self, prompt: IntArray | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
         """Stores a prompt and its completion and gives their spans. None stays None.
@@ -105,34 +108,46 @@ class TokenStore:
                 return None, None
             segment = self._new(None, 0, completion)
             return None, Span(segment, 0, len(completion))
-        segment, length = self._insert(prompt)
+        length = len(prompt)
         if completion is None:
-            return Span(segment, 0, length), None
-        tail, end = self._continue(segment, length, completion) if len(completion) else (segment, length)
-        return Span(tail, 0, length), Span(tail, length, end)
+            return Span(self._insert(prompt), 0, length), None
+        # A completion of nothing begins where its prompt does: at the root.
+        segment = self._continue(self._insert(prompt), length, completion) if length else self._insert(completion)
+        return Span(segment, 0, length), Span(segment, length, length + len(completion))
+
+    def attach(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
+        """Stores ids that continue ``base`` from ``start`` on, or begin anew, as a file has them."""
+        siblings: dict[Any, Segment] = self._roots if base is None else base.children
+        key = None if not len(ids) else int(ids[0]) if base is None else (start, int(ids[0]))
+        goes_on = base is not None and start < base.end and len(ids) and base.pieces(start, start + 1)[0][0] == ids[0]
+        segment = self._new(base, start, ids)
+        if key is None or key in siblings or goes_on:
+            self.is_tree = False
+        else:
+            siblings[key] = segment
+        return segment
 
     def trim(self) -> None:
         """Gives back the room kept for growth."""
         for segment in self.segments:
             segment.trim()
 
-    def _insert(self, ids: IntArray) -> tuple[Segment, int]:
+    def _insert(self, ids: IntArray) -> Segment:
         if not len(ids):
-            return self._new(None, 0, ids), 0
+            return self._new(None, 0, ids)
         root = self._roots.get(int(ids[0]))
         if root is None:
             root = self._roots[int(ids[0])] = self._new(None, 0, ids)
-            return root, len(ids)
+            return root
         return self._continue(root, 0, ids)
 
-    def _continue(self, segment: Segment, at: int, ids: IntArray) -> tuple[Segment, int]:
+    def _continue(self, segment: Segment, at: int, ids: IntArray) -> Segment:
         """Walks down from position ``at`` of ``segment`` along ``ids``, and stores what is not there yet."""
         done = 0
         while done < len(ids):
             position = at + done
             if position < segment.end:
-                own = segment.own[position - segment.start :]
-                done += common_prefix(own, ids[done:])
+                done += common_prefix(segment.own[position - segment.start :], ids[done:])
                 position = at + done
                 if done == len(ids):
                     break
@@ -141,16 +156,15 @@ class TokenStore:
                 segment = child
             elif position == segment.end:
                 segment.extend(ids[done:])
-                done = len(ids)
+                break
             else:
-                child = self._new(segment, position, ids[done:])
-                segment.children[position, int(ids[done])] = child
-                return child, at + len(ids)
-        return segment, at + len(ids)
+                child = segment.children[position, int(ids[done])] = self._new(segment, position, ids[done:])
+                return child
+        return segment
 
     def _new(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
-        # A copy: the caller's array may be a view that keeps a far larger one alive.
-        segment = Segment(base, start, ids.copy())
+        # A view would keep the larger array that it is part of alive.
+        segment = Segment(self, base, start, ids if ids.base is None else ids.copy())
         self.segments.append(segment)
         return segment
 
@@ -180,7 +194,7 @@ def as_int32(values: Any, name: str = "token ids") -> IntArray:
     if array.size and (int(array.min()) < 0 or int(array.max()) > 0x7FFFFFFF):
         bad = next(value for value in array.tolist() if not 0 <= value <= 0x7FFFFFFF)
         raise ValueError(f"{name}: expected ids from 0 to 2147483647, got {bad!r}.")
-    ids: IntArray = _readonly(array.astype(np.int32))
+    ids: IntArray = readonly(array.astype(np.int32))
     return ids
 
 
@@ -198,7 +212,7 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.") from None
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.")
-    numbers: FloatArray = _readonly(array)
+    numbers: FloatArray = readonly(array)
     return numbers
 
 
@@ -211,7 +225,8 @@ def same_array(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _readonly(array: Any) -> Any:
+def readonly(array: Any) -> Any:
+    """The array itself, or a view of it that cannot be written to."""
     if array.flags.writeable:
         array = array[:]
         array.flags.writeable = False

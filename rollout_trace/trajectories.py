@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import guard
+from rollout_trace import costs, guard
 from rollout_trace._version import __version__
 from rollout_trace.call import new_id
-from rollout_trace.model import ErrorInfo, Step, Task, ToolRun, amend
+from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolRun, amend
 
 if TYPE_CHECKING:
     from rollout_trace.sequences import Sequence
@@ -88,6 +88,39 @@ class Trajectory(_Referable):
         return sequences(self)
 
     @property
+    def n_input_tokens(self) -> int | None:
+        """Prompt tokens of all calls, cached ones included; None where those of a call are not known.
+
+        Of each call the provider's usage counts, or where there is none its token ids. Calls that failed without usage
+        and answers from a framework's cache add nothing.
+        """
+        return costs.total_tokens(self.steps, "input")
+
+    @property
+    def n_output_tokens(self) -> int | None:
+        """Sampled tokens of all calls, of all their choices; None where those of a call are not known."""
+        return costs.total_tokens(self.steps, "output")
+
+    @property
+    def n_cache_read_tokens(self) -> int | None:
+        """Those prompt tokens that came from the provider's cache; None where a call's usage does not say."""
+        return costs.total_tokens(self.steps, "cache_read")
+
+    @property
+    def n_cache_write_tokens(self) -> int | None:
+        """Those prompt tokens that were written to the provider's cache; None where a call's usage does not say."""
+        return costs.total_tokens(self.steps, "cache_write")
+
+    @property
+    def cost(self) -> Cost | None:
+        """What all calls cost; None where there are none, one's cost is not known, or their currencies differ.
+
+        Of its own steps alone: trajectories opened inside this one have costs of their own. ``source`` is that of all
+        calls, or ``unknown`` where they have several.
+        """
+        return costs.total_cost(self.steps)
+
+    @property
     def is_open(self) -> bool:
         """True while calls can still be recorded, in the process that opened it."""
         return self._log is not None and self._log.is_ours
@@ -137,6 +170,7 @@ def close_trajectory(trajectory: Trajectory, error: BaseException | None) -> Non
     for step in steps:
         if step.agent is None:
             amend(step, agent=trajectory.name)
+    costs.fill_provider_costs(steps)
     _link_tool_runs(trajectory)
     _say_if_no_ids(trajectory)
 

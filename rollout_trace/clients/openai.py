@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from rollout_trace.clients import seam
+from rollout_trace.clients.common import wrap
 from rollout_trace.clients.settings import Settings
 from rollout_trace.engines import profile
-from rollout_trace.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from rollout_trace.model import LogprobsMode
 
 C = TypeVar("C")
 
@@ -17,6 +17,7 @@ _SUFFIXES = (
     ("/chat/completions", "openai.chat"),
     ("/completions", "openai.completions"),
     ("/responses", "openai.responses"),
+    ("/decisions", "openai.decisions"),
 )
 
 
@@ -28,7 +29,9 @@ def protocol_of(method: str, url: str) -> str | None:
     return next((protocol for suffix, protocol in _SUFFIXES if path.endswith(suffix)), None)
 
 
-def wrap_openai(client: C, *, engine: str | None = None, keep_bytes: bool = False) -> C:
+def wrap_openai(
+    client: C, *, engine: str | None = None, keep_bytes: bool = False, logprobs_mode: LogprobsMode | None = None
+) -> C:
     """Records every generation call of a client of the openai SDK, and of its copies. Gives the same object back.
 
     The client stays what it was for its user; only ``type(client) is OpenAI`` no longer holds (``isinstance`` does).
@@ -36,55 +39,24 @@ def wrap_openai(client: C, *, engine: str | None = None, keep_bytes: bool = Fals
 
     Args:
         client: any client object of openai 1.66 or newer: sync, async, Azure, Bedrock, a subclass of the user's.
-        engine: the server behind it (``vllm``): asks it for token ids and logprobs, in generation calls only and never
-            over what the caller set. None sends exactly what the caller sends.
+        engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``fireworks``, ``together``, ``openai``):
+            asks it for token ids and logprobs, in generation calls only and never over what the caller set. A server
+            that refuses to be asked gets the call once more as its caller made it. ``auto`` finds out which it is, with
+            a request of its own before the first call. None sends exactly what the caller sends.
         keep_bytes: keep request and response bodies on the steps.
+        logprobs_mode: what the server's logprobs are of (``raw``, ``processed``), where that is not what its engine
+            does by default; see ``Step.logprobs_mode``.
 
     Wrapping again only changes the settings.
 
     Raises:
         TypeError: not a client object of the openai SDK.
-        ValueError: the engine is not known.
+        ValueError: the engine, or the mode of logprobs, is not known.
     """
-    kind = _client_kind(client)
-    seam.swap(client, Settings(protocol_of, profile(engine), bool(keep_bytes)), is_async=kind == "AsyncAPIClient")
-    return client
+    if logprobs_mode not in (None, "raw", "processed"):
+        raise ValueError(f"logprobs_mode={logprobs_mode!r} is not known; it is 'raw', 'processed' or None.")
+    settings = Settings(protocol_of, profile(engine), bool(keep_bytes), logprobs_mode=logprobs_mode)
+    return wrap(client, "openai", settings)
 
 
-def unwrap(client: C) -> C:
-    """Undoes ``wrap_openai``: the client has its own class again. What is not wrapped stays as it is."""
-    if seam.settings_of(client) is not None:
-        client.__class__ = seam.plain_class(client)
-    return client
-
-
-def bind(client: C, trajectory: Trajectory) -> C:
-    """A copy of the client whose calls belong to the trajectory, whatever the context. It shares the HTTP connections.
-
-    A client that is not wrapped gives a copy that is, with ``engine=None``.
-
-    Raises:
-        TypeError: not a client object of the openai SDK, or not a trajectory.
-    """
-    kind = _client_kind(client)
-    if not isinstance(trajectory, Trajectory):
-        raise TypeError(
-            f"bind() needs a Trajectory, got {type(trajectory).__name__}: pass what `with rt.trajectory()` gives."
-        )
-    copied: Any = client.copy()  # type: ignore[attr-defined]
-    settings = seam.settings_of(client) or Settings(protocol_of)
-    seam.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "AsyncAPIClient")
-    bound: C = copied
-    return bound
-
-
-def _client_kind(client: object) -> str:
-    for kind in type(client).__mro__:
-        if kind.__module__ == "openai._base_client" and kind.__name__ in ("SyncAPIClient", "AsyncAPIClient"):
-            return kind.__name__
-    raise TypeError(
-        f"wrap_openai() needs a client object of the openai SDK, such as OpenAI() or AsyncOpenAI(), got {client!r:.80}."
-    )
-
-
-__all__ = ["bind", "protocol_of", "unwrap", "wrap_openai"]
+__all__ = ["protocol_of", "wrap_openai"]

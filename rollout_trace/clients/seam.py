@@ -1,25 +1,30 @@
 """The seam: a subclass of the client's own class, swapped in on the client's own object.
 
-It overrides four methods that every release of the SDKs has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request`
-is around the whole call; in `_prepare_request` each attempt's bytes are complete; `_calculate_retry_timeout` runs while
-the failure of an attempt is being handled; `_process_response` gets the answer. All else is untouched: no HTTP client,
-no transport, no other client's class.
+It overrides five methods that every release of the SDKs has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request`
+is around the whole call; in `_prepare_request` each attempt's bytes are complete; `_should_retry` sees an answer with
+an error status; `_calculate_retry_timeout` runs while the failure of an attempt is being handled; `_process_response`
+gets the answer. All else is untouched: no HTTP client, no transport, no other client's class.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
-from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.call import Call, Failure
+from rollout_trace.clients.asking import asking as _asking
+from rollout_trace.clients.asking import refusal_of, remember
+from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of, name_request
 from rollout_trace.clients.settings import Settings
 from rollout_trace.clients.tee import tee
 from rollout_trace.context import place
+from rollout_trace.engines import AUTO
+
+if TYPE_CHECKING:
+    from rollout_trace.clients.asking import Refusal
 
 _MARK = "_rollout_trace_settings"
 _call: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
@@ -55,7 +60,7 @@ def _recording_class(base: type, settings: Settings, is_async: bool) -> type:
 
 def _make_class(base: type, settings: Settings, is_async: bool) -> type:
     methods = _async_methods(base) if is_async else _sync_methods(base)
-    methods["_calculate_retry_timeout"] = _retry_timeout_method(base)
+    methods |= _retry_methods(base)
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__, "__slots__": ()}
     return type(base.__name__, (base,), {**names, _MARK: settings, **methods, **_websocket_hooks(base)})
 
@@ -63,11 +68,20 @@ def _make_class(base: type, settings: Settings, is_async: bool) -> type:
 def _sync_methods(base: Any) -> dict[str, Any]:
     @functools.wraps(base.request)
     def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call, options = _begin(self, options)
+        call, asked = _begin(self, options)
         outer = _call.get()
         _call.set(call)
         try:
-            result = base.request(self, cast_to, options, *args, **kwargs)
+            if call is not None and call.profile is AUTO:
+                asked = _asking_found(self, call, options)
+            while True:
+                try:
+                    result = base.request(self, cast_to, asked, *args, **kwargs)
+                    break
+                except Exception as error:
+                    if asked is options or not _is_refused(self, call, asked, options, error):
+                        raise
+                asked = options
         except BaseException as error:
             _failed(call, error)
             raise
@@ -83,7 +97,7 @@ def _sync_methods(base: Any) -> dict[str, Any]:
 
     @functools.wraps(base._process_response)
     def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _answered(kwargs.get("response"))
+        _answered(self, kwargs.get("response"))
         return base._process_response(self, *args, **kwargs)
 
     return {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
@@ -92,11 +106,20 @@ def _sync_methods(base: Any) -> dict[str, Any]:
 def _async_methods(base: Any) -> dict[str, Any]:
     @functools.wraps(base.request)
     async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
-        call, options = _begin(self, options)
+        call, asked = _begin(self, options)
         outer = _call.get()
         _call.set(call)
         try:
-            result = await base.request(self, cast_to, options, *args, **kwargs)
+            if call is not None and call.profile is AUTO:
+                asked = await _asking_found_async(self, call, options)
+            while True:
+                try:
+                    result = await base.request(self, cast_to, asked, *args, **kwargs)
+                    break
+                except Exception as error:
+                    if asked is options or not _is_refused(self, call, asked, options, error):
+                        raise
+                asked = options
         except BaseException as error:
             _failed(call, error)
             raise
@@ -112,19 +135,24 @@ def _async_methods(base: Any) -> dict[str, Any]:
 
     @functools.wraps(base._process_response)
     async def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _answered(kwargs.get("response"))
+        _answered(self, kwargs.get("response"))
         return await base._process_response(self, *args, **kwargs)
 
     return {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
 
 
-def _retry_timeout_method(base: Any) -> Any:
+def _retry_methods(base: Any) -> dict[str, Any]:
+    @functools.wraps(base._should_retry)
+    def _should_retry(self: Any, response: Any) -> Any:
+        _may_be_retried(response)
+        return base._should_retry(self, response)
+
     @functools.wraps(base._calculate_retry_timeout)
     def _calculate_retry_timeout(self: Any, *args: Any, **kwargs: Any) -> Any:
         _attempt_failed(sys.exc_info()[1])
         return base._calculate_retry_timeout(self, *args, **kwargs)
 
-    return _calculate_retry_timeout
+    return {"_should_retry": _should_retry, "_calculate_retry_timeout": _calculate_retry_timeout}
 
 
 def _websocket_hooks(base: Any) -> dict[str, Any]:
@@ -158,6 +186,7 @@ def _warn_of_websocket(opener: str) -> None:
 
 
 def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
+    """The call, if this is one, and the options that it is made with: the same object where nothing is added."""
     try:
         settings: Settings = getattr(client, _MARK)
         protocol = settings.protocol_of(options.method, options.url)
@@ -165,30 +194,56 @@ def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
             return None, options
         call = Call(settings, protocol)
         place(call)
-        return call, _asking(options, settings, protocol)
+        return call, _asking(client, call, options)
     except Exception as error:
         guard.failed("begin", None, error)
         return None, options
 
 
-def _asking(options: Any, settings: Settings, protocol: str) -> Any:
-    """The request options, with the engine's capture fields where the caller has set none of them."""
-    wanted = {} if settings.engine is None else settings.engine.ask.get(protocol, {})
-    body, extra = options.json_data, options.extra_json
-    if not wanted or not isinstance(body, Mapping):
+def _asking_found(client: Any, call: Call, options: Any) -> Any:
+    """The options that a call is made with once its engine has been found."""
+    from rollout_trace.clients.detect import find
+
+    try:
+        call.profile = find(client, options)
+        return _asking(client, call, options)
+    except Exception as error:
+        guard.failed("auto", call, error)
         return options
-    missing = {name: value for name, value in wanted.items() if name not in body and name not in (extra or {})}
-    if missing:
-        # A copy: the options, and the body in them, may be the caller's own.
-        options = copy.copy(options)
-        options.json_data = {**body, **missing}
-    return options
+
+
+async def _asking_found_async(client: Any, call: Call, options: Any) -> Any:
+    from rollout_trace.clients.detect import find_async
+
+    try:
+        call.profile = await find_async(client, options)
+        return _asking(client, call, options)
+    except Exception as error:
+        guard.failed("auto", call, error)
+        return options
+
+
+def _is_refused(client: Any, call: Call | None, asked: Any, options: Any, error: Exception) -> bool:
+    """True where the server refused what was added: the call is then made again, once, as its caller made it."""
+    try:
+        response = getattr(error, "response", None)
+        content = None if call is None or response is None else _content(response)
+        if call is None or content is None:
+            return False
+        call.refusal = refusal_of(client, call, asked, options, getattr(error, "status_code", None), content)
+        if call.refusal is not None:
+            call.attempt_failed(error)
+        return call.refusal is not None
+    except Exception as failure:
+        guard.failed("refused", call, failure)
+        return False
 
 
 def _attempt(request: Any) -> None:
     call = _call.get()
     if call is not None:
         try:
+            call.eof = False
             call.attempt(request)
         except Exception as error:
             guard.failed("attempt", call, error)
@@ -198,20 +253,39 @@ def _attempt_failed(cause: BaseException | None) -> None:
     call = _call.get()
     if call is not None:
         try:
-            call.attempt_failed(cause)
+            call.attempt_failed(cause_of(cause))
+            name_request(call, getattr(cause, "response", None))
         except Exception as error:
             guard.failed("attempt_failed", call, error)
 
 
-def _answered(response: Any) -> None:
+def _may_be_retried(response: Any) -> None:
+    """Takes note of an answer that may be tried again, unless an exception that is being handled stands for it."""
+    call = _call.get()
+    if call is None or getattr(sys.exc_info()[1], "response", None) is response:
+        return
+    try:
+        call.attempt_failed(HTTPStatusError(response))
+        name_request(call, response)
+    except Exception as error:
+        guard.failed("attempt_failed", call, error)
+
+
+def _answered(client: Any, response: Any) -> None:
     call = _call.get()
     if call is None:
         return
     try:
         call.answered(response)
+        name_request(call, response)
+        if response.status_code >= 400:
+            # Only a middleware chain brings these here: it may try again, or give its caller something else.
+            call.eof = True
+            return
         content = _content(response)
         if content is None:
-            response.stream = tee(response.stream, call)
+            listener: Any = OneAttempt(call, _call) if getattr(client, "_middleware", None) else call
+            response.stream = tee(response.stream, listener)
         else:
             call.body(content)
     except Exception as error:
@@ -229,8 +303,21 @@ def _content(response: Any) -> bytes | None:
 
 
 def _returned(call: Call | None) -> None:
-    if call is not None and call.eof:
+    if call is None:
+        return
+    if call.refusal is not None:
+        # Not before: a request that fails without the added fields too was not refused because of them.
+        _remember(call, call.refusal)
+    # Without an attempt, a middleware has answered: nothing more will come.
+    if call.eof or not call.attempts:
         _end(call)
+
+
+def _remember(call: Call, refusal: Refusal) -> None:
+    try:
+        remember(refusal)
+    except Exception as error:
+        guard.failed("remember", call, error)
 
 
 def _failed(call: Call | None, cause: BaseException) -> None:
@@ -240,6 +327,7 @@ def _failed(call: Call | None, cause: BaseException) -> None:
         # The SDK's exception hides the HTTP library's, which is what earlier attempts have.
         call.attempt_failed(cause.__cause__ or cause)
         response = getattr(cause, "response", None)
+        name_request(call, response)
         content = None if response is None or call.chunks else _content(response)
         if content is not None:
             call.body(content)

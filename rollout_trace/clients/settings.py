@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollout_trace.engines import EngineProfile
+    from rollout_trace.model import LogprobsMode
     from rollout_trace.trajectories import Trajectory
 
 
@@ -21,3 +22,5 @@ class Settings:
     keep_bytes: bool = False
     trajectory: Callable[[], Trajectory | None] | None = None
     """A weak reference to the trajectory the client is bound to; None where the context decides."""
+    logprobs_mode: LogprobsMode | None = None
+    """What the server's logprobs are of, where its user knows better than the profile of its engine."""

@@ -25,7 +25,7 @@ from rollout_trace.file.records import (
 )
 from rollout_trace.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
 from rollout_trace.shared_lists import ListSpan, ListStore
-from rollout_trace.tokens import Segment, Span, as_float32
+from rollout_trace.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.trajectories import Trajectory
 
 if TYPE_CHECKING:
@@ -176,7 +176,8 @@ class _Table:
 
 
 def _segments(records: list[SegmentRecord]) -> list[Segment]:
-    made: list[Segment] = []
+    store = TokenStore()
+    made = store.segments
     for at, record in enumerate(records):
         base, start = None, 0
         if record.base is not None:
@@ -189,7 +190,7 @@ def _segments(records: list[SegmentRecord]) -> list[Segment]:
                     f"$.segments[{at}].from",
                     f"expected a length of at most {base.end}, which is that of segment {index}, got {start}",
                 )
-        made.append(Segment(base, start, _ids(record.ids)))
+        store.attach(base, start, _ids(record.ids))
     return made
 
 
@@ -303,4 +304,4 @@ _STEP_SAME = _same(
     *("call_id", "index", "messages", "tools", "tokens", "cost", "attempts"),
     *("latency_ms", "time_to_first_token_ms", "request_bytes", "response_bytes"),
 )
-_TRAJECTORY_SAME = _same(TrajectoryRecord, "schema", "messages", "tools", "segments", "steps", "tool_runs")
+_TRAJECTORY_SAME = _same(TrajectoryRecord, "schema", "media", "messages", "tools", "segments", "steps", "tool_runs")

@@ -11,38 +11,48 @@ from rollout_trace import guard
 from rollout_trace.errors import FormatError
 from rollout_trace.file.decode import BadLine, decode
 from rollout_trace.file.lines import Damaged, lines
+from rollout_trace.file.media import MissingMedia, folder_of, restored
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 OnError: TypeAlias = Literal["raise", "skip"]
+ReadMedia: TypeAlias = Literal["restore", "keep"]
 
 
-def read(path: PathLike | Iterable[PathLike], *, on_error: OnError = "raise") -> TrajectoryReader:
+def read(
+    path: PathLike | Iterable[PathLike], *, on_error: OnError = "raise", media: ReadMedia = "restore"
+) -> TrajectoryReader:
     """Gives the trajectories of a file, of all files a pattern (``runs/*.jsonl``) matches, or of a list of these.
 
     Lines are read as they are asked for. ``.gz`` and ``.zst`` are decompressed. With ``on_error="skip"`` lines that
     cannot be read are left out, kept as errors in ``.skipped`` of what is returned, and reported in one log line.
 
+    Media that were moved to the folder ``<path>.media`` are put back; with ``media="keep"`` references stay in their
+    places, for those who do not want the data (see docs/file-format.md).
+
     Raises:
         FileNotFoundError: a path does not exist, or a pattern matches nothing.
-        FormatError: while iterating, unless skipped: a line is not what the format says.
+        FormatError: while iterating, unless skipped: a line is not what the format says, or its media are not there.
         ImportError: while iterating: a file is compressed with zstd and the package zstandard is not installed.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
-    return TrajectoryReader(_files(path), on_error)
+    if media not in ("restore", "keep"):
+        raise ValueError(f'media is {media!r}; it can be "restore" or "keep".')
+    return TrajectoryReader(_files(path), on_error, media)
 
 
 class TrajectoryReader(Iterator["Trajectory"]):
     """Iterates once over the trajectories of files."""
 
-    def __init__(self, paths: list[str], on_error: OnError) -> None:
+    def __init__(self, paths: list[str], on_error: OnError, media: ReadMedia = "restore") -> None:
         self.paths = paths
         self.skipped: list[FormatError] = []
         """One error for each line left out so far."""
         self._on_error = on_error
+        self._media = media
         self._trajectories = self._all()
 
     def __iter__(self) -> TrajectoryReader:
@@ -55,7 +65,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
         for path in self.paths:
             for number, line in lines(path):
                 try:
-                    trajectory = _trajectory(path, number, line)
+                    trajectory = _trajectory(path, number, line, self._media)
                 except FormatError as error:
                     if self._on_error == "raise":
                         raise
@@ -70,13 +80,13 @@ class TrajectoryReader(Iterator["Trajectory"]):
             )
 
 
-def _trajectory(path: str, number: int, line: bytes | Damaged) -> Trajectory:
+def _trajectory(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:
     place = f"{path}, line {number}"
     if isinstance(line, Damaged):
         raise FormatError(f"{place}: {line}")
     try:
-        return decode(line)
-    except BadLine as error:
+        return decode(line if media == "keep" else restored(line, folder_of(path)))
+    except (BadLine, MissingMedia) as error:
         where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
         raise FormatError(where) from error
 

@@ -125,11 +125,29 @@ class ToolRunRecord(Record):
     step_id: str | None = None
 
 
+Mark: TypeAlias = Annotated[
+    str,
+    Meta(
+        pattern="^rollout-trace-media[0-9]*$",
+        description="Begins every reference of the line, `<mark>(sha256=<hex>;bytes=<length>;as=url;type=<MIME>)`: "
+        "`as=url` in the place of a data: URL, `as=base64` in the place of bare base64, where `type` may be missing. "
+        "The data is a file named by its sha256 in the folder `<name of this file>.media`.",
+    ),
+]
+
+
+class MediaRecord(Record):
+    """How texts of the line refer to media (images, audio, files) in the folder beside the file."""
+
+    mark: Mark
+
+
 class TrajectoryRecord(Record):
     """One line: one agent's run of one task."""
 
     schema: SchemaId
     id: str
+    media: MediaRecord | None = None
     name: str = "agent"
     episode_id: str | None = None
     parent_id: str | None = None
@@ -158,3 +176,4 @@ class Head(Record):
     """Of a line, only what says how to read the rest."""
 
     schema: str
+    media: MediaRecord | None = None

@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
+from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
@@ -35,14 +36,20 @@ class JSONLWriter:
     compression: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` (needs the package zstandard). Folders that are missing are
     made. With ``fsync`` each line is on the disk before ``write`` returns.
 
+    Images, audio and files that messages, completions and tool results hold as base64 stay in the line. With
+    ``media="folder"`` those longer than 1 KiB go to the folder ``<path>.media``, once each; ``read`` puts them back.
+
     Raises:
+        ValueError: ``media`` is something else.
         ImportError: the suffix is ``.zst`` and zstandard is not installed.
         OSError: the file cannot be opened for writing.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False, media: MediaMode = "inline") -> None:
+        check_mode(media)
         self.path = Path(path)
         self._fsync = fsync
+        self._media = MediaFolder(folder_of(self.path.absolute()), fsync=fsync) if media == "folder" else None
         self._compress = _compressor(self.path)
         self._lock = threading.Lock()
         self._end = 0
@@ -59,6 +66,8 @@ class JSONLWriter:
             WriteError: the file system refused; nothing of the line stays in the file.
         """
         line = encode(trajectory)
+        if self._media is not None:
+            line = self._moved(line, self._media, trajectory.id)
         data = line if self._compress is None else self._compress(line)
         with self._lock:
             if self._file is None:
@@ -72,6 +81,15 @@ class JSONLWriter:
                     f"trajectory {trajectory.id} could not be written to {self.path}: {error}. The file is as it was "
                     "before, and the trajectory can be written again."
                 ) from error
+
+    def _moved(self, line: bytes, media: MediaFolder, trajectory_id: str) -> bytes:
+        try:
+            return media.moved(line)
+        except OSError as error:
+            raise WriteError(
+                f"the media of trajectory {trajectory_id} could not be written to {media.path}: {error}. "
+                f"{self.path} is as it was before, and the trajectory can be written again."
+            ) from error
 
     def close(self) -> None:
         """Closes the file. A second call does nothing."""
@@ -92,7 +110,8 @@ class JSONLWriter:
         return f"JSONLWriter({str(self.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(JSONLWriter, fsync=self._fsync), (self.path,)
+        media: MediaMode = "inline" if self._media is None else "folder"
+        return partial(JSONLWriter, fsync=self._fsync, media=media), (self.path,)
 
     def _open(self) -> int:
         return os.open(self.path, _FLAGS, 0o666)

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that answers what a script says, with token ids and logprobs, as vLLM would."""
+"""A server that answers what a script says: OpenAI's APIs, with token ids and logprobs, as vLLM would; Anthropic's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ._anthropic import MessagesDelivery, anthropic_error, conversation, limits, message_events, message_object
 from ._chat import chat_events, chat_response
 from ._completions import Row, completions_events, completions_response
 from ._delivery import Delivery, vllm_error
@@ -40,6 +41,7 @@ class ScriptedServer(LoopbackServer):
 
     It serves POST `…/chat/completions`, `…/completions` and `…/responses`, and GET `…/models`, under any prefix (so
     Azure's paths too). Bodies have the shape of vLLM 0.32; ids come with `return_token_ids`, logprobs with `logprobs`.
+    POST `…/messages` and `…/messages/count_tokens` have Anthropic's shape: `base_url` of its client is `server.url`.
     Nothing is random: ids of responses count requests, logprobs come from a hash of the ids and `seed`.
 
     `model` is the name in `/models`; requests may name any model unless `strict_model` is true. `delay` (seconds) is
@@ -89,6 +91,8 @@ class ScriptedServer(LoopbackServer):
             "/chat/completions": ("POST", self._chat),
             "/completions": ("POST", self._completions),
             "/responses": ("POST", self._responses),
+            "/messages": ("POST", self._messages),
+            "/messages/count_tokens": ("POST", self._count_tokens),
             "/models": ("GET", self._models),
         }
         found = next((value for end, value in endpoints.items() if record.path.endswith(end)), None)
@@ -187,6 +191,29 @@ class ScriptedServer(LoopbackServer):
         if request.get("stream"):
             return delivery.events(responses_events(turn, completion), named=True)
         return delivery.json(responses_object(turn, completion))
+
+    def _messages(self, record: RequestRecord) -> Response:
+        try:
+            request = self._parse(record)
+            prompt = self.tokenizer.apply_chat_template(conversation(request), request.get("tools"))
+        except ValueError as error:
+            return json_response(400, anthropic_error(400, str(error)))
+        except _UnknownModel as error:
+            return json_response(404, anthropic_error(404, str(error)))
+        (answer,) = self._director.answers(request, record, 1)
+        delivery = MessagesDelivery(answer, self._holds.hold, self._pause, self._delay, self._chunk_bytes)
+        if delivery.fault.status is not None:
+            return delivery.error()
+        turn = self._turn(request, record, prompt, "msg_")
+        completion = self._sampler.sample(reply_of(answer), prompt, limits(request))
+        if request.get("stream"):
+            return delivery.events(message_events(turn, completion))
+        return delivery.json(message_object(turn, completion))
+
+    def _count_tokens(self, record: RequestRecord) -> Response:
+        request = self._parse(record)
+        prompt = self.tokenizer.apply_chat_template(conversation(request), request.get("tools"))
+        return json_response(200, {"input_tokens": len(prompt)})
 
 
 class _UnknownModel(LookupError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import sha1
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ def decode(
 
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol {protocol!r} is not known; known: {', '.join(PROTOCOLS)}.")
-    digest = blake2b(request or b"", digest_size=12)
+    digest = sha1(request or b"", usedforsecurity=False)
     digest.update(response)
     return steps_of(
-        digest.hexdigest(), protocol, request, response, content_type=content_type, status=status, stores=Stores()
+        digest.hexdigest()[:24], protocol, request, response, content_type=content_type, status=status, stores=Stores()
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from rollout_trace.model import TokenIssue, Usage
@@ -13,7 +12,7 @@ _FLOAT32_MAX = 3.4028234663852886e38
 
 
 def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
-    """Withholds from each choice the ids and logprobs that break a rule, and sets its issue.
+    """Withholds from each choice the ids and logprobs that break a rule, and sets its issue; makes arrays of the rest.
 
     One logprob per id, each finite and <= 0; and over all choices as many ids as the engine says it sampled.
     """
@@ -21,8 +20,9 @@ def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
     found = [_length(choice) for choice in choices]
     total = sum(count for count in found if count is not None) if None not in found else None
     counts_agree = expected is None or total is None or total == expected
+    converted: dict[int, Any] = {}
     for choice in choices:
-        _check_ids(choice)
+        _check_ids(choice, converted)
         if not counts_agree:
             _withhold(choice, "usage_differs", f"{total} tokens arrived, usage says {expected}.")
         _check_logprobs(choice, sure_of_ids=expected is not None and counts_agree)
@@ -35,46 +35,66 @@ def _length(choice: ChoiceFacts) -> int | None:
     return None
 
 
-def _check_ids(choice: ChoiceFacts) -> None:
+def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
     for name in ("prompt_token_ids", "completion_token_ids"):
         ids = getattr(choice, name)
-        bad = next((value for value in ids if not 0 <= value <= _INT32_MAX), None) if _out_of_range(ids) else None
-        if bad is not None:
+        if ids is None:
+            continue
+        # The choices of one answer share the list of their prompt.
+        if id(ids) not in converted:
+            converted[id(ids)] = _id_array(ids)
+        array = converted[id(ids)]
+        if array is None:
+            bad = next(value for value in ids if not 0 <= value <= _INT32_MAX)
             _report(choice, "ids_out_of_range", f"{name} holds {bad}; ids go from 0 to {_INT32_MAX}.")
-            setattr(choice, name, None)
+        setattr(choice, name, array)
 
 
-def _out_of_range(ids: Any) -> bool:
-    return bool(ids) and (min(ids) < 0 or max(ids) > _INT32_MAX)
+def _id_array(ids: list[int]) -> Any:
+    """int32 [len(ids)], or None where an id is out of range."""
+    import numpy as np
+
+    try:
+        array = np.fromiter(ids, np.int64, len(ids))
+    except OverflowError:
+        return None
+    in_range = not len(array) or (array.min() >= 0 and array.max() <= _INT32_MAX)
+    return array.astype(np.int32) if in_range else None
 
 
 def _check_logprobs(choice: ChoiceFacts, *, sure_of_ids: bool) -> None:
     if choice.logprobs is None:
         return
-    fault = _logprobs_fault(choice.completion_token_ids, choice.logprobs)
-    if fault is None and choice.uneven and choice.completion_token_ids is not None and not sure_of_ids:
-        fault = ("lengths_differ", "ids and logprobs came in different chunks, and no usage says that all came.")
-    if fault is None:
+    ids = choice.completion_token_ids
+    if ids is not None and len(ids) != len(choice.logprobs):
+        _report(choice, "lengths_differ", f"{len(ids)} token ids but {len(choice.logprobs)} logprobs.")
+    elif ids is not None and choice.uneven and not sure_of_ids:
+        _report(choice, "lengths_differ", "ids and logprobs came in different chunks; no usage says that all came.")
+    else:
+        choice.logprobs = _logprob_array(choice, choice.logprobs)
+        choice.top_logprobs = None if choice.logprobs is None else choice.top_logprobs
         return
-    _report(choice, *fault)
     choice.logprobs = choice.top_logprobs = None
-    if fault[0] == "lengths_differ" and not sure_of_ids:
+    if not sure_of_ids:
         choice.completion_token_ids = None
 
 
-def _logprobs_fault(ids: list[int] | None, logprobs: list[float]) -> tuple[str, str] | None:
-    if ids is not None and len(ids) != len(logprobs):
-        return "lengths_differ", f"{len(ids)} token ids but {len(logprobs)} logprobs."
-    missing = logprobs.count(None)  # type: ignore[arg-type]
+def _logprob_array(choice: ChoiceFacts, values: list[Any]) -> Any:
+    """float32 [len(values)], or None where a value cannot be a logprob."""
+    import numpy as np
+
+    missing = values.count(None)
     if missing:
-        return "logprobs_incomplete", f"{missing} of {len(logprobs)} logprobs are null or missing."
-    # The usual case in one pass: no single value is worse than a sum that is in range.
-    if not -_FLOAT32_MAX <= sum(logprobs) <= 0:
-        bad = next((value for value in logprobs if not math.isfinite(value) or value < -_FLOAT32_MAX), None)
-        if bad is not None:
-            return "logprobs_not_finite", f"a logprob is {bad}."
-    if logprobs and max(logprobs) > 0:
-        return "logprobs_positive", f"a logprob is {max(logprobs)}; none can be above 0."
+        _report(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
+        return None
+    array = np.fromiter(values, np.float64, len(values))
+    finite = np.isfinite(array) & (array >= -_FLOAT32_MAX)
+    if not finite.all():
+        _report(choice, "logprobs_not_finite", f"a logprob is {values[int(np.argmin(finite))]}.")
+    elif len(array) and array.max() > 0:
+        _report(choice, "logprobs_positive", f"a logprob is {float(array.max())}; none can be above 0.")
+    else:
+        return array.astype(np.float32)
     return None
 
 

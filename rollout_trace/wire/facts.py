@@ -39,6 +39,8 @@ class ChoiceFacts:
     """False where the answer broke off before this choice ended."""
     uneven: bool = False
     """A part of the answer brought another number of ids than of logprobs."""
+    policy_version: str | None = None
+    """The version of the weights that sampled this, as the engine names it; several are joined by a comma."""
     issue: TokenIssue | None = None
 
 

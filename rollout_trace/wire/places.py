@@ -73,6 +73,12 @@ PROMPT_IDS: Final = (
     Place(("sglext", "input_ids"), "SGLang 0.5.23 with return_input_ids_in_sglext, source", of_body=True),
 )
 
+LOGPROBS: Final[tuple[Path, ...]] = (
+    ("logprobs", "token_logprobs"),
+    ("meta_info", "output_token_logprobs", EACH, 0),
+)
+"""Where logprobs stand that are not in OpenAI's shape, also without ids."""
+
 _MISSING: Final = object()
 
 
@@ -128,8 +134,7 @@ def prompt_ids(bodies: list[Any], choice: int) -> list[int] | None:
 def logprobs_alone(bodies: list[Any], choice: int) -> list[Any] | None:
     """Logprobs in another shape than OpenAI's, where no ids stand beside them."""
     scopes = _of_choice(bodies, choice)
-    paths = (place.logprobs for place in COMPLETION_IDS if place.logprobs is not None)
-    return next(filter(None, (_gather(scopes, path, choice) for path in paths)), None)
+    return next(filter(None, (_gather(scopes, path, choice) for path in LOGPROBS)), None)
 
 
 def _gather(scopes: list[Any], path: Path, choice: int, *, whole: bool = False) -> list[Any] | None:

@@ -6,18 +6,21 @@ from typing import Any
 
 from rollout_trace.model import Usage
 
+_DETAILS = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details")
+
 
 def usage_of(counts: dict[str, Any]) -> Usage:
-    """Usage in OpenAI's names. A count that is null, missing or no whole number is None."""
+    """Usage in OpenAI's names (of /responses too). A count that is null, missing or no whole number is None."""
     rest = {name: value for name, value in counts.items() if value is not None and name != "total_tokens"}
     details: dict[str, Any] = {}
-    for name in ("prompt_tokens_details", "completion_tokens_details"):
+    for name in _DETAILS:
         if isinstance(rest.get(name), dict):
             details.update((key, value) for key, value in rest.pop(name).items() if value is not None)
     return Usage(
-        input=_count(rest, "prompt_tokens"),
-        output=_count(rest, "completion_tokens"),
+        input=_count(rest, "prompt_tokens" if "prompt_tokens" in rest else "input_tokens"),
+        output=_count(rest, "completion_tokens" if "completion_tokens" in rest else "output_tokens"),
         cache_read=_count(details, "cached_tokens"),
+        cache_write=_count(details, "cache_write_tokens"),
         reasoning=_count(details, "reasoning_tokens"),
         extra={**rest, **details} or None,
     )

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_trace.assemble import Stores, steps_of
 from rollout_trace.model import Step, TokenIssue
-from rollout_trace.wire import PROTOCOLS, decode
+from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, delta, entries, read, sse, tokens, unary
 
 KEPT, GONE = True, False
@@ -171,18 +172,23 @@ def test_the_first_rule_broken_is_named() -> None:
     assert facts(step) == (None, None)
 
 
-@pytest.mark.parametrize("protocol", [name for name in PROTOCOLS if name != "openai.chat"])
-def test_a_protocol_without_a_decoder_keeps_the_bytes(protocol: str) -> None:
+def test_a_protocol_without_a_decoder_keeps_the_bytes() -> None:
     """Nothing is lost: request and response stay with the step, which says that they were not read."""
-    (step,) = decode(protocol, b'{"model": "m", "input": "hi"}', b'{"id": "r"}', content_type=JSON)
+
+    def read(request: bytes, response: bytes, status: int) -> Step:
+        (step,) = steps_of(
+            "c", "openai.decisions", request, response, content_type=JSON, status=status, stores=Stores()
+        )
+        return step
+
+    step = read(b'{"model": "m", "input": "hi"}', b'{"id": "r"}', 200)
     assert step.token_issue == TokenIssue(
         code="protocol_not_decoded",
-        message=f"this version has no decoder for {protocol}: the bytes are kept, ids and text are not read.",
+        message="this version has no decoder for openai.decisions: the bytes are kept, ids and text are not read.",
     )
     assert (step.request_bytes, step.response_bytes) == (b'{"model": "m", "input": "hi"}', b'{"id": "r"}')
-    assert (step.status, step.model, step.protocol) == ("ok", "m", protocol)
-    (failed,) = decode(protocol, b"{}", b'{"error": "no"}', content_type=JSON, status=500)
-    assert failed.status == "error"
+    assert (step.status, step.model, step.protocol) == ("ok", "m", "openai.decisions")
+    assert read(b"{}", b'{"error": "no"}', 500).status == "error"
 
 
 def test_an_unknown_protocol_is_an_error_that_names_the_known_ones() -> None:

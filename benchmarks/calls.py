@@ -1,0 +1,125 @@
+"""What recording adds to a call: on the calling thread, among 64 tasks, and to the whole process."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from itertools import repeat
+from pathlib import Path
+
+import rollout_trace as rt
+from benchmarks import payloads
+from benchmarks.clients import Caller, arguments, async_client, ensure_recorded
+from benchmarks.payloads import Exchange
+from benchmarks.report import Effort, Row, at_least, at_most, differences, ratios, spread
+from benchmarks.timing import blocks, interleave
+
+WAITING = 5 * 1024 * 1024
+"""Bytes of calls to make before the steady state: more than the recorder lets wait to be decoded."""
+TASKS = 64
+
+
+def run(effort: Effort) -> Iterator[Row]:
+    """Rows of this section."""
+    small, large, stream = payloads.small(), payloads.large(), payloads.stream()
+    yield from _calling_thread(small, effort, times=150, rounds=24, limit=1.02)
+    yield from _calling_thread(large, effort, times=40, rounds=20, limit=1.02)
+    yield from _calling_thread(stream, effort, times=16, rounds=20, limit=1.01)
+    if not effort.quick:
+        yield _steady(small, effort, times=150, rounds=12)
+    yield _steady(large, effort, times=40, rounds=12)
+    yield _steady(stream, effort, times=16, rounds=12)
+    yield _tasks(small, effort, calls=6, rounds=12)
+    yield _tasks(large, effort, calls=2, rounds=12)
+    yield _whole_process("small call", [payloads.small(seed) for seed in range(200)], effort, None)
+    yield _whole_process("63 kB call", [payloads.large(seed) for seed in range(40)], effort, 1.08)
+    yield _whole_process("100-chunk stream", [payloads.stream(seed) for seed in range(16)], effort, None)
+    ensure_recorded()
+
+
+def _calling_thread(exchange: Exchange, effort: Effort, *, times: int, rounds: int, limit: float) -> Iterator[Row]:
+    """Bare, bare once more (what the method itself is off by), and recorded: fewer calls a round than may wait."""
+    bare, again, recorded = Caller([exchange]), Caller([exchange]), Caller([exchange], recorded=True)
+    actions = {"bare": bare, "again": again, "recorded": recorded}
+    found = interleave(actions, rounds=effort.repeat(rounds), times=effort.times(times), around=rt.trajectory)
+    off = ratios(found["again"].cpu, found["bare"].cpu)
+    for name, budget in (("cpu", limit), ("wall", None)):
+        with_it, without = getattr(found["recorded"], name), getattr(found["bare"], name)
+        what = f"{exchange.name}, {'CPU of the calling thread' if name == 'cpu' else 'wall'}"
+        more = f"{_added(with_it, without)}; bare against bare {off.show('.3f')}×"
+        yield at_most(what, ratios(with_it, without), budget, form=".3f", unit="×", more=more)
+
+
+def _steady(exchange: Exchange, effort: Effort, *, times: int, rounds: int) -> Row:
+    """When as much waits as may wait: each call then also decodes one that came before it."""
+    bare, recorded = Caller([exchange]), Caller([exchange], recorded=True)
+    with rt.trajectory():
+        for _ in range(WAITING // len(exchange.body + exchange.request)):
+            recorded()
+        actions = {"bare": bare, "recorded": recorded}
+        found = interleave(actions, rounds=effort.repeat(rounds), times=effort.times(times))
+    with_it, without = found["recorded"].cpu, found["bare"].cpu
+    what = f"{exchange.name}, CPU of the calling thread, an older call decoded in it"
+    return at_most(what, ratios(with_it, without), None, form=".3f", unit="×", more=_added(with_it, without))
+
+
+def _tasks(exchange: Exchange, effort: Effort, *, calls: int, rounds: int) -> Row:
+    """64 agents on one client, each with a trajectory of its own, decoded when it ends."""
+    seconds = asyncio.run(_timed_crowds(exchange, effort.repeat(rounds), calls))
+    rate = {name: [TASKS * calls / each for each in values] for name, values in seconds.items()}
+    more = f"{spread(rate['recorded']).middle:,.0f} calls/s, bare {spread(rate['bare']).middle:,.0f}"
+    what = f"{exchange.name}, {TASKS} tasks at once, calls/s with decoding"
+    return at_least(what, ratios(rate["recorded"], rate["bare"]), None, form=".3f", unit="×", more=more)
+
+
+async def _timed_crowds(exchange: Exchange, rounds: int, calls: int) -> dict[str, list[float]]:
+    clients = {"bare": async_client(repeat(exchange)), "recorded": rt.wrap_openai(async_client(repeat(exchange)))}
+    seconds: dict[str, list[float]] = {name: [] for name in clients}
+
+    async def agent(name: str) -> None:
+        with rt.trajectory() if name == "recorded" else nullcontext():
+            for _ in range(calls):
+                await clients[name].chat.completions.create(**arguments(exchange))
+
+    names = list(clients)
+    for number in range(rounds + 1):
+        names.reverse()
+        for name in names:
+            began = time.perf_counter()
+            await asyncio.gather(*(agent(name) for _ in range(TASKS)))
+            if number:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def _whole_process(name: str, exchanges: Sequence[Exchange], effort: Effort, limit: float | None) -> Row:
+    """CPU of all threads for one trajectory of distinct prompts, from its first call to its line in the file."""
+    bare, recorded = Caller(exchanges), Caller(exchanges, recorded=True)
+    with tempfile.TemporaryDirectory() as folder:
+        actions = {
+            "bare": lambda: _many(bare, len(exchanges)),
+            "recorded": lambda: _recorded(recorded, len(exchanges), Path(folder) / "rollouts.jsonl"),
+        }
+        found = blocks(actions, rounds=effort.repeat(20), clock=time.process_time)
+    calls = len(exchanges)
+    with_it, without = ([each / calls for each in found[arm]] for arm in ("recorded", "bare"))
+    what = f"{name}, CPU of the whole process, decoded and written"
+    return at_most(what, ratios(with_it, without), limit, form=".3f", unit="×", more=_added(with_it, without))
+
+
+def _recorded(call: Callable[[], None], times: int, path: Path) -> None:
+    with rt.recording(path), rt.trajectory():
+        _many(call, times)
+
+
+def _many(call: Callable[[], None], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def _added(with_it: Sequence[float], without: Sequence[float]) -> str:
+    micro = [[each * 1e6 for each in values] for values in (with_it, without)]
+    return f"+{differences(*micro).show('.0f')} µs on {spread(micro[1]).middle:,.0f}"

@@ -1,0 +1,84 @@
+"""Recorded trajectories: single turns, and a long agent whose prompt grows by what was said and what tools answered."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import rollout_trace as rt
+from benchmarks.clients import Caller, post, sync_client
+from benchmarks.payloads import Exchange, compact, large, sampled, text, token_ids, unary, usage
+
+SAMPLED = 200
+"""Tokens of a long agent's turn that the model sampled, with their logprobs."""
+READ = 300
+"""Tokens of the turn that it read."""
+_CHARACTERS_PER_TOKEN = 3.65
+
+
+class LongAgent:
+    """Gives the exchanges of its turns, the prompt of each the exact continuation of the one before."""
+
+    def __init__(self, seed: int) -> None:
+        self.distinct_tokens = 0
+        """Tokens read and sampled so far, each counted once."""
+        self.distinct_text = 0
+        """Bytes of the messages so far as JSON, each counted once."""
+        self.bytes_sent = 0
+        """Bodies of all turns so far, both ways."""
+        self._messages: list[dict[str, Any]] = []
+        self._prompt = bytearray()
+        self._random = random.Random(seed)
+
+    def turn(self) -> Exchange:
+        """The next turn."""
+        said = text(int(READ * _CHARACTERS_PER_TOKEN), self._random)
+        if self._messages:
+            self._say({"role": "tool", "content": said, "tool_call_id": f"call_{len(self._messages)}"})
+        else:
+            self._say({"role": "user", "content": said})
+        self._read(token_ids(READ, self._random.getrandbits(32)))
+        seed = self._random.getrandbits(32)
+        exchange = Exchange("long agent", list(self._messages), (self._answer(seed),))
+        self.bytes_sent += self.distinct_text + len(exchange.pieces[0])
+        words, ids, _ = sampled(SAMPLED, seed)
+        self._say({"role": "assistant", "content": "".join(words)})
+        self._read(ids)
+        return exchange
+
+    def _say(self, message: dict[str, Any]) -> None:
+        self._messages.append(message)
+        self.distinct_text += len(compact(message))
+
+    def _read(self, ids: Sequence[int]) -> None:
+        self._prompt += b"," * bool(self._prompt) + ",".join(map(str, ids)).encode()
+        self.distinct_tokens += len(ids)
+
+    def _answer(self, seed: int) -> bytes:
+        # Encoding 100,000 ids anew in each turn would take longer than the call.
+        body = unary("", [], [], SAMPLED, seed).pieces[0]
+        body = body.replace(b'"prompt_token_ids":[]', b'"prompt_token_ids":[%s]' % self._prompt)
+        return body.replace(compact(usage(0, SAMPLED))[:-1], compact(usage(self.distinct_tokens, SAMPLED))[:-1])
+
+
+def single_turns(count: int) -> list[rt.Trajectory]:
+    """Trajectories of one 63 kB call each."""
+    call = Caller([large(seed) for seed in range(50)], recorded=True)
+    trajectories = []
+    for _ in range(count):
+        with rt.trajectory(task="bench/1") as trajectory:
+            call()
+        trajectories.append(trajectory)
+    return trajectories
+
+
+def long_agent(turns: int, seed: int = 0) -> rt.Trajectory:
+    """The trajectory of a long agent."""
+    agent = LongAgent(seed)
+    exchanges = [agent.turn() for _ in range(turns)]
+    client = rt.wrap_openai(sync_client(iter(exchanges)))
+    with rt.trajectory(name="long agent", task=str(seed)) as trajectory:
+        for exchange in exchanges:
+            post(client, exchange)
+    return trajectory

@@ -1,0 +1,41 @@
+"""Recording in the client objects of the anthropic SDK."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from rollout_trace.clients.common import wrap
+from rollout_trace.clients.settings import Settings
+
+C = TypeVar("C")
+
+
+def protocol_of(method: str, url: str) -> str | None:
+    """The protocol of a request, by the path that the SDK's resources use; None for what does not generate.
+
+    Bedrock and Vertex clients write their own paths, but later: here all have the same.
+    """
+    path = url.partition("?")[0].rstrip("/")
+    return "anthropic.messages" if method.lower() == "post" and path.endswith("/v1/messages") else None
+
+
+def wrap_anthropic(client: C, *, keep_bytes: bool = False) -> C:
+    """Records every generation call of a client of the anthropic SDK, and of its copies. Gives the same object back.
+
+    The client stays what it was for its user; only ``type(client) is Anthropic`` no longer holds (``isinstance``
+    does). It sends exactly what it sent. Token counts, batches and agents that run on the server are not recorded.
+
+    Args:
+        client: any client object of anthropic 0.60 or newer: sync, async, Bedrock, Vertex, Foundry, AWS, Google Cloud,
+            a subclass of the user's.
+        keep_bytes: keep request and response bodies on the steps.
+
+    Wrapping again only changes the settings.
+
+    Raises:
+        TypeError: not a client object of the anthropic SDK.
+    """
+    return wrap(client, "anthropic", Settings(protocol_of, keep_bytes=bool(keep_bytes)))
+
+
+__all__ = ["protocol_of", "wrap_anthropic"]

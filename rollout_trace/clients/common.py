@@ -1,0 +1,76 @@
+"""What the clients of every SDK share: telling them, unwrapping them, binding them to a trajectory."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from rollout_trace.clients import seam
+from rollout_trace.clients.settings import Settings
+from rollout_trace.trajectories import Trajectory
+
+C = TypeVar("C")
+SDK: TypeAlias = Literal["anthropic", "openai"]
+ClientKind: TypeAlias = Literal["sync", "async"]
+
+_KINDS: dict[str, ClientKind] = {"SyncAPIClient": "sync", "AsyncAPIClient": "async"}
+_SDKS: tuple[SDK, ...] = ("openai", "anthropic")
+
+
+def client_kind(client: object, sdk: SDK) -> ClientKind | None:
+    """Which kind of client of an SDK an object is; None for anything else. The SDK is not imported for it."""
+    for base in type(client).__mro__:
+        if base.__module__ == f"{sdk}._base_client" and base.__name__ in _KINDS:
+            return _KINDS[base.__name__]
+    return None
+
+
+def wrap(client: C, sdk: SDK, settings: Settings) -> C:
+    """Lets a client record with these settings, in the place of those it may have.
+
+    Raises:
+        TypeError: not a client object of the SDK.
+    """
+    kind = client_kind(client, sdk)
+    if kind is None:
+        name = {"anthropic": "Anthropic", "openai": "OpenAI"}[sdk]
+        raise TypeError(
+            f"wrap_{sdk}() needs a client object of the {sdk} SDK, such as {name}() or Async{name}(), "
+            f"got {client!r:.80}."
+        )
+    seam.swap(client, settings, is_async=kind == "async")
+    return client
+
+
+def unwrap(client: C) -> C:
+    """Undoes ``wrap_openai`` and ``wrap_anthropic``: the client has its own class again. Any other stays as it is."""
+    if seam.settings_of(client) is not None:
+        client.__class__ = seam.plain_class(client)
+    return client
+
+
+def bind(client: C, trajectory: Trajectory) -> C:
+    """A copy of the client whose calls belong to the trajectory, whatever the context. It shares the HTTP connections.
+
+    A client that is not wrapped gives a copy that is, with the settings that wrapping has by default.
+
+    Raises:
+        TypeError: not a client object of the openai or anthropic SDK, or not a trajectory.
+    """
+    sdk, kind = next(((sdk, kind) for sdk in _SDKS if (kind := client_kind(client, sdk)) is not None), (None, None))
+    if sdk is None:
+        raise TypeError(f"bind() needs a client object of the openai or anthropic SDK, got {client!r:.80}.")
+    if not isinstance(trajectory, Trajectory):
+        raise TypeError(
+            f"bind() needs a Trajectory, got {type(trajectory).__name__}: pass what `with rt.trajectory()` gives."
+        )
+    copied: Any = client.copy()  # type: ignore[attr-defined]
+    settings = seam.settings_of(client) or Settings(import_module(f"rollout_trace.clients.{sdk}").protocol_of)
+    seam.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "async")
+    bound: C = copied
+    return bound
+
+
+__all__ = ["SDK", "ClientKind", "bind", "client_kind", "unwrap", "wrap"]

@@ -1,0 +1,191 @@
+"""The Messages API in Anthropic's shape: text, thinking and tool use, as one message or as its events."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ._delivery import Delivery, sse
+from ._messages import JSON_HEADERS, Response, json_bytes
+from ._sampling import Completion, Effect
+from ._turn import Turn
+
+_Json = dict[str, Any]
+
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    529: "overloaded_error",
+}
+_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_BROKEN = b'{"type": "broken", "content": [{'
+
+
+def anthropic_error(status: int, message: str) -> _Json:
+    """An error object as Anthropic sends it."""
+    return {"type": "error", "error": {"type": _ERRORS.get(status, "api_error"), "message": message}}
+
+
+class MessagesDelivery(Delivery):
+    """Sends one answer of the Messages API: named events, no `[DONE]`, Anthropic's errors."""
+
+    def error(self) -> Response:
+        """The error that a fault with a status asks for."""
+        status = self.fault.status or 500
+        if self.fault.body is not None:
+            return super().error()
+        body = json_bytes(anthropic_error(status, f"the script answers with status {status}"))
+        return Response(status, self._headers(JSON_HEADERS), [body], before=self._pauses())
+
+    def events(self, values: Iterable[Mapping[str, Any]], *, named: bool = True) -> Response:
+        """A stream of named events. (`no_done` leaves out the last one, `message_stop`.)"""
+        events = [_event(value["type"], json_bytes(value)) for value in values]
+        if self.fault.no_done:
+            events.pop()
+        if self.fault.bad_json:
+            events.insert(1, _event("content_block_delta", _BROKEN))
+        after = self.fault.error_event_after
+        if after is not None:
+            events[after:] = [_event("error", json_bytes(anthropic_error(500, "the script breaks this stream")))]
+        return self._response("text/event-stream; charset=utf-8", self._with_faults(events, events), chunked=True)
+
+
+def _event(kind: str, data: bytes) -> bytes:
+    return b"event: " + kind.encode() + b"\n" + sse(data)
+
+
+def conversation(request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The messages of a request with the system prompt as the first of them. Raises ValueError if there are none."""
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise ValueError(f"`messages` should be a list of objects, not {messages!r}")
+    system = request.get("system")
+    return messages if system is None else [{"role": "system", "content": system}, *messages]
+
+
+def limits(request: Mapping[str, Any]) -> _Json:
+    """What cuts a completion short, in the names of a chat request."""
+    return {"max_tokens": request.get("max_tokens"), "stop": request.get("stop_sequences")}
+
+
+def message_object(turn: Turn, completion: Completion) -> _Json:
+    """The body of an unstreamed answer."""
+    content = list(_blocks(turn, completion))
+    reasons = {"stop_reason": _stop_reason(completion), "stop_sequence": _stop_sequence(completion)}
+    return _head(turn, completion) | {"content": content, **reasons, "usage": _usage(turn, completion)}
+
+
+def _head(turn: Turn, completion: Completion) -> _Json:
+    head: _Json = {"id": turn.id, "type": "message", "role": "assistant", "model": turn.model, "content": []}
+    nothing_yet = {"stop_reason": None, "stop_sequence": None}
+    return head | nothing_yet | dict(completion.reply.extra_message) | dict(completion.reply.extra)
+
+
+def _blocks(turn: Turn, completion: Completion) -> Iterator[_Json]:
+    reasoning, text = completion.text("reasoning"), completion.text("content")
+    if reasoning:
+        yield {"type": "thinking", "thinking": reasoning, "signature": _signature(turn)}
+    if text:
+        yield {"type": "text", "text": text}
+    for call in range(completion.call_count + completion.call_cut):
+        name, arguments = completion.text("call_name", call), completion.text("call_arguments", call)
+        yield _call_begun(turn, name, call) | {"input": _input(arguments)}
+
+
+def _call_begun(turn: Turn, name: str, call: int) -> _Json:
+    call_id = turn.call_id(0, call).replace("chatcmpl-tool-", "toolu_")
+    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
+
+
+def _input(arguments: str) -> _Json:
+    """The arguments as an object: what is none cannot be sent in an unstreamed answer."""
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _signature(turn: Turn) -> str:
+    return f"signature of {turn.id}"
+
+
+def _stop_reason(completion: Completion) -> str:
+    if _stop_sequence(completion) is not None:
+        return "stop_sequence"
+    return _STOP_REASONS.get(completion.finish_reason, completion.finish_reason)
+
+
+def _stop_sequence(completion: Completion) -> str | None:
+    return completion.stop_reason if isinstance(completion.stop_reason, str) else None
+
+
+def _usage(turn: Turn, completion: Completion, *, begun: bool = False) -> _Json:
+    counts = {"input_tokens": len(turn.prompt_ids), "output_tokens": len(completion.tokens)}
+    counts |= dict(completion.reply.usage or {})
+    return counts | {"output_tokens": 0} if begun else counts
+
+
+def message_events(turn: Turn, completion: Completion) -> Iterator[_Json]:
+    """The events of a streamed answer; `type` is also the name of the event."""
+    yield {
+        "type": "message_start",
+        "message": _head(turn, completion) | {"usage": _usage(turn, completion, begun=True)},
+    }
+    yield {"type": "ping"}
+    writer = _BlockWriter(turn)
+    for group, _ in turn.groups(completion.tokens):
+        yield from writer.events([token.effect for token in group if token.effect is not None])
+    yield from writer.end()
+    changed = {"stop_reason": _stop_reason(completion), "stop_sequence": _stop_sequence(completion)}
+    yield {"type": "message_delta", "delta": changed, "usage": _usage(turn, completion)}
+    yield {"type": "message_stop"}
+
+
+class _BlockWriter:
+    """Writes effects as blocks: one begins where the field, or the tool call, changes."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._index = -1
+        self._open: tuple[str, int] | None = None
+
+    def events(self, effects: Sequence[Effect]) -> Iterator[_Json]:
+        """The events of some tokens' effects."""
+        for effect in effects:
+            if not effect.text:
+                continue
+            if effect.kind == "call_name":
+                yield from self._begin(("call", effect.call), _call_begun(self._turn, effect.text, effect.call))
+            elif effect.kind == "call_arguments":
+                yield self._delta({"type": "input_json_delta", "partial_json": effect.text})
+            elif effect.kind == "content":
+                yield from self._begin(("content", 0), {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": effect.text})
+            elif effect.kind == "reasoning":
+                yield from self._begin(("reasoning", 0), {"type": "thinking", "thinking": "", "signature": ""})
+                yield self._delta({"type": "thinking_delta", "thinking": effect.text})
+
+    def end(self) -> Iterator[_Json]:
+        """The events that end the open block."""
+        if self._open is None:
+            return
+        if self._open[0] == "reasoning":
+            yield self._delta({"type": "signature_delta", "signature": _signature(self._turn)})
+        yield {"type": "content_block_stop", "index": self._index}
+        self._open = None
+
+    def _begin(self, place: tuple[str, int], block: _Json) -> Iterator[_Json]:
+        if place != self._open:
+            yield from self.end()
+            self._index, self._open = self._index + 1, place
+            yield {"type": "content_block_start", "index": self._index, "content_block": block}
+
+    def _delta(self, delta: _Json) -> _Json:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}

@@ -1,0 +1,329 @@
+"""``anthropic.messages``: /v1/messages as Anthropic and the engines that follow it speak it, streamed or not.
+
+Anthropic sends no token ids. Fireworks has them in ``raw_output``; where a server puts ``token_ids``,
+``prompt_token_ids`` or ``logprobs`` on the message, its blocks or the events of its stream, they are read there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw, Struct, json
+
+from rollout_trace.model import ErrorInfo, TokenIssue, Usage
+from rollout_trace.wire import align, aws_events, blocks
+from rollout_trace.wire.errors import brief, error_of, error_value
+from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
+from rollout_trace.wire.lenient import UNREADABLE, Typed, loads, text_of
+from rollout_trace.wire.message_tokens import MessageTokens, without_tokens
+from rollout_trace.wire.sse import Event, events
+
+
+class _Event(Struct):
+    type: Any = None
+    index: int | None = None
+    message: dict[str, Any] | None = None
+    content_block: dict[str, Any] | None = None
+    delta: dict[str, Any] | None = None
+    usage: dict[str, Any] | None = None
+    error: Any = None
+    token_ids: Any = None
+    prompt_token_ids: Any = None
+    logprobs: Any = None
+    raw_output: Any = None
+
+
+class _Input(Struct):
+    input: Raw = Raw()
+
+
+class _Inputs(Struct):
+    content: list[_Input] = []
+    content_block: _Input | None = None
+
+
+_EVENT = Typed(_Event)
+_INPUTS = json.Decoder(_Inputs)
+_NEEDED = {
+    "message_start": "message",
+    "content_block_start": "content_block",
+    "content_block_delta": "delta",
+    "message_delta": "delta",
+}
+_SILENT = frozenset({"ping", "content_block_stop"})
+_OWN_PLACES = frozenset(
+    {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage", "index", "delta", "message"}
+    | blocks.TOKEN_FIELDS
+)
+
+
+def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
+    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+    facts = ResponseFacts()
+    if status >= 400:
+        facts.error = error_of(response, status)
+        return facts
+    message = _Message()
+    framed = aws_events.is_framed(response)
+    if framed or streamed:
+        parts = list(aws_events.events(response) if framed else events(response))
+        done = _read_events(parts, facts, message)
+        if not message.begun and facts.error is None:
+            facts.error = _nothing_read(parts, response, status)
+    else:
+        done = _read_body(response, facts, message, status)
+    if message.begun:
+        message.tell(facts, done=done)
+        if facts.malformed is not None:
+            _mark_malformed(facts, streamed=framed or streamed)
+    align.check(facts.choices, facts.usage)
+    return facts
+
+
+def _read_body(response: bytes, facts: ResponseFacts, message: _Message, status: int) -> bool:
+    try:
+        body = loads(response)
+    except ValueError as error:
+        facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(response)}")
+        return False
+    if not isinstance(body, dict) or body.get("error") or not isinstance(body.get("content"), (list, str)):
+        facts.error = error_of(response, status)
+        return False
+    message.take(body, response)
+    return True
+
+
+def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) -> bool:
+    """Reads the events of a stream in order; True where the server said that it was done."""
+    for part in parts:
+        if part.data.startswith(b"[DONE]"):
+            return True
+        try:
+            event, problem = _EVENT.decode(part.data)
+        except ValueError as error:
+            if _is_of_no_interest(part):
+                continue
+            # An event that was cut is where the stream ended, not an error of the server's.
+            if part.complete:
+                facts.error = _unreadable(part, error)
+            return False
+        facts.malformed = facts.malformed or problem
+        kind = event.type if isinstance(event.type, str) else part.type.decode("utf-8", "replace")
+        if kind == "error" or event.error:
+            facts.error = error_value(event.error or _fields_of(part.data))
+            return False
+        message.add(kind, event, part.data)
+        if kind == "message_stop":
+            return True
+    return False
+
+
+def _is_of_no_interest(part: Event) -> bool:
+    kind = part.type.decode("utf-8", "replace")
+    return part.complete and kind not in ("", "error", "message_stop") and kind not in _NEEDED
+
+
+def _unreadable(part: Event, error: ValueError) -> ErrorInfo:
+    if part.type == b"error":
+        return error_value(part.data.decode("utf-8", "replace"))
+    return ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
+
+
+def _nothing_read(parts: list[Event], response: bytes, status: int) -> ErrorInfo | None:
+    """The error of a stream without a message: events that are something else, or an object or page that is no stream.
+
+    A stream that was cut before its message has none.
+    """
+    if not parts:
+        return error_of(response, status) if response.lstrip()[:1] in (b"{", b"[", b"<") else None
+    unread = next((part.data for part in parts if part.complete and not _is_known(part)), None)
+    return None if unread is None else error_of(unread, status)
+
+
+def _is_known(part: Event) -> bool:
+    if part.data.startswith(b"[DONE]") or part.type in (b"ping", b"message_stop"):
+        return True
+    try:
+        event, _ = _EVENT.decode(part.data)
+    except ValueError:
+        return False
+    return isinstance(event.type, str)
+
+
+def _mark_malformed(facts: ResponseFacts, *, streamed: bool) -> None:
+    """Something could not be read: an answer lacks that field, a stream may have a gap anywhere."""
+    for choice in facts.choices:
+        choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
+        if streamed:
+            choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
+
+
+class _Message:
+    """One message, from its only body or from its events."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self._fields: dict[str, Any] = {}
+        self._extra: dict[str, Any] = {}
+        self._counts: dict[str, Any] = {}
+        self._blocks: list[blocks.Block] = []
+        self._block_at: dict[int, blocks.Block] = {}
+        self._tokens = MessageTokens()
+        self._problem: str | None = None
+
+    def take(self, body: dict[str, Any], data: bytes) -> None:
+        """Takes a whole message."""
+        self._tokens.whole(body)
+        self._begin(body, data)
+        for value in body["content"] if isinstance(body["content"], list) else ():
+            self._tokens.part(value)
+
+    def add(self, kind: str, event: _Event, data: bytes) -> None:
+        """Takes the next event of a stream. One of an unknown kind is kept as it came, under ``events``."""
+        needed = _NEEDED.get(kind)
+        if needed is not None and getattr(event, needed) is None:
+            self._problem = self._problem or f"An event {kind} has no `{needed}`"
+            return
+        self._tokens.event(event)
+        if event.message is not None and kind == "message_start":
+            self._tokens.part(event.message)
+            self._begin(event.message, data)
+        elif event.content_block is not None and kind == "content_block_start":
+            self._tokens.part(event.content_block)
+            self._start(event.index, event.content_block, data)
+        elif event.delta is not None and kind == "content_block_delta":
+            self._tokens.part(event.delta)
+            self._continue(event.index, event.delta)
+        elif event.delta is not None and kind == "message_delta":
+            self._tokens.part(event.delta)
+            self._change(event, event.delta, data)
+        elif kind == "message_stop":
+            self._keep(_fields_of(data))
+        elif kind not in _SILENT:
+            self._extra.setdefault("events", []).append(_fields_of(data))
+
+    def tell(self, facts: ResponseFacts, *, done: bool) -> None:
+        """Puts what was read into the facts."""
+        fields, finish_reason = self._fields, text_of(self._fields.get("stop_reason"))
+        facts.response_id, facts.model = text_of(fields.get("id")), text_of(fields.get("model"))
+        facts.usage = usage_of(self._counts) if self._counts else None
+        facts.malformed = facts.malformed or self._problem or self._tokens.problem
+        choice = ChoiceFacts(
+            completion=blocks.completion_of(fields.get("role"), self._blocks, self._extra),
+            finish_reason=finish_reason,
+            stop_reason=text_of(fields.get("stop_sequence")),
+            complete=done or finish_reason is not None,
+        )
+        self._tokens.tell(choice)
+        facts.choices = [choice]
+
+    def _begin(self, message: dict[str, Any], data: bytes) -> None:
+        self.begun = True
+        self._set(message)
+        self._keep(message)
+        self._count(message.get("usage"))
+        content = message.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        values = content if isinstance(content, list) else []
+        inputs = _raw_inputs(data) if any(isinstance(v, dict) and v.get("input") for v in values) else []
+        for position, value in enumerate(values):
+            self._place(position, blocks.Block(value, inputs[position] if position < len(inputs) else None), value)
+
+    def _start(self, index: int | None, value: dict[str, Any], data: bytes) -> None:
+        self.begun = True
+        raw = _raw_inputs(data) if value.get("input") else []
+        self._place(index, blocks.Block(value, raw[0] if raw else None), value)
+
+    def _place(self, index: int | None, block: blocks.Block, value: Any) -> None:
+        # Some servers number every block 0: a block that begins is a new one.
+        self._blocks.append(block)
+        self._block_at[len(self._blocks) - 1 if index is None else index] = block
+        if block.type == "fallback" and isinstance(value.get("to"), dict):
+            # The model that answers from here on is the one that an unstreamed answer names.
+            self._fields["model"] = value["to"].get("model") or self._fields.get("model")
+
+    def _continue(self, index: int | None, delta: dict[str, Any]) -> None:
+        last = self._blocks[-1] if self._blocks else None
+        block = last if index is None else self._block_at.get(index)
+        if block is None:
+            self._start(index, blocks.started_by(delta), b"")
+            block = self._blocks[-1]
+        block.add({name: value for name, value in delta.items() if name not in blocks.TOKEN_FIELDS})
+
+    def _change(self, event: _Event, delta: dict[str, Any], data: bytes) -> None:
+        self.begun = True
+        for name in ("stop_reason", "stop_sequence"):
+            if delta.get(name) is not None:
+                self._fields[name] = delta[name]
+        self._keep(delta)
+        self._keep(_fields_of(data))
+        self._count(event.usage)
+
+    def _set(self, message: dict[str, Any]) -> None:
+        for name in ("id", "role", "model", "stop_reason", "stop_sequence"):
+            if message.get(name) is not None:
+                self._fields.setdefault(name, message[name])
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        """Keeps the fields that have no place of their own."""
+        for name, value in values.items():
+            if value is not None and name not in _OWN_PLACES:
+                self._extra[name] = without_tokens(value) if name == "raw_output" else value
+
+    def _count(self, usage: Any) -> None:
+        # Counts are totals so far: the last one holds, and one that is left out stays as it was.
+        if isinstance(usage, dict):
+            self._counts.update((name, value) for name, value in usage.items() if value is not None)
+
+
+def _fields_of(data: bytes) -> dict[str, Any]:
+    try:
+        fields = loads(data)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _raw_inputs(data: bytes) -> list[str | None]:
+    """The JSON of each block's ``input``, as it is spelled; of a message, of its event, or of a block's beginning."""
+    try:
+        found = _INPUTS.decode(data)
+    except UNREADABLE:
+        return []
+    inputs = found.content if found.content_block is None else [found.content_block]
+    return [bytes(item.input).decode("utf-8", "replace") or None for item in inputs]
+
+
+def usage_of(counts: dict[str, Any]) -> Usage:
+    """Usage in Anthropic's names. What is null, missing or no count is None.
+
+    Anthropic's ``input_tokens`` leaves out what was read from the cache or written to it. ``input`` is the whole
+    prompt, as it is of every provider; ``cache_read`` and ``cache_write`` are parts of it.
+    """
+    rest = {name: value for name, value in counts.items() if value is not None}
+    details = rest.get("output_tokens_details")
+    details = dict(details) if isinstance(details, dict) else {}
+    fresh, output = _take(rest, "input_tokens"), _take(rest, "output_tokens")
+    read, written = _take(rest, "cache_read_input_tokens"), _take(rest, "cache_creation_input_tokens")
+    reasoning = _take(details, "thinking_tokens")
+    if reasoning is not None:
+        rest["output_tokens_details"] = details
+        if not details:
+            del rest["output_tokens_details"]
+    return Usage(
+        input=None if fresh is None else fresh + (read or 0) + (written or 0),
+        output=output,
+        cache_read=read,
+        cache_write=written,
+        reasoning=reasoning,
+        extra=rest or None,
+    )
+
+
+def _take(counts: dict[str, Any], name: str) -> int | None:
+    value = counts.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        return None
+    del counts[name]
+    return value

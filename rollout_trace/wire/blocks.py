@@ -1,0 +1,168 @@
+"""Content blocks in Anthropic's shape: putting the deltas of a stream together, and the completion that blocks make."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rollout_trace.model import Completion, ToolCall
+from rollout_trace.wire.lenient import loads, text_of
+
+TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids", "logprobs"})
+"""Fields that become the step's own arrays, and are not kept beside them."""
+
+_JOINED = {"text_delta": "text", "thinking_delta": "thinking"}
+_BLOCK_OF = {
+    "text_delta": "text",
+    "citations_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+    "input_json_delta": "tool_use",
+}
+_PLAIN = {"thinking": {"type", "thinking"}, "text": {"type", "text"}}
+_ORDER = ("thinking", "text", "tool_use")
+
+
+class Block:
+    """One content block: whole as an unstreamed answer has it, or a beginning and its deltas."""
+
+    def __init__(self, start: Any, raw_input: str | None = None) -> None:
+        """``raw_input`` is the JSON of the field ``input`` as the server spelled it."""
+        self._fields = _tidy(start) if isinstance(start, dict) else start
+        self._raw_input = raw_input
+        self._texts: dict[str, list[str]] = {}
+        self._json: list[str] = []
+
+    @property
+    def type(self) -> str | None:
+        """What kind of block it is; None where it does not say."""
+        kind = self._fields.get("type") if isinstance(self._fields, dict) else None
+        return kind if isinstance(kind, str) else None
+
+    def add(self, delta: dict[str, Any]) -> None:
+        """Takes the next delta. One of an unknown kind is kept as it came, under ``deltas``."""
+        kind, fields = delta.get("type"), self._fields
+        if not isinstance(fields, dict):
+            return
+        text = _JOINED.get(kind) if isinstance(kind, str) else None
+        if text is not None and isinstance(delta.get(text), str):
+            self._texts.setdefault(text, []).append(delta[text])
+        elif kind == "input_json_delta" and isinstance(delta.get("partial_json"), str):
+            self._json.append(delta["partial_json"])
+        elif kind == "signature_delta" and isinstance(delta.get("signature"), str):
+            fields["signature"] = delta["signature"]
+        elif kind == "citations_delta" and "citation" in delta:
+            _append(fields, "citations", delta["citation"])
+        elif kind == "compaction_delta":
+            fields.update((name, value) for name, value in delta.items() if name != "type" and value is not None)
+        else:
+            _append(fields, "deltas", delta)
+
+    def value(self) -> Any:
+        """The block as an unstreamed answer has it, nulls left out. Input that is no JSON (cut) stays a text."""
+        if not isinstance(self._fields, dict):
+            return self._fields
+        fields = dict(self._fields)
+        for name, parts in self._texts.items():
+            begun = fields.get(name)
+            fields[name] = (begun if isinstance(begun, str) else "") + "".join(parts)
+        if any(self._json):
+            fields["input"] = _loads_or_text("".join(self._json))
+        return _tidy(fields)
+
+    def arguments(self) -> str | None:
+        """The input as the model (streamed) or the server (whole) spelled it; None where there is none."""
+        joined = "".join(self._json)
+        if joined or not isinstance(self._fields, dict):
+            return joined or None
+        value = self._fields.get("input")
+        if value is None or isinstance(value, str):
+            return value
+        return _dumps(value) if self._raw_input is None else self._raw_input
+
+
+def started_by(delta: dict[str, Any]) -> dict[str, Any]:
+    """The beginning that a delta implies whose own beginning never came."""
+    kind = delta.get("type")
+    return {"type": _BLOCK_OF[kind]} if isinstance(kind, str) and kind in _BLOCK_OF else {}
+
+
+def completion_of(role: Any, blocks: list[Block], extra: dict[str, Any]) -> Completion:
+    """The completion that blocks are.
+
+    Texts are joined to the content, thinking to the reasoning; ``tool_use`` blocks are the tool calls. Where these do
+    not say all of it (signatures, citations, server tools, several texts, another order, unknown blocks), the blocks
+    are kept whole and in order in ``extra["content"]`` too.
+    """
+    values = [block.value() for block in blocks]
+    texts = [value["text"] for value in values if _is_text(value, "text")]
+    thoughts = [value["thinking"] for value in values if _is_text(value, "thinking")]
+    calls = tuple(
+        _tool_call(value, block.arguments())
+        for block, value in zip(blocks, values, strict=True)
+        if block.type == "tool_use"
+    )
+    if not _says_all(values):
+        extra = {**extra, "content": values}
+    content = "".join(texts) if texts else None
+    return Completion(
+        role=role if isinstance(role, str) else "assistant",
+        content=content or (None if len(values) != len(texts) else content),
+        reasoning="".join(thoughts) or None,
+        tool_calls=calls,
+        extra=extra or None,
+    )
+
+
+def _is_text(value: Any, kind: str) -> bool:
+    return isinstance(value, dict) and value.get("type") == kind and isinstance(value.get(kind), str)
+
+
+def _says_all(values: list[Any]) -> bool:
+    """Whether the blocks hold no more than one thought, one text and some tool calls say, in this order."""
+    kinds = []
+    for value in values:
+        if not isinstance(value, dict) or value.get("type") not in _ORDER:
+            return False
+        kind = value["type"]
+        if kind != "tool_use" and not (_is_text(value, kind) and value.keys() == _PLAIN[kind]):
+            return False
+        if kind == "tool_use" or value[kind]:
+            kinds.append(kind)
+    ranks = [_ORDER.index(kind) for kind in kinds]
+    return ranks == sorted(ranks) and kinds.count("thinking") <= 1 and kinds.count("text") <= 1
+
+
+def _tool_call(value: dict[str, Any], arguments: str | None) -> ToolCall:
+    rest = {key: item for key, item in value.items() if key not in ("type", "id", "name", "input")}
+    call_id, name = text_of(value.get("id")), text_of(value.get("name"))
+    return ToolCall(id=call_id, name=name, arguments=arguments, extra=rest or None)
+
+
+def _tidy(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without nulls, and without the empty signature and citations with which a stream begins a block."""
+    return {
+        name: value
+        for name, value in fields.items()
+        if value is not None and name not in TOKEN_FIELDS and not (name in ("citations", "signature") and not value)
+    }
+
+
+def _append(fields: Any, name: str, item: Any) -> None:
+    items = fields.setdefault(name, [])
+    # A new list: the one there is the server's, and may be shared.
+    fields[name] = [*(items if isinstance(items, list) else [items]), item]
+
+
+def _loads_or_text(text: str) -> Any:
+    try:
+        return loads(text.encode("utf-8", "surrogatepass"))
+    except ValueError:
+        return text
+
+
+def _dumps(value: Any) -> str | None:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,134 @@
+"""``sglang.generate``: /generate of SGLang, and /inference/v1/generate of vLLM, which take and give token ids.
+
+SGLang gives ``output_ids``, and ``[logprob, id, text]`` for each token in ``meta_info``; one object, or a list of them
+for several prompts or samples. Its streams repeat all that came before in each chunk unless the server was started with
+``--incremental-streaming-output``; older releases then repeated the text and the logprobs all the same. vLLM gives
+``choices``, streamed as deltas. The ids of a prompt that was sent as ids are known from the request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollout_trace.wire import align
+from rollout_trace.wire.errors import error_of
+from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
+from rollout_trace.wire.generated import Generated, MetaInfo, Sample, total
+from rollout_trace.wire.lenient import Typed, text_of
+from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
+from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, reader_of
+from rollout_trace.wire.sse import Event
+from rollout_trace.wire.usage import usage_of
+
+
+class _Body(Sample):
+    """SGLang's object is a sample itself; vLLM's holds choices, and ``answers`` is where a bare list is put."""
+
+    request_id: Any = None
+    id: Any = None
+    model: Any = None
+    choices: list[Sample] | None = None
+    answers: list[Sample] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_BODY = Typed(_Body)
+
+
+def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
+    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+    facts = ResponseFacts()
+    if status >= 400:
+        facts.error = error_of(response, status)
+        return facts
+    parts = [_named(part) for part in parts_of(response, streamed=streamed)]
+    answer = _Answer(facts, asked, streamed=streamed)
+    done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
+    answer.finish(done=done)
+    mark_malformed(facts, streamed=streamed)
+    if not facts.choices and facts.error is None:
+        facts.error = nothing_read(parts, response, status, _is_known, streamed=streamed)
+    return facts
+
+
+def _named(part: Event) -> Event:
+    """A list of answers as an object that holds them: then a message about it says where."""
+    is_list = part.data.lstrip()[:1] == b"[" and not part.data.startswith(b"[DONE]")
+    return part._replace(data=b'{"answers":' + part.data + b"}") if is_list else part
+
+
+def _is_known(data: bytes) -> bool:
+    try:
+        body, problem = _BODY.decode(data)
+    except ValueError:
+        return False
+    return problem is None and (_is_sample(body) or body.choices is not None or body.usage is not None)
+
+
+def _is_sample(body: Sample) -> bool:
+    return body.text is not None or body.output_ids is not None or body.meta_info is not None
+
+
+class _Answer:
+    """The samples of one answer, and what they are told by the request."""
+
+    def __init__(self, facts: ResponseFacts, asked: RequestFacts, *, streamed: bool) -> None:
+        sampling = asked.sampling or {}
+        self._facts = facts
+        self._texts = messages_of(asked)
+        sent = self._texts or sampling.get("input_ids") or sampling.get("token_ids")
+        parameters = sampling.get("sampling_params")
+        parameters = parameters[0] if isinstance(parameters, list) and parameters else parameters
+        self._prompts = Prompts(sent, parameters.get("n") if isinstance(parameters, dict) else None)
+        self._streamed = streamed
+        self._readers: dict[int, Generated] = {}
+        self._prompt_token_ids: list[int] | None = None
+
+    def add(self, body: _Body, part: Event) -> None:
+        """Takes the next body."""
+        facts = self._facts
+        samples = body.choices if body.choices is not None else body.answers
+        if samples is None:
+            samples = [body] if _is_sample(body) else []
+        first = next((sample.meta_info for sample in samples if sample.meta_info is not None), MetaInfo())
+        facts.response_id = facts.response_id or text_of(body.request_id or body.id or first.id)
+        facts.model = facts.model or text_of(body.model)
+        if isinstance(body.usage, dict):
+            facts.usage = usage_of(body.usage)
+        if body.choices is not None:
+            self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
+        for position, sample in enumerate(samples):
+            reader_of(self._readers, sample.index, position, Generated, streamed=self._streamed).add(sample)
+
+    def finish(self, *, done: bool) -> None:
+        """Puts what was read of each sample into the facts, and holds it against the rules."""
+        facts, readers = self._facts, [self._readers[index] for index in sorted(self._readers)]
+        firsts: dict[int | None, Generated] = {}
+        for index in sorted(self._readers):
+            reader = self._readers[index]
+            position = self._prompts.position(index, len(readers), whole=done)
+            firsts.setdefault(position, reader)
+            choice = self._choice(index, reader, position, done=done)
+            facts.choices.append(choice)
+            facts.error = facts.error or reader.error
+            if facts.usage is None:
+                align.check([choice], reader.counts)
+        if facts.usage is not None:
+            align.check(facts.choices, facts.usage)
+        else:
+            facts.usage = total(readers, [] if None in firsts else list(firsts.values()))
+
+    def _choice(self, index: int, reader: Generated, position: int | None, *, done: bool) -> ChoiceFacts:
+        prompts = self._prompts.all
+        prompt = prompts[position] if position is not None and position < len(prompts) else None
+        choice = reader.facts(index, done=done)
+        if len(self._texts) > 1 and prompt is not None:
+            choice.messages = [prompt]
+        if choice.prompt_token_ids is None:
+            choice.prompt_token_ids = self._prompt_token_ids
+        ids = ids_of(prompt)
+        # A server that counts another number of them has changed the prompt (an image becomes many tokens).
+        if choice.prompt_token_ids is None and ids is not None and reader.counts.input in (None, len(ids)):
+            choice.prompt_token_ids = ids
+        return choice

@@ -1,0 +1,207 @@
+"""One sample of /generate: from its only object, or from all its chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from rollout_trace.model import Completion, ErrorInfo, Usage
+from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.lenient import text_of
+from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, joined, number_of
+from rollout_trace.wire.reading import report, withhold
+from rollout_trace.wire.snapshots import GrowingList, GrowingText
+
+
+class MetaInfo(Struct):
+    """What SGLang says of a sample beside its text and ids."""
+
+    id: Any = None
+    finish_reason: Any = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    weight_version: Any = None
+    prompt_token_ids: list[int] | None = None
+    input_token_logprobs: list[Any] | None = None
+    output_token_logprobs: list[Any] | None = None
+    output_top_logprobs: list[Any] | None = None
+
+
+class Sample(Struct):
+    """One sample as SGLang (``text``, ``output_ids``, ``meta_info``) or vLLM gives it."""
+
+    index: int | None = None
+    text: str | None = None
+    prompt_token_ids: list[int] | None = None
+    output_ids: list[int] | None = None
+    meta_info: MetaInfo | None = None
+    token_ids: list[int] | None = None
+    logprobs: ArrayLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    weight_versions: list[Any] | None = None
+
+
+class Generated:
+    """One sample."""
+
+    def __init__(self) -> None:
+        self.counts = Usage()
+        self.error: ErrorInfo | None = None
+        self._prompt_token_ids: list[int] | None = None
+        self._text = GrowingText()
+        self._ids, self._triples, self._tops = GrowingList(), GrowingList(), GrowingList()
+        self._deltas: list[str] = []
+        self._token_ids: list[int] | None = None
+        self._columns: Columns | None = None
+        self._uneven = False
+        self._finish_reason: str | None = None
+        self._stop_reason: str | int | None = None
+        self._versions: list[str] = []
+
+    def add(self, sample: Sample) -> None:
+        """Takes the next chunk, or the whole."""
+        self._prompt_token_ids = self._prompt_token_ids or sample.prompt_token_ids
+        if sample.meta_info is None and sample.output_ids is None:
+            self._add_delta(sample)
+        else:
+            self._add_snapshot(sample, sample.meta_info or MetaInfo())
+
+    def facts(self, index: int, *, done: bool) -> ChoiceFacts:
+        """What was read."""
+        text = self._text.get(self._ids, self._triples)
+        if text is None and self._deltas:
+            text = "".join(self._deltas)
+        aborted = self._finish_reason == "abort"
+        choice = ChoiceFacts(
+            index=index,
+            completion=Completion(content=text),
+            finish_reason=self._finish_reason,
+            stop_reason=self._stop_reason,
+            prompt_token_ids=self._prompt_token_ids,
+            complete=(done or self._finish_reason is not None) and not aborted,
+            uneven=self._uneven,
+            policy_version=",".join(self._versions) or None,
+        )
+        self._add_tokens(choice)
+        problem = self._ids.problem or self._triples.problem
+        if problem is not None:
+            withhold(choice, "stream_inconsistent", problem)
+        return choice
+
+    def _add_delta(self, sample: Sample) -> None:
+        if sample.text is not None:
+            self._deltas.append(sample.text)
+        columns = columns_of(sample.logprobs)
+        self._uneven = self._uneven or len(sample.token_ids or ()) != (0 if columns is None else len(columns))
+        self._token_ids = joined(self._token_ids, sample.token_ids)
+        if self._columns is None or columns is None:
+            self._columns = columns if self._columns is None else self._columns
+        else:
+            self._columns.extend(columns)
+        self._finish_reason = self._finish_reason if sample.finish_reason is None else sample.finish_reason
+        self._stop_reason = self._stop_reason if sample.stop_reason is None else sample.stop_reason
+        for item in sample.weight_versions or ():
+            self._add_version(item.get("version") if isinstance(item, dict) else item)
+
+    def _add_snapshot(self, sample: Sample, info: MetaInfo) -> None:
+        counted = info.completion_tokens
+        self._text.add(sample.text)
+        self._ids.add(sample.output_ids, counted)
+        self._triples.add(info.output_token_logprobs, counted)
+        self._tops.add(info.output_top_logprobs, counted)
+        self._finish(info.finish_reason)
+        self._add_version(info.weight_version)
+        self.counts = Usage(
+            input=_later(info.prompt_tokens, self.counts.input),
+            output=_later(counted, self.counts.output),
+            cache_read=_later(info.cached_tokens, self.counts.cache_read),
+            reasoning=_later(info.reasoning_tokens, self.counts.reasoning),
+        )
+        if not self._prompt_token_ids:
+            ids = _ids(info.input_token_logprobs)
+            whole = ids is not None and len(ids) == self.counts.input
+            self._prompt_token_ids = info.prompt_token_ids or (ids if whole else None)
+
+    def _finish(self, reason: Any) -> None:
+        if isinstance(reason, str):
+            self._finish_reason = reason
+        if not isinstance(reason, dict):
+            return
+        self._finish_reason = text_of(reason.get("type")) or self._finish_reason
+        matched, status = reason.get("matched"), reason.get("status_code")
+        if type(matched) in (int, str):
+            self._stop_reason = matched
+        if self._finish_reason == "abort" and type(status) is int:
+            message = text_of(reason.get("message")) or "the request was aborted."
+            self.error = ErrorInfo(type=text_of(reason.get("err_type")) or "abort", message=message, status=status)
+
+    def _add_version(self, version: Any) -> None:
+        name = text_of(version)
+        if name is not None and name not in self._versions:
+            self._versions.append(name)
+
+    def _add_tokens(self, choice: ChoiceFacts) -> None:
+        triples = self._triples.items
+        columns = self._columns if triples is None else None
+        ids = self._token_ids if self._ids.items is None else self._ids.items
+        beside = _ids(triples) if columns is None else columns.token_ids()
+        if ids is not None:
+            choice.completion_token_ids, choice.token_source = ids, "engine"
+        elif beside is not None:
+            choice.completion_token_ids, choice.token_source, choice.uneven = beside, "logprobs", False
+        if ids is not None and beside is not None and len(ids) == len(beside) and ids != beside:
+            at = next(k for k, pair in enumerate(zip(ids, beside, strict=True)) if pair[0] != pair[1])
+            report(choice, "ids_differ", f"the ids and the logprobs are of different tokens from position {at} on.")
+        elif columns is not None:
+            choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
+        elif triples is not None:
+            choice.logprobs, choice.top_logprobs = [_logprob(triple) for triple in triples], self._alternatives()
+
+    def _alternatives(self) -> list[Any] | None:
+        tops, size = self._tops.items or [], len(self._triples.items or ())
+        if self._tops.problem is not None or len(tops) != size or not any(tops):
+            return None
+        return [[_alternative(triple) for triple in top or ()] if isinstance(top, list) else [] for top in tops]
+
+
+def total(samples: list[Generated], firsts: list[Generated]) -> Usage | None:
+    """The counts of a whole call. ``firsts``: one sample of each prompt, whose tokens are counted once."""
+    if all(sample.counts == Usage() for sample in samples):
+        return None
+    return Usage(
+        input=_sum([sample.counts.input for sample in firsts]),
+        output=_sum([sample.counts.output for sample in samples]),
+        cache_read=_sum([sample.counts.cache_read for sample in firsts]),
+        reasoning=_sum([sample.counts.reasoning for sample in samples]),
+    )
+
+
+def _sum(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _later(count: int | None, before: int | None) -> int | None:
+    return before if count is None or count < 0 else count
+
+
+def _ids(triples: list[Any] | None) -> list[int] | None:
+    """The ids in ``[logprob, id, text]``; None where one of them is missing, or none at all."""
+    found = [triple[1] for triple in triples or () if isinstance(triple, list) and len(triple) > 1]
+    whole = bool(found) and len(found) == len(triples or ()) and all(type(value) is int for value in found)
+    return found if whole else None
+
+
+def _logprob(triple: Any) -> float | None:
+    return number_of(triple[0]) if isinstance(triple, list) and triple else None
+
+
+def _alternative(triple: Any) -> Any:
+    if not isinstance(triple, list) or len(triple) < 2:
+        return {}
+    named = {"token": triple[2]} if len(triple) > 2 and triple[2] is not None else {}
+    return {**named, "token_id": triple[1], "logprob": triple[0]}

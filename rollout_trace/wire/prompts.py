@@ -1,0 +1,59 @@
+"""Requests that may hold several prompts, as texts or as token ids, and which of them a choice answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollout_trace.shared_lists import ListSpan
+from rollout_trace.wire.facts import RequestFacts
+
+
+class Prompts:
+    """The prompts of one request. Choices are numbered prompt by prompt, ``n`` for each."""
+
+    def __init__(self, prompts: Any, n: Any) -> None:
+        """``prompts``: one text, one list of ids, or a list of either."""
+        self.all: list[Any] = [prompts] if isinstance(prompts, str) or ids_of(prompts) is not None else prompts or []
+        self._n = n if type(n) is int and n > 0 else 1
+
+    def position(self, index: int, choices: int, *, whole: bool) -> int | None:
+        """Which prompt a choice answers; None where that is not sure.
+
+        ``choices``: how many there are; ``whole``: there will be no more. A server may not know ``n``.
+        """
+        if len(self.all) < 2:
+            return 0 if self.all or choices == 1 else None
+        per_prompt = self._n
+        if whole and choices != per_prompt * len(self.all):
+            if choices != len(self.all):
+                return None
+            per_prompt = 1
+        position = index // per_prompt
+        return position if 0 <= position < len(self.all) else None
+
+    def at(self, index: int, choices: int, *, whole: bool) -> Any:
+        """The prompt of a choice; None where it is not sure which, or not known."""
+        position = self.position(index, choices, whole=whole)
+        return None if position is None or not self.all else self.all[position]
+
+    def ids_at(self, prompt: Any, counted: int | None) -> list[int] | None:
+        """The ids of a prompt that was sent as ids, unless the engine counted another number of them."""
+        ids = ids_of(prompt)
+        if ids is None or counted is None:
+            return ids
+        lengths = [len(ids_of(one) or ()) for one in self.all]
+        # With several prompts engines count all of them, or the first alone.
+        return ids if counted in (sum(lengths), lengths[0]) else None
+
+
+def messages_of(asked: RequestFacts) -> list[Any]:
+    """The messages of a request as a plain list."""
+    messages = asked.messages
+    return messages.get() if isinstance(messages, ListSpan) else messages or []
+
+
+def ids_of(prompt: Any) -> list[int] | None:
+    """The prompt as ids; None where it is not a list of ids."""
+    if isinstance(prompt, list) and prompt and all(type(value) is int for value in prompt):
+        return prompt
+    return None

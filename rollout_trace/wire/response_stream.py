@@ -1,0 +1,165 @@
+"""The output items of a response, put together from the events of its stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+
+class ItemEvent(Struct):
+    """What the events that build items carry. An unknown event may hold anything in a field of the same name."""
+
+    item: Any = None
+    part: Any = None
+    output_index: int | None = None
+    item_id: str | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
+    delta: Any = None
+    text: Any = None
+    refusal: Any = None
+    arguments: Any = None
+    input: Any = None
+    code: Any = None
+    annotation: Any = None
+    logprobs: Any = None
+
+
+# Events named `response.NAME.delta` and `.done`, which build a text of the item itself, or of one of its parts.
+_TEXTS_OF_ITEMS = {
+    "function_call_arguments": ("function_call", "arguments"),
+    "mcp_call_arguments": ("mcp_call", "arguments"),
+    "custom_tool_call_input": ("custom_tool_call", "input"),
+    "code_interpreter_call_code": ("code_interpreter_call", "code"),
+}
+_TEXTS_OF_PARTS = {
+    "output_text": ("message", "content", "output_text", "text"),
+    "refusal": ("message", "content", "refusal", "refusal"),
+    "reasoning_text": ("reasoning", "content", "reasoning_text", "text"),
+    "reasoning_summary_text": ("reasoning", "summary", "summary_text", "text"),
+}
+_PARTS = {"content_part": "content", "reasoning_summary_part": "summary"}
+_OF_REASONING = frozenset({"reasoning_text", "summary_text"})
+_LISTS = ("content", "summary")
+_TEXTS = ("text", "refusal", "arguments", "input", "code")
+
+
+class Items:
+    """The items of one stream, in the order of their places or, where none are given, of their coming."""
+
+    def __init__(self) -> None:
+        self.gaps = False
+        """Some of the text came without its logprobs, or could not be read."""
+        self._items: dict[int | str, dict[str, Any]] = {}
+        self._place_of: dict[str, int | str] = {}
+        self._last: int | str | None = None
+        self._parts: dict[tuple[int, str, int], dict[str, Any]] = {}
+        self._texts: dict[tuple[int, str], list[str]] = {}
+        self._bare = False
+
+    def add(self, name: str, step: str, event: ItemEvent) -> None:
+        """Takes the event ``response.NAME.STEP``. One that is not known, or lacks what it needs, changes nothing."""
+        if name == "output_item" and isinstance(event.item, dict):
+            self._set(self._item(event, event.item.get("id"), event.item.get("type")), event.item)
+        elif name in _PARTS and isinstance(event.part, dict):
+            kind = str(event.part.get("type"))
+            owner = "reasoning" if kind in _OF_REASONING else "message"
+            self._set(self._part(event, owner, _PARTS[name], kind), event.part)
+        elif name in _TEXTS_OF_ITEMS:
+            kind, field = _TEXTS_OF_ITEMS[name]
+            self._extend(self._item(event, event.item_id, kind), field, step, event)
+        elif name in _TEXTS_OF_PARTS:
+            owner, list_name, kind, field = _TEXTS_OF_PARTS[name]
+            part = self._part(event, owner, list_name, kind)
+            self._extend(part, field, step, event)
+            if name == "output_text" and step == "delta":
+                self._add_logprobs(part, event)
+        elif name == "output_text.annotation" and event.annotation is not None:
+            part = self._part(event, "message", "content", "output_text")
+            _append(part, "annotations", [event.annotation])
+
+    def all(self) -> list[Any]:
+        """The items so far."""
+        for item in self._items.values():
+            self._settle(item)
+        places = [place for place in self._items if isinstance(place, int)]
+        return [self._items[place] for place in (sorted(places) if len(places) == len(self._items) else self._items)]
+
+    def _item(self, event: ItemEvent, item_id: Any, kind: Any) -> dict[str, Any]:
+        """The item of an event: by its place, by its id (servers send one without the other), else the last one."""
+        place: int | str | None = event.output_index
+        item_id = item_id if isinstance(item_id, str) else None
+        if place not in self._items and item_id is not None:
+            place = self._place_of.get(item_id, item_id if place is None else place)
+        if place is None:
+            place = len(self._items) if self._last is None else self._last
+        if item_id is not None:
+            self._place_of[item_id] = place
+        self._last = place
+        return self._items.setdefault(place, {"type": kind})
+
+    def _part(self, event: ItemEvent, owner: str, list_name: str, kind: str) -> dict[str, Any]:
+        item = self._item(event, event.item_id, owner)
+        parts = item.get(list_name)
+        if not isinstance(parts, list):
+            parts = item[list_name] = []
+        index = event.summary_index if list_name == "summary" else event.content_index
+        key = (id(item), list_name, 0 if index is None else index)
+        part = self._parts.get(key)
+        if part is None:
+            taken = [id(known) for known in self._parts.values()]
+            at = parts[key[2]] if 0 <= key[2] < len(parts) else None
+            if isinstance(at, dict) and id(at) not in taken:
+                part = at
+            else:
+                # A part that was never begun; what is missing before it is not made up.
+                part = {"type": kind}
+                parts.append(part)
+            self._parts[key] = part
+        return part
+
+    def _set(self, holder: dict[str, Any], value: dict[str, Any]) -> None:
+        """Makes an item or a part what an event says that it is, save what it leaves empty."""
+        self._settle(holder)
+        for name, new in value.items():
+            if new or not holder.get(name):
+                holder[name] = list(new) if isinstance(new, list) else new
+                if name in _LISTS:
+                    self._parts = {key: part for key, part in self._parts.items() if key[:2] != (id(holder), name)}
+
+    def _extend(self, holder: dict[str, Any], field: str, step: str, event: ItemEvent) -> None:
+        whole = getattr(event, field)
+        if step == "delta" and isinstance(event.delta, str):
+            self._texts.setdefault((id(holder), field), []).append(event.delta)
+        elif step == "done" and isinstance(whole, str):
+            self._texts.pop((id(holder), field), None)
+            holder[field] = whole
+        elif step == "delta":
+            self.gaps = True
+
+    def _add_logprobs(self, part: dict[str, Any], event: ItemEvent) -> None:
+        if event.logprobs and isinstance(event.logprobs, list):
+            self.gaps = self.gaps or self._bare
+            _append(part, "logprobs", event.logprobs)
+        elif event.delta:
+            self._bare = True
+            self.gaps = self.gaps or bool(part.get("logprobs"))
+
+    def _settle(self, holder: dict[str, Any]) -> None:
+        """Joins the deltas that came for an item and its parts, or for a part."""
+        lists = [holder.get(name) for name in _LISTS]
+        parts = [part for parts in lists if isinstance(parts, list) for part in parts if isinstance(part, dict)]
+        for one in (holder, *parts):
+            for field in _TEXTS:
+                deltas = self._texts.pop((id(one), field), None)
+                if deltas is not None:
+                    before = one.get(field)
+                    one[field] = "".join([before, *deltas] if isinstance(before, str) else deltas)
+
+
+def _append(part: dict[str, Any], name: str, values: list[Any]) -> None:
+    if isinstance(part.get(name), list):
+        part[name].extend(values)
+    else:
+        part[name] = list(values)

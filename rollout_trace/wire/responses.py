@@ -1,0 +1,214 @@
+"""``openai.responses``: /responses as OpenAI and the engines that follow it speak it, streamed, not, or retrieved.
+
+Where the ids are: vLLM 0.32 puts them in ``input_messages`` and ``output_messages`` (with
+``enable_response_messages``), one entry for each completion that it sampled for the answer. Logprobs stand on the texts
+(with ``include``).
+
+``finish_reason`` is the reason why a response is incomplete (``max_output_tokens``, ``content_filter``); else
+``tool_calls`` where it calls functions, and ``stop`` where it does not; ``cancelled`` of a cancelled one. A response
+that is still queued or in progress (``background``) is a choice that is not complete, and has no error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from rollout_trace.model import ErrorInfo
+from rollout_trace.wire import align
+from rollout_trace.wire.errors import error_of, error_value
+from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
+from rollout_trace.wire.lenient import Typed, loads, text_of
+from rollout_trace.wire.logprobs import number_of
+from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, report, withhold
+from rollout_trace.wire.response_items import completion_of, sampled
+from rollout_trace.wire.response_items import parts_of as content_of
+from rollout_trace.wire.response_stream import ItemEvent, Items
+from rollout_trace.wire.sse import Event
+from rollout_trace.wire.usage import usage_of
+
+
+class _Tokens(Struct):
+    tokens: list[int] | None = None
+
+
+class _Response(Struct):
+    id: Any = None
+    object: Any = None
+    model: Any = None
+    status: str | None = None
+    output: list[Any] | None = None
+    usage: Any = None
+    incomplete_details: Any = None
+    input_messages: list[_Tokens] | None = None
+    output_messages: list[_Tokens] | None = None
+    error: Any = None
+
+
+class _Event(ItemEvent):
+    type: str | None = None
+    response: _Response | None = None
+    message: Any = None
+    error: Any = None
+
+
+_RESPONSE = Typed(_Response)
+_EVENT = Typed(_Event)
+_LAST = frozenset({"completed", "incomplete", "failed", "cancelled"})
+
+
+def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
+    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+    facts = ResponseFacts()
+    if status >= 400:
+        facts.error = error_of(response, status)
+        return facts
+    answer = _Answer(facts)
+    if streamed:
+        parts = parts_of(response, streamed=True)
+        done = read_bodies(parts, _EVENT, facts, answer.add_event, streamed=True)
+        answer.finish(done=done)
+        if not facts.choices and facts.error is None and not answer.known:
+            facts.error = nothing_read(parts, response, status, _is_known, streamed=True)
+    else:
+        answer.add_body(response, status)
+    mark_malformed(facts, streamed=streamed)
+    align.check(facts.choices, facts.usage)
+    return facts
+
+
+def _is_known(data: bytes) -> bool:
+    try:
+        event, _ = _EVENT.decode(data)
+    except ValueError:
+        return False
+    return event.type is not None
+
+
+class _Answer:
+    """One response, from its only body or from the events of its stream."""
+
+    def __init__(self, facts: ResponseFacts) -> None:
+        self.known = False
+        """Something of a response was read."""
+        self._facts = facts
+        self._items = Items()
+        self._last: _Response | None = None
+
+    def add_body(self, data: bytes, status: int) -> None:
+        """Reads an unstreamed answer."""
+        try:
+            response, self._facts.malformed = _RESPONSE.decode(data)
+        except ValueError:
+            self._facts.error = error_of(data, status)
+            return
+        if response.output is None and response.status is None:
+            self._facts.error = error_of(data, status)
+            return
+        self._last = response
+        self._name(response)
+        self._tell(response, response.output or [], ended=response.status not in ("queued", "in_progress"))
+
+    def add_event(self, event: _Event, part: Event) -> None:
+        """Takes the next event of a stream. One of an unknown kind changes nothing."""
+        kind = event.type or part.type.decode("utf-8", "replace")
+        prefix, _, name = kind.partition(".")
+        if kind == "error":
+            self._facts.error = self._facts.error or error_value(_without_type(part.data))
+        if prefix != "response" or self._facts.error is not None:
+            return
+        self.known = True
+        if event.response is not None:
+            self._name(event.response)
+            self._last = event.response if name in _LAST else self._last
+        else:
+            name, _, step = name.rpartition(".")
+            self._items.add(name, step, event)
+
+    def finish(self, *, done: bool) -> None:
+        """Tells what a stream said, once it is over: the response it ended with is the truth, else what came."""
+        items = self._items.all()
+        if self._last is not None:
+            # Some servers leave the output of the last event empty.
+            whole = bool(self._last.output) or not items
+            self._tell(self._last, (self._last.output or []) if whole else items, ended=True, gaps=not whole)
+        elif self.known:
+            self._tell(_Response(), items, ended=done and bool(items) and self._facts.error is None, gaps=True)
+
+    def _name(self, response: _Response) -> None:
+        facts = self._facts
+        facts.response_id = facts.response_id or text_of(response.id)
+        facts.model = text_of(response.model) or facts.model
+        if isinstance(response.usage, dict):
+            facts.usage = usage_of(response.usage)
+        if response.error and facts.error is None:
+            facts.error = error_value(response.error)
+
+    def _tell(self, response: _Response, items: list[Any], *, ended: bool, gaps: bool = False) -> None:
+        """Puts the response into the facts."""
+        status = response.status or ("completed" if ended else "in_progress")
+        if status == "failed" and self._facts.error is None:
+            self._facts.error = ErrorInfo(type="ProviderError", message="the response failed.")
+        choice = ChoiceFacts(
+            completion=completion_of(items) if items or status == "completed" else None,
+            complete=ended and status in ("completed", "incomplete"),
+        )
+        if choice.complete or status == "cancelled":
+            choice.finish_reason = _finish_reason(status, response.incomplete_details, choice)
+        self._facts.choices = [choice]
+        _take_ids(choice, response)
+        self._take_logprobs(choice, items, gaps=gaps and self._items.gaps)
+
+    def _take_logprobs(self, choice: ChoiceFacts, items: list[Any], *, gaps: bool) -> None:
+        """Takes the logprobs of all texts, unless there is text without."""
+        texts = [part for part in content_of(items) if part.get("type") == "output_text" and part.get("text")]
+        lists = [part["logprobs"] for part in texts if isinstance(part.get("logprobs"), list) and part["logprobs"]]
+        entries = [entry if isinstance(entry, dict) else {} for entries in lists for entry in entries]
+        if not entries or (choice.issue is not None and choice.completion_token_ids is None):
+            return
+        usage = self._facts.usage
+        counted = choice.complete and usage is not None and usage.output is not None
+        of_all = len(lists) == len(texts) and not gaps
+        if not of_all or (choice.completion_token_ids is None and not counted and sampled(items) > 1):
+            report(
+                choice,
+                "logprobs_partial",
+                f"logprobs came of {len(lists)} texts; {sampled(items)} items and {len(texts)} texts were sampled.",
+            )
+            return
+        choice.logprobs = [number_of(entry.get("logprob")) for entry in entries]
+        tops = [entry.get("top_logprobs") for entry in entries]
+        choice.top_logprobs = [top if isinstance(top, list) else [] for top in tops] if any(tops) else None
+
+
+def _take_ids(choice: ChoiceFacts, response: _Response) -> None:
+    prompts = [message.tokens for message in response.input_messages or ()]
+    completions = [message.tokens for message in response.output_messages or ()]
+    if len(completions) > 1:
+        withhold(
+            choice,
+            "several_completions",
+            f"the server sampled {len(completions)} completions for this answer: their ids are not one completion's.",
+        )
+    elif completions and completions[0] is not None:
+        choice.completion_token_ids, choice.token_source = completions[0], "engine"
+    if len(prompts) == 1 and len(completions) < 2:
+        choice.prompt_token_ids = prompts[0]
+
+
+def _finish_reason(status: str, details: Any, choice: ChoiceFacts) -> str:
+    reason = details.get("reason") if isinstance(details, dict) else None
+    if reason is not None:
+        return str(reason)
+    if status != "completed":
+        return status
+    return "tool_calls" if choice.completion is not None and choice.completion.tool_calls else "stop"
+
+
+def _without_type(data: bytes) -> Any:
+    """The fields of an event ``error``, whose type says nothing of the kind of error."""
+    value = loads(data)
+    if not isinstance(value, dict):
+        return value
+    return {name: item for name, item in value.items() if name not in ("type", "sequence_number") and item is not None}

@@ -1,0 +1,133 @@
+"""Starts an inference server on this machine, on a free port of 127.0.0.1, and ends it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+TINY_MODEL = Path(__file__).parent.parent / "data" / "tiny-model"
+MODEL = "tiny"
+PATIENCE = 300.0
+"""Seconds that a server may take until it answers: vLLM imports for a minute or two."""
+
+_VLLM_OPTIONS = (
+    *("--dtype", "float32", "--max-model-len", "2048", "--max-logprobs", "20", "--enforce-eager"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+)
+_VLLM_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class NotInstalled(Exception):
+    """The engine is not there; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server that answers."""
+
+    engine: str
+    url: str
+    """Without the path."""
+
+    @property
+    def base_url(self) -> str:
+        """For clients of the openai SDK."""
+        return f"{self.url}/v1"
+
+
+@contextmanager
+def started(engine: str, folder: Path) -> Iterator[Server]:
+    """The engine, while the block runs. Its output goes into the folder.
+
+    Raises:
+        NotInstalled: it is not to be found.
+        RuntimeError: it ended, or did not answer in time.
+    """
+    port = _free_port()
+    command = [*_command(engine), "--host", "127.0.0.1", "--port", str(port)]
+    log = folder / f"{engine}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **_VLLM_ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            server = Server(engine, f"http://127.0.0.1:{port}")
+            _wait(process, server, log)
+            yield server
+        finally:
+            _end(process)
+
+
+def _command(engine: str) -> list[str]:
+    if engine == "vllm":
+        path = _path("ROLLOUT_TRACE_VLLM", "vllm", "vllm")
+        start = [path, "-m", "vllm.entrypoints.cli.main"] if Path(path).name.startswith("python") else [path]
+        return [*start, "serve", str(TINY_MODEL), "--served-model-name", MODEL, *_VLLM_OPTIONS]
+    path = _path("ROLLOUT_TRACE_LLAMA_SERVER", "llama-server", "llama-server")
+    model = os.environ.get("ROLLOUT_TRACE_GGUF")
+    if not model:
+        raise NotInstalled("ROLLOUT_TRACE_GGUF does not name a GGUF file for llama-server: see docs/engines.md")
+    return [path, "--model", model, "--alias", MODEL, "--ctx-size", "4096", "--parallel", "2", "--jinja"]
+
+
+def _path(variable: str, name: str, engine: str) -> str:
+    path = os.environ.get(variable) or shutil.which(name)
+    if path is None:
+        raise NotInstalled(f"{engine} is not on PATH, and {variable} does not name it: see docs/engines.md")
+    return path
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait(process: subprocess.Popen[bytes], server: Server, log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urlopen(f"{server.url}/health", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except (URLError, OSError):
+            pass
+        time.sleep(0.2)
+    state = "still does not answer" if process.poll() is None else f"ended with {process.returncode}"
+    tail = log.read_text(errors="replace")[-3000:]
+    raise RuntimeError(f"{server.engine} {state}; the end of its output:\n{tail}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process and those that it started: they are a session of their own."""
+    for kind, patience in ((signal.SIGTERM, 30.0), (signal.SIGKILL, 10.0)):
+        try:
+            os.killpg(process.pid, kind)
+        except ProcessLookupError:
+            break
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait(10)
