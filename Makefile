@@ -5,10 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # The tests of an older SDK, and those of each integration, run in an environment of their own: .venvs/NAME.
-CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt))
+CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
 
-.PHONY: demo test check bench clean test-core $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
+.PHONY: demo test check bench fuzz clean test-core test-engines $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
 .PHONY: environment $(CLIENTS:%=environment-%) $(INTEGRATIONS:%=environment-%)
 
 demo: environment
@@ -20,10 +20,14 @@ test-core: environment
 	$(BIN)/python -m pytest -q
 
 $(CLIENTS:%=test-%): test-%: environment-%
-	.venvs/$*/bin/python -m pytest -q tests/clients
+	.venvs/$*/bin/python -m pytest -q $(if $(filter anthropic-%,$*),tests/clients_anthropic,tests/clients)
 
 $(INTEGRATIONS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q -c pyproject.toml integrations/$*/tests
+
+# Against live engines, those that are installed: docs/engines.md.
+test-engines: environment
+	ROLLOUT_TRACE_ENGINES=1 $(BIN)/python -m pytest -q tests/engines
 
 check: environment
 	$(BIN)/ruff check
@@ -33,6 +37,9 @@ check: environment
 
 bench: environment
 	$(BIN)/python benchmarks/run.py
+
+fuzz: environment
+	$(BIN)/python -m tests.fuzz.run
 
 clean:
 	rm -rf .venv .venvs .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist site

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from typing import Any, Protocol
 
 from rollout_trace.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.tokens import TokenStore, readonly
-from rollout_trace.wire import anthropic, chat, completions, generate, responses
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
@@ -22,13 +23,20 @@ class Decoder(Protocol):
         """What an answer says, given what was asked. Never raises: what is wrong with the bytes is in the facts."""
 
 
-_DECODERS: dict[str, Decoder] = {
-    "anthropic.messages": anthropic.decode,
-    "openai.chat": chat.decode,
-    "openai.completions": completions.decode,
-    "openai.responses": responses.decode,
-    "sglang.generate": generate.decode,
+_DECODERS = {
+    "anthropic.messages": "anthropic",
+    "openai.chat": "chat",
+    "openai.completions": "completions",
+    "openai.responses": "responses",
+    "sglang.generate": "generate",
 }
+
+
+@cache
+def _decoder(protocol: str) -> Decoder | None:
+    """The decoder of a protocol, imported when its first answer is read; None where there is none."""
+    module = _DECODERS.get(protocol)
+    return None if module is None else import_module(f"rollout_trace.wire.{module}").decode
 
 
 @dataclass(slots=True)
@@ -52,7 +60,7 @@ def steps_of(
     keep_bytes: bool = False,
 ) -> list[Step]:
     """The steps of one exchange, in the order of their choices; at least one."""
-    decoder = _DECODERS.get(protocol)
+    decoder = _decoder(protocol)
     kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
     asked = wire_request.read(protocol, request, stores.messages, stores.tools)
     if decoder is None:
@@ -125,6 +133,7 @@ def _step(
             "usage": facts.usage,
             "status": status,
             "error": facts.error,
+            "policy_version": choice.policy_version,
             **kept,
         }
     )

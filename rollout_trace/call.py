@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -52,7 +53,7 @@ def _error_info(error: BaseException) -> ErrorInfo:
 class AttemptMark:
     """One HTTP exchange, as it was seen."""
 
-    __slots__ = ("began", "content_type", "ended", "error", "request_id", "started", "status")
+    __slots__ = ("began", "ended", "error", "headers", "started", "status")
 
     def __init__(self) -> None:
         self.started = time.time()
@@ -60,26 +61,36 @@ class AttemptMark:
         self.ended: float | None = None
         self.status: int | None = None
         self.error: ErrorInfo | None = None
-        self.request_id: str | None = None
-        self.content_type: str | None = None
+        self.headers: Mapping[str, str] = {}
+        """Of the answer, in the HTTP library's own object: looked into only when the call is decoded."""
+
+    @property
+    def content_type(self) -> str | None:
+        """Of the answer."""
+        return self.headers.get("content-type")
+
+    @property
+    def request_id(self) -> str | None:
+        """The server's id of the request, under OpenAI's or Anthropic's name."""
+        return self.headers.get("x-request-id") or self.headers.get("request-id")
 
 
 class Call:
     """One logical request to a model, from its beginning to its decoded steps."""
 
     __slots__ = (
+        "_id",
         "agent",
         "attempts",
         "began",
         "chunks",
         "cut",
-        "encoding",
         "ended",
         "eof",
         "failure",
         "faults",
         "first_byte",
-        "id",
+        "is_plain",
         "log",
         "profile",
         "protocol",
@@ -91,7 +102,7 @@ class Call:
     )
 
     def __init__(self, settings: Settings, protocol: str) -> None:
-        self.id = new_id()
+        self._id: str | None = None
         self.settings = settings
         self.protocol = protocol
         self.agent: str | None = None
@@ -103,7 +114,7 @@ class Call:
         self.attempts: list[AttemptMark] = []
         self.request: bytes | None = None
         self.chunks: list[bytes] = []
-        self.encoding: str | None = None
+        self.is_plain = False
         self.first_byte: float | None = None
         self.eof = False
         self.ended: float | None = None
@@ -114,9 +125,10 @@ class Call:
 
     def attempt(self, request: Any) -> None:
         """An attempt begins: ``request`` is the HTTP client's own, complete object."""
-        guard.count("attempts")
+        guard.attempt_began()
         self.attempts.append(AttemptMark())
         self.chunks = []
+        self.is_plain = False
         self.first_byte = None
         try:
             self.request = request.content
@@ -140,12 +152,11 @@ class Call:
             for redirect in response.history:
                 self._redirected(redirect)
             self._head(self.attempts[-1], response)
-        self.encoding = response.headers.get("content-encoding")
 
     def body(self, content: bytes) -> None:
         """The whole body of the answer, already decompressed."""
         self.chunks = [content]
-        self.encoding = None
+        self.is_plain = True
         self.eof = True
         self._end_attempt()
 
@@ -169,6 +180,18 @@ class Call:
             self.attempts[-1].ended = time.perf_counter()
 
     @property
+    def id(self) -> str:
+        """Unique across processes; made when it is first asked for."""
+        if self._id is None:
+            self._id = new_id()
+        return self._id
+
+    @property
+    def encoding(self) -> str | None:
+        """The content encoding that the chunks are still in."""
+        return None if self.is_plain or not self.attempts else self.attempts[-1].headers.get("content-encoding")
+
+    @property
     def is_stream(self) -> bool:
         """The answer is a stream of events."""
         return bool(self.attempts) and "event-stream" in (self.attempts[-1].content_type or "").lower()
@@ -179,7 +202,7 @@ class Call:
 
     def _redirected(self, response: Any) -> None:
         """An answer that the HTTP client followed elsewhere by itself: an exchange like any other."""
-        guard.count("attempts")
+        guard.attempt_began()
         mark, last = AttemptMark(), self.attempts[-1]
         mark.started, mark.began = last.started, last.began
         self._head(mark, response)
@@ -188,8 +211,7 @@ class Call:
     @staticmethod
     def _head(mark: AttemptMark, response: Any) -> None:
         mark.status = response.status_code
-        mark.request_id = response.headers.get("x-request-id")
-        mark.content_type = response.headers.get("content-type")
+        mark.headers = response.headers
 
 
 class _Pending:

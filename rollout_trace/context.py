@@ -69,7 +69,7 @@ def orphans() -> list[Step]:
 
 def place(call: Call) -> None:
     """Puts a call that begins into its trajectory, or among the orphans."""
-    guard.count("calls")
+    guard.call_began()
     bound = call.settings.trajectory
     trajectory = _current.get() if bound is None else bound()
     log = None if trajectory is None else trajectory._log

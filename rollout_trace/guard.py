@@ -54,6 +54,18 @@ def count(name: str, by: int = 1) -> None:
         setattr(_stats, name, getattr(_stats, name) + by)
 
 
+def call_began() -> None:
+    """Counts a call. Its own function: it runs on the path of every call."""
+    with _lock:
+        _stats.calls += 1
+
+
+def attempt_began() -> None:
+    """Counts an attempt."""
+    with _lock:
+        _stats.attempts += 1
+
+
 def failed(hook: str, call: Call | None, error: Exception) -> None:
     """Takes note of a failure of the recorder; to be called while it is handled.
 

@@ -141,7 +141,7 @@ class ToolRun:
         self.duration = nanoseconds(self.duration)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Step:
     """One sampled completion, with everything about its call. ``n=2`` gives two steps with one ``call_id``.
 
@@ -220,6 +220,12 @@ class Step:
                 f"For a changed copy use dataclasses.replace(step, {name}=...)."
             )
         object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        # Short: messages and ids of a long agent fill pages, and asyncio's debug mode prints what a task returns.
+        held = {"prompt": self.prompt_token_ids, "completion": self.completion_token_ids}
+        counts = "".join(f", {name}={'unknown' if ids is None else len(ids)} ids" for name, ids in held.items())
+        return f"Step({self.id!r}, {self.status}, protocol={self.protocol!r}, model={self.model!r}{counts})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Step):

@@ -24,7 +24,7 @@ class _Referable:
     __slots__ = ("__weakref__",)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Trajectory(_Referable):
     """The steps of one agent in one run of one task, in the order their calls began, and what is known of the run."""
 
@@ -73,6 +73,10 @@ class Trajectory(_Referable):
                 "not have it. Set it inside the `with rt.trajectory()` block.",
             )
         object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        held = "open" if self._log is not None else f"{len(self.steps)} steps"
+        return f"Trajectory({self.id!r}, name={self.name!r}, {self.status}, {held}, reward={self.reward!r})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trajectory):

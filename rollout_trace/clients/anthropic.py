@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TypeVar
 
 from rollout_trace.clients.common import wrap
@@ -10,6 +11,7 @@ from rollout_trace.clients.settings import Settings
 C = TypeVar("C")
 
 
+@lru_cache(maxsize=256)
 def protocol_of(method: str, url: str) -> str | None:
     """The protocol of a request, by the path that the SDK's resources use; None for what does not generate.
 

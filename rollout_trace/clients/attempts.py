@@ -67,9 +67,3 @@ def cause_of(error: BaseException | None) -> BaseException | None:
     if error is None or type(error).__module__.partition(".")[0] not in ("openai", "anthropic"):
         return error
     return error.__cause__ or error
-
-
-def name_request(call: Call, response: Any) -> None:
-    """Puts down the id of a request where its answer has it under Anthropic's name."""
-    if response is not None and call.attempts and call.attempts[-1].request_id is None:
-        call.attempts[-1].request_id = response.headers.get("request-id")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from rollout_trace.clients.common import wrap
@@ -21,6 +22,7 @@ _SUFFIXES = (
 )
 
 
+@lru_cache(maxsize=256)
 def protocol_of(method: str, url: str) -> str | None:
     """The protocol of a request, by the path that the SDK's resources use; None for what does not generate."""
     if method.lower() != "post":

@@ -17,7 +17,7 @@ from rollout_trace import guard
 from rollout_trace.call import Call, Failure
 from rollout_trace.clients.asking import asking as _asking
 from rollout_trace.clients.asking import refusal_of, remember
-from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of, name_request
+from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of
 from rollout_trace.clients.settings import Settings
 from rollout_trace.clients.tee import tee
 from rollout_trace.context import place
@@ -187,6 +187,7 @@ def _warn_of_websocket(opener: str) -> None:
 
 def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
     """The call, if this is one, and the options that it is made with: the same object where nothing is added."""
+    call = None
     try:
         settings: Settings = getattr(client, _MARK)
         protocol = settings.protocol_of(options.method, options.url)
@@ -196,8 +197,8 @@ def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
         place(call)
         return call, _asking(client, call, options)
     except Exception as error:
-        guard.failed("begin", None, error)
-        return None, options
+        guard.failed("begin", call, error)
+        return call, options
 
 
 def _asking_found(client: Any, call: Call, options: Any) -> Any:
@@ -254,7 +255,6 @@ def _attempt_failed(cause: BaseException | None) -> None:
     if call is not None:
         try:
             call.attempt_failed(cause_of(cause))
-            name_request(call, getattr(cause, "response", None))
         except Exception as error:
             guard.failed("attempt_failed", call, error)
 
@@ -266,7 +266,6 @@ def _may_be_retried(response: Any) -> None:
         return
     try:
         call.attempt_failed(HTTPStatusError(response))
-        name_request(call, response)
     except Exception as error:
         guard.failed("attempt_failed", call, error)
 
@@ -277,7 +276,6 @@ def _answered(client: Any, response: Any) -> None:
         return
     try:
         call.answered(response)
-        name_request(call, response)
         if response.status_code >= 400:
             # Only a middleware chain brings these here: it may try again, or give its caller something else.
             call.eof = True
@@ -327,7 +325,6 @@ def _failed(call: Call | None, cause: BaseException) -> None:
         # The SDK's exception hides the HTTP library's, which is what earlier attempts have.
         call.attempt_failed(cause.__cause__ or cause)
         response = getattr(cause, "response", None)
-        name_request(call, response)
         content = None if response is None or call.chunks else _content(response)
         if content is not None:
             call.body(content)

@@ -6,7 +6,6 @@ Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from msgspec import Struct
@@ -52,12 +51,6 @@ class _Body(Struct):
 
 
 _BODY = Typed(_Body)
-
-# Ids that are not where vLLM has them: see places.py. Without a match there is no need to look.
-_MAY_HOLD_IDS = re.compile(
-    rb'"(?:(?:response_|prompt_|completion_)?token_ids|(?:output|input)_ids|tokens|token_logprobs)":\s*\['
-    rb'|"output_token_logprobs"|"token_id|"id":\s*\d'
-)
 
 
 def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
@@ -212,7 +205,7 @@ def _top_logprobs(entries: list[_Entry] | None) -> list[Any] | None:
 def _look_elsewhere(parts: list[Event], facts: ResponseFacts) -> None:
     """Fills the ids and logprobs of engines that do not put them where vLLM does."""
     wanting = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
-    if not wanting or not any(_MAY_HOLD_IDS.search(part.data) for part in parts):
+    if not wanting or not any(places.may_hold_ids(part.data) for part in parts):
         return
     bodies = [body for part in parts for body in _plain(part.data)]
     for choice in wanting:

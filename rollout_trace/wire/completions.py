@@ -20,7 +20,16 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import Typed, text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, joined, whole_ids
 from rollout_trace.wire.prompts import Prompts, messages_of
-from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, reader_of, report, withhold
+from rollout_trace.wire.reading import (
+    mark_malformed,
+    nothing_read,
+    parts_of,
+    read_bodies,
+    reader_of,
+    report,
+    tell_clash,
+    withhold,
+)
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import usage_of
 
@@ -204,8 +213,11 @@ class _Answer:
         """Gives a choice its logprobs, and the ids that stand among them where it has no others."""
         if self._sampling.get("echo") and not self._cut_echo(choice, reader, columns):
             return
+        ids = choice.completion_token_ids
+        if ids is not None and tell_clash(choice, columns.clash(ids)):
+            return
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
-        if choice.completion_token_ids is not None:
+        if ids is not None:
             return
         choice.completion_token_ids, choice.uneven = columns.token_ids(), False
         if choice.completion_token_ids is not None:

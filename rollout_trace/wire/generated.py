@@ -10,7 +10,7 @@ from rollout_trace.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, joined, number_of
-from rollout_trace.wire.reading import report, withhold
+from rollout_trace.wire.reading import tell_clash, withhold
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
 
 
@@ -146,20 +146,17 @@ class Generated:
 
     def _add_tokens(self, choice: ChoiceFacts) -> None:
         triples = self._triples.items
-        columns = self._columns if triples is None else None
+        columns = self._columns if triples is None else _columns_of(triples)
         ids = self._token_ids if self._ids.items is None else self._ids.items
-        beside = _ids(triples) if columns is None else columns.token_ids()
         if ids is not None:
             choice.completion_token_ids, choice.token_source = ids, "engine"
-        elif beside is not None:
-            choice.completion_token_ids, choice.token_source, choice.uneven = beside, "logprobs", False
-        if ids is not None and beside is not None and len(ids) == len(beside) and ids != beside:
-            at = next(k for k, pair in enumerate(zip(ids, beside, strict=True)) if pair[0] != pair[1])
-            report(choice, "ids_differ", f"the ids and the logprobs are of different tokens from position {at} on.")
-        elif columns is not None:
-            choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
-        elif triples is not None:
-            choice.logprobs, choice.top_logprobs = [_logprob(triple) for triple in triples], self._alternatives()
+        if columns is None or (ids is not None and tell_clash(choice, columns.clash(ids))):
+            return
+        choice.logprobs = columns.logprobs
+        choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
+        if ids is None:
+            choice.completion_token_ids, choice.uneven = columns.token_ids(), False
+            choice.token_source = None if choice.completion_token_ids is None else "logprobs"
 
     def _alternatives(self) -> list[Any] | None:
         tops, size = self._tops.items or [], len(self._triples.items or ())
@@ -191,13 +188,15 @@ def _later(count: int | None, before: int | None) -> int | None:
 
 def _ids(triples: list[Any] | None) -> list[int] | None:
     """The ids in ``[logprob, id, text]``; None where one of them is missing, or none at all."""
-    found = [triple[1] for triple in triples or () if isinstance(triple, list) and len(triple) > 1]
-    whole = bool(found) and len(found) == len(triples or ()) and all(type(value) is int for value in found)
-    return found if whole else None
+    return None if triples is None else _columns_of(triples).token_ids()
 
 
-def _logprob(triple: Any) -> float | None:
-    return number_of(triple[0]) if isinstance(triple, list) and triple else None
+def _columns_of(triples: list[Any]) -> Columns:
+    """``[logprob, id, text]`` a token, as columns. The text does not matter: ids are never spelled there."""
+    found = [triple if isinstance(triple, list) else [] for triple in triples]
+    ids: list[float | None] = [triple[1] if len(triple) > 1 and type(triple[1]) is int else None for triple in found]
+    size = len(found)
+    return Columns([number_of(triple[0]) if triple else None for triple in found], ids, [None] * size, [None] * size)
 
 
 def _alternative(triple: Any) -> Any:

@@ -29,7 +29,7 @@ def id_of(text: str) -> int | None:
 
 def whole_ids(values: Sequence[float | None]) -> list[int] | None:
     """Ids that are sent as numbers of any type; None where one is missing, or none at all."""
-    ids = [int(value) for value in values if value is not None and float(value).is_integer()]
+    ids = [int(value) for value in values if isinstance(value, int) or (value is not None and value.is_integer())]
     return ids if ids and len(ids) == len(values) else None
 
 
@@ -93,12 +93,32 @@ class Columns:
 
     def token_ids(self) -> list[int] | None:
         """The ids, given as such or spelled ``token_id:N``; None where one of them is missing."""
+        if self._nameless():
+            return None
         ids = whole_ids(self.ids)
         return ids if ids is not None else whole_ids([id_of(token or "") for token in self.tokens])
+
+    def clash(self, ids: list[int]) -> int | None:
+        """The first position at which these ids are of another token than the one that the logprobs name."""
+        if self._nameless():
+            return None
+        named = zip(ids, self.ids, self.tokens, strict=False)
+        return next((at for at, (one, other, token) in enumerate(named) if one != _named(one, other, token)), None)
+
+    def _nameless(self) -> bool:
+        """Whether there are no ids here at all: told fast, as it is the usual case. All tokens are spelled, or none."""
+        spelled = bool(self.tokens) and (self.tokens[-1] or "").startswith(_ID_PREFIX)
+        return not spelled and self.ids.count(None) == len(self.ids)
 
     def alternatives(self) -> list[Any] | None:
         """For each token its alternatives as objects; None where there are none at all."""
         return [_alternatives(top) for top in self.tops] if any(self.tops) else None
+
+
+def _named(default: int, value: float | None, token: str | None) -> float:
+    if value is None:
+        value = id_of(token or "")
+    return default if value is None else value
 
 
 def _alternatives(top: Any) -> list[Any]:

@@ -6,6 +6,7 @@ every answer with ids has them there. This table is looked into only where those
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -79,7 +80,18 @@ LOGPROBS: Final[tuple[Path, ...]] = (
 )
 """Where logprobs stand that are not in OpenAI's shape, also without ids."""
 
+# What an answer must have somewhere for a look into the table to be worth its time: lists under these names, or ...
+_LISTS: Final = (b"token_ids", b"output_ids", b"input_ids", b'"tokens', b"token_logprobs")
+_HINTS: Final = (*(name + rest for name in _LISTS for rest in (b'":[', b'": [')), b'"token_id"', b'"token_id:')
+# ... entries with a number as their id. An answer's own id is a text.
+_NUMERIC_ID: Final = re.compile(rb'"id":\s*\d')
+
 _MISSING: Final = object()
+
+
+def may_hold_ids(body: bytes) -> bool:
+    """False where none of the places can have anything."""
+    return any(hint in body for hint in _HINTS) or _NUMERIC_ID.search(body) is not None
 
 
 def look_up(value: Any, path: Path, choice: int) -> Any:

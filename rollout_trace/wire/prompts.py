@@ -13,7 +13,8 @@ class Prompts:
 
     def __init__(self, prompts: Any, n: Any) -> None:
         """``prompts``: one text, one list of ids, or a list of either."""
-        self.all: list[Any] = [prompts] if isinstance(prompts, str) or ids_of(prompts) is not None else prompts or []
+        single = isinstance(prompts, str) or ids_of(prompts) is not None
+        self.all: list[Any] = [prompts] if single else prompts if isinstance(prompts, list) else []
         self._n = n if type(n) is int and n > 0 else 1
 
     def position(self, index: int, choices: int, *, whole: bool) -> int | None:

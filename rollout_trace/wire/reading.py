@@ -95,3 +95,10 @@ def report(choice: ChoiceFacts, code: str, message: str) -> None:
     """Says what is wrong. The first thing that was is the one nearest to the cause."""
     if choice.issue is None:
         choice.issue = TokenIssue(code=code, message=message)
+
+
+def tell_clash(choice: ChoiceFacts, position: int | None) -> bool:
+    """Says where the ids of the logprobs are others; True where they are."""
+    if position is not None:
+        report(choice, "ids_differ", f"the ids and the logprobs are of different tokens from position {position} on.")
+    return position is not None

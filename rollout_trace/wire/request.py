@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from rollout_trace.wire.lenient import UNREADABLE, loads, text_of
 
 _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])
+_ONE_PROMPT = re.compile(rb'"|\[\s*\d')
+"""A text, or the token ids of one prompt."""
 _TRANSPORT = frozenset({"stream", "stream_options"})
 
 
@@ -22,7 +25,7 @@ class _Layout:
 
     messages: str = "messages"
     text: bool = False
-    """The messages may also be one text, which is then their only item."""
+    """The messages may also be one text, or the token ids of one, which is then their only item."""
     system: str | None = None
     """A field whose text stands before the messages: it becomes one, with the role ``system``."""
 
@@ -72,11 +75,10 @@ def _prompt(values: dict[str, Raw], layout: _Layout) -> list[Raw] | None:
 
 def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw] | None:
     """Takes a field that is a list, or one text, out of the others. What is neither stays with them."""
-    raw = values.get(name)
-    start = b"" if raw is None else bytes(memoryview(raw)[:1])
-    if start == b"[":
-        return _ITEMS.decode(values.pop(name))
-    return [values.pop(name)] if text and start == b'"' else None
+    raw = memoryview(values.get(name, b"null"))
+    if text and _ONE_PROMPT.match(raw):
+        return [values.pop(name)]
+    return _ITEMS.decode(values.pop(name)) if bytes(raw[:1]) == b"[" else None
 
 
 def _read_plain(body: bytes, layout: _Layout) -> RequestFacts:
@@ -87,8 +89,9 @@ def _read_plain(body: bytes, layout: _Layout) -> RequestFacts:
         return RequestFacts()
     if not isinstance(values, dict):
         return RequestFacts()
-    text = layout.text and isinstance(values.get(layout.messages), str)
-    asked = [values.pop(layout.messages)] if text else _plain_list(values, layout.messages)
+    prompt = values.get(layout.messages)
+    is_one = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and isinstance(prompt[0], int))
+    asked = [values.pop(layout.messages)] if layout.text and is_one else _plain_list(values, layout.messages)
     if layout.system is not None and values.get(layout.system) is not None:
         asked = [{"role": "system", "content": values.pop(layout.system)}, *(asked or ())]
     return RequestFacts(

@@ -91,6 +91,7 @@ def test_one_record_per_call(kind: Kind, surface: str) -> None:
     assert step.token_issue.code == "ids_missing"
 
 
+@pytest.mark.filterwarnings("ignore:The 'output_format' parameter is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("resource", ["messages", "beta.messages"])
 def test_parse(kind: Kind, resource: str) -> None:
     """`parse` makes one step."""

@@ -40,10 +40,12 @@ _MESSAGES = {"model": MODEL, "max_tokens": 24, "messages": [_QUESTION]}
 # By protocol and feature, the arguments of the SDK's `create`.
 ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {
     ("openai.chat", "plain"): _CHAT,
-    ("openai.chat", "two"): {**_CHAT, "n": 2},
+    # With this seed llama-server streams 3 + 21 logprobs of 4 + 24 tokens; the usage says 24.
+    ("openai.chat", "two"): {**_CHAT, "n": 2, "seed": 13},
     ("openai.chat", "alternatives"): {**_CHAT, "logprobs": True, "top_logprobs": 3},
     ("openai.chat", "long"): {**_CHAT, "max_tokens": 400},
     ("openai.chat", "stop"): {**_CHAT, "stop": ["e"]},
+    ("openai.chat", "uncounted"): _CHAT,
     ("openai.chat", "tools"): {**_CHAT, "tools": [{"type": "function", "function": _FUNCTION}]},
     ("openai.chat", "forced_tool"): {
         **_CHAT,
@@ -59,6 +61,7 @@ ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {
     ("openai.completions", "plain"): _COMPLETIONS,
     ("openai.completions", "two"): {**_COMPLETIONS, "n": 2},
     ("openai.completions", "prompts"): {**_COMPLETIONS, "prompt": [_PROMPT, "import os\n"]},
+    ("openai.completions", "uncounted"): _COMPLETIONS,
     ("openai.completions", "ids"): {**_COMPLETIONS, "prompt": [300, 301, 302, 303]},
     ("openai.responses", "plain"): _RESPONSES,
     ("openai.responses", "turns"): {
@@ -87,7 +90,9 @@ ARGUMENTS: dict[tuple[str, str], dict[str, Any]] = {
         "tool_choice": {"type": "any"},
     },
 }
-CASES = [Case(*key, streamed) for key in ARGUMENTS for streamed in (False, True)]
+_ALL = [Case(*key, streamed) for key in ARGUMENTS for streamed in (False, True) if streamed or key[1] != "uncounted"]
+CASES = [case for case in _ALL if case.protocol != "anthropic.messages"]
+MESSAGES = [case for case in _ALL if case.protocol == "anthropic.messages"]
 
 
 def make(client: Any, case: Case) -> None:
@@ -95,7 +100,7 @@ def make(client: Any, case: Case) -> None:
     arguments = dict(ARGUMENTS[case.protocol, case.feature])
     if case.streamed:
         arguments["stream"] = True
-        if case.protocol in ("openai.chat", "openai.completions"):
+        if case.protocol in ("openai.chat", "openai.completions") and case.feature != "uncounted":
             arguments["stream_options"] = {"include_usage": True}
     answer = _CREATE[case.protocol](client)(**arguments)
     if case.streamed:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.engines.servers import NotInstalled, Server, started
 
+pytest.register_assert_rewrite("tests.engines.compare")
 collect_ignore_glob = [] if os.environ.get("ROLLOUT_TRACE_ENGINES") else ["test_*.py"]
 
 

@@ -24,6 +24,8 @@ class Said:
     stop_reason: str | int | None = None
     prompt_ids: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
+    of_entries: bool = False
+    """The ids are those beside llama-server's logprobs, which leave some tokens out."""
     logprobs: list[float] = field(default_factory=list)
     top_logprobs: list[list[Object]] = field(default_factory=list)
 
@@ -41,11 +43,13 @@ class Served:
     id: str | None
     choices: dict[int, Said]
     sampled: int | None
-    """Tokens, as the usage counts them."""
+    """Tokens, as the usage counts them. llama-server counts one choice."""
 
     @property
     def counted(self) -> bool:
-        """Whether there are as many ids as the usage says."""
+        """Whether the usage confirms that all ids are there."""
+        if len(self.choices) > 1 and any(said.of_entries for said in self.choices.values()):
+            return False
         return self.sampled == sum(len(said.ids) for said in self.choices.values())
 
 
@@ -93,8 +97,8 @@ def _completions(bodies: list[Object]) -> Served:
 
 def _add_tokens(said: Said, choice: Object, entries: list[Object] | None) -> None:
     entries = entries or []
-    ids = choice.get("token_ids")
-    said.ids += [entry["id"] for entry in entries if "id" in entry] if ids is None else ids
+    said.ids += choice.get("token_ids") or [entry["id"] for entry in entries if "id" in entry]
+    said.of_entries = said.of_entries or any("id" in entry for entry in entries)
     said.logprobs += [entry["logprob"] for entry in entries]
     said.top_logprobs += [entry["top_logprobs"] for entry in entries]
     said.stop_reason = choice.get("stop_reason") or said.stop_reason
@@ -108,7 +112,7 @@ def _entries(alternatives: dict[str, float]) -> list[Object]:
 def _served(bodies: list[Object], choices: dict[int, Said]) -> Served:
     exact = (bodies[-1].get("__verbose") or {}).get("tokens")
     if exact and len(choices) == 1:
-        choices[0].ids = exact
+        choices[0].ids, choices[0].of_entries = exact, False
     return Served(bodies[0]["id"], choices, _last(body.get("usage") for body in bodies).get("completion_tokens"))
 
 
@@ -126,7 +130,9 @@ def _responses(bodies: list[Object]) -> Served:
             said.call(position, item["name"], item["arguments"])
     for source, target in (("input_messages", said.prompt_ids), ("output_messages", said.ids)):
         target += [number for message in body.get(source) or () for number in message["tokens"]]
-    said.finish_reason = (body.get("incomplete_details") or {}).get("reason") or ("tool_calls" if said.calls else "stop")
+    said.finish_reason = (body.get("incomplete_details") or {}).get("reason") or (
+        "tool_calls" if said.calls else "stop"
+    )
     return Served(body["id"], {0: said}, (body.get("usage") or {}).get("output_tokens"))
 
 

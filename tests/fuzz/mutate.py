@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 from typing import Any
@@ -63,16 +64,21 @@ def _stream(body: bytes, rng: random.Random) -> bytes:
 def _damage(value: Any, rng: random.Random) -> Any:
     holder, key = _somewhere(value, rng)
     if holder is None:
-        return rng.choice(_JUNK)
+        return _junk(rng)
     kind = rng.randrange(3)
     if kind == 0:
         del holder[key]
     elif kind == 1:
-        holder[key] = rng.choice(_JUNK)
+        holder[key] = _junk(rng)
     else:
         other, name = _somewhere(value, rng)
         holder[key] = json.loads(json.dumps(other[name] if other else None))
     return value
+
+
+def _junk(rng: random.Random) -> Any:
+    # A copy: what is put in may be damaged in its turn.
+    return copy.deepcopy(rng.choice(_JUNK))
 
 
 def _somewhere(value: Any, rng: random.Random) -> tuple[Any, Any]:

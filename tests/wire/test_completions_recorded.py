@@ -222,9 +222,10 @@ def test_a_refused_request_is_one_step_that_holds_the_servers_error(name: str) -
     assert step.error is not None
     assert step.status == "error"
     body = exchange.response.decode()
-    said = json.loads(body) if body.startswith("{") else {"detail": body}
-    if said != {"error": {"message": "", "type": "internal_server_error", "param": None, "code": None}}:
-        assert step.error.message == said.get("detail", said.get("error", {}).get("message"))
+    said: dict[str, Any] = json.loads(body) if body.startswith("{") else {"detail": body}
+    message = said["detail"] if "detail" in said else said["error"]["message"]
+    # llama-cpp-python's says nothing.
+    assert step.error.message == message or not message
     assert (step.completion, step.usage, step.finish_reason, step.response_id) == (None, None, None, None)
 
 

@@ -1,4 +1,4 @@
-"""/completions as servers send it that were not recorded, and answers that are damaged. All payloads are made by hand."""
+"""/completions as servers that were not recorded send it, and damage to it. All payloads are made by hand."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
     "LiteLLM": ({"provider_specific_fields": {"token_ids": IDS}, "logprobs": arrays(*LOGPROBS)}, "engine"),
     "Together": ({"logprobs": arrays(*LOGPROBS, token_ids=[5.0, 6.0])}, "logprobs"),
     "Fireworks legacy": ({"logprobs": arrays(*LOGPROBS, token_ids=IDS)}, "logprobs"),
-    "Fireworks": ({"logprobs": {"content": [{**e, "token_id": i} for e, i in zip(ENTRIES, IDS, strict=True)]}}, "logprobs"),
-    "llama-server": ({"logprobs": {"content": [{**e, "id": i} for e, i in zip(ENTRIES, IDS, strict=True)]}}, "logprobs"),
+    "Fireworks": (
+        {"logprobs": {"content": [{**ENTRIES[0], "token_id": 5}, {**ENTRIES[1], "token_id": 6}]}}, "logprobs",
+    ),
+    "llama-server": ({"logprobs": {"content": [{**ENTRIES[0], "id": 5}, {**ENTRIES[1], "id": 6}]}}, "logprobs"),
     "vLLM, spelled": ({"logprobs": SPELLED}, "logprobs"),
 }  # fmt: skip
 
@@ -77,6 +79,15 @@ def test_ids_are_found_where_each_server_puts_them(place: str) -> None:
     step = read(body(choice(**fields), usage=usage(1, 2)))
     assert (numbers(step.completion_token_ids), numbers(step.logprobs)) == (IDS, LOGPROBS)
     assert (step.token_source, step.token_issue) == (source, None)
+
+
+def test_logprobs_of_other_tokens_are_not_paired() -> None:
+    """Ids of the choice that are not those beside its logprobs, in any of the ways to spell these."""
+    for place in ("Together", "Fireworks", "vLLM, spelled"):
+        step = read(body(choice(**PLACES[place][0], token_ids=[5, 7]), usage=usage(1, 2)))
+        assert (numbers(step.completion_token_ids), step.logprobs) == ([5, 7], None)
+        assert step.token_issue is not None
+        assert step.token_issue.message == "the ids and the logprobs are of different tokens from position 1 on."
 
 
 def test_tensorrt_llm_without_detokenizing_gives_ids_and_no_text() -> None:
@@ -140,7 +151,7 @@ def test_choices_are_numbered_prompt_by_prompt(prompt: Any, n: int, expected: li
     answer = body(*({**choice(), "index": at} for at in range(len(expected))))
     steps = decoded(COMPLETIONS, {"prompt": prompt, "n": n}, [answer], streamed=False)
     several = expected[0] is not None
-    whole = [prompt] if isinstance(prompt, str) else prompt
+    whole = prompt if isinstance(prompt[0], list) else [prompt]
     assert [step.messages for step in steps] == [[one] if several else whole for one in expected]
     sent = expected if several else [prompt] * len(expected)
     assert [numbers(step.prompt_token_ids) for step in steps] == [

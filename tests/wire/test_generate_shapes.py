@@ -148,7 +148,7 @@ def test_an_answer_of_sglang() -> None:
     ],
 )
 def test_where_the_prompts_ids_are(answer: Any, request_fields: Any, expected: Any) -> None:
-    """As the engine says, else all of its logprobs' if they cover the prompt, else as sent if the engine counts them."""
+    """As the engine says, else those of its logprobs if they cover the prompt, else as sent if it counts as many."""
     assert numbers(read(answer, **request_fields).prompt_token_ids) == expected
 
 
@@ -168,6 +168,10 @@ def test_logprobs_of_other_tokens_are_not_paired() -> None:
     assert (numbers(step.completion_token_ids), step.logprobs, step.top_logprobs) == ([5, 6, 8, 6], None, None)
     assert step.token_issue is not None
     assert step.token_issue.message == "the ids and the logprobs are of different tokens from position 2 on."
+    unreadable = info(output_token_logprobs=[[-1.0, 5, None], [-2.0, 9, None], [-0.5, None, None], [0.0, 6, None]])
+    step = read(sample(meta_info=unreadable))
+    assert step.token_issue is not None
+    assert (step.token_issue.code, step.logprobs) == ("ids_differ", None)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +184,7 @@ def test_logprobs_of_other_tokens_are_not_paired() -> None:
         (sample(meta_info=info(output_token_logprobs=[[0.5, i, None] for i in IDS])), "logprobs_positive"),
         (sample(meta_info=info(output_token_logprobs=[None, 5, [], {}])), "logprobs_incomplete"),
         (sample(output_ids=["5"]), "response_malformed"),
+        (sample(output_ids=[10**400, 6, 7, 6]), "ids_differ"),
         (sample(output_ids=[-1, 6, 7, 6], meta_info=info(output_token_logprobs=None)), "ids_out_of_range"),
     ],
 )
@@ -256,7 +261,9 @@ def test_chunks_that_no_count_explains_are_not_trusted() -> None:
         assert (step.completion_token_ids, step.logprobs) == (None, None)
         assert step.token_issue is not None
         assert step.token_issue.code == "stream_inconsistent"
-    assert step.token_issue.message == "a chunk of 2 tokens came after 3 with a count of 2."
+    last = read_stream(backwards).token_issue
+    assert last is not None
+    assert last.message == "a chunk of 2 tokens came after 3 with a count of 2."
 
 
 def test_streams_of_several_samples_are_told_apart_by_their_index() -> None:
@@ -358,7 +365,8 @@ def test_a_stream_of_vllm_equals_the_unstreamed_answer(usage: Any) -> None:
     ("answer", "status"),
     [
         (b"", "error"), (b"{}", "error"), (b"[]", "error"), (b"null", "error"), (b"<html>", "error"), (b"[null]", "ok"),
-        (b'{"error": {"message": "no"}}', "error"), (b"[5]", "ok"), (b'{"text": "a"}', "ok"), (b'{"choices": []}', "error"),
+        (b'{"error": {"message": "no"}}', "error"), (b"[5]", "ok"), (b'{"text": "a"}', "ok"),
+        (b'{"choices": []}', "error"),
         (b'{"meta_info": 5}', "error"), (b'{"object": "error", "message": "no"}', "error"),
     ],
 )  # fmt: skip
@@ -367,6 +375,13 @@ def test_what_is_no_sample_is_an_error(answer: bytes, status: str) -> None:
     (step,) = decode(GENERATE, b"{}", answer, content_type=JSON)
     check(step)
     assert step.status in (status, "error")
+
+
+@pytest.mark.parametrize("field", ["text", "input_ids", "token_ids", "sampling_params"])
+@pytest.mark.parametrize("value", [5, 1.5, True, {"n": 0}, [], [[]], [None], "x", {"n": "2"}])
+def test_a_request_of_other_types_costs_only_what_it_says(field: str, value: Any) -> None:
+    """The answer is decoded all the same."""
+    assert numbers(read(sample(), **{"text": None, field: value}).completion_token_ids) == IDS
 
 
 def test_an_error_in_a_stream_keeps_what_came() -> None:
@@ -378,15 +393,15 @@ def test_an_error_in_a_stream_keeps_what_came() -> None:
 @BOUNDED
 @given(st.data())
 def test_a_damaged_answer_is_still_a_step_that_keeps_the_rules(data: st.DataObject) -> None:
-    """Fields and items deleted, doubled, or of another type; pairs are those of the undamaged answer or of the damage."""
+    """Fields and items deleted, doubled, or of another type."""
     name = data.draw(st.sampled_from(["unary", "list", "vllm", "vllm stream", *MODES]))
-    values: list[Any] = {
+    others: dict[str, list[Any]] = {
         "unary": [sample()],
         "list": [[sample(), sample()]],
         "vllm": [vllm(tokens(IDS, LOGPROBS), usage=USAGE)],
         "vllm stream": [vllm(tokens(IDS[:2], LOGPROBS[:2])), vllm(tokens(IDS[2:], LOGPROBS[2:])), vllm(usage=USAGE)],
-    }.get(name) or MODES[name](1, 2, 4)
-    values = data.draw(damaged(values)) or [None]
+    }
+    values = data.draw(damaged(others[name] if name in others else MODES[name](1, 2, 4))) or [None]
     found = decoded(GENERATE, {"text": "p"}, values, streamed=name in MODES or name == "vllm stream")
     assert found
     for step in found:

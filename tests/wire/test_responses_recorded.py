@@ -52,7 +52,7 @@ STREAMS = [name for name in ANSWERED if "event-stream" in recorded(RESPONSES)[na
 def response_in(name: str) -> dict[str, Any]:
     """The response object of an answer; of a stream, the one that its last event holds."""
     last = bodies(recorded(RESPONSES)[name])[-1]
-    response: dict[str, Any] = last["response"] if "response" in last else last
+    response: dict[str, Any] = last.get("response", last)
     return response
 
 
@@ -87,9 +87,8 @@ def test_ids_and_logprobs_are_there_or_the_step_says_why_not(name: str) -> None:
 def test_what_is_there_equals_the_raw_bytes(name: str) -> None:
     """Text, calls, ids, logprobs, counts and names are the bytes' own."""
     response, (step,) = response_in(name), steps_of(RESPONSES, name)
-    parts, entries = parts_in(response), []
-    for part in parts:
-        entries += part.get("logprobs") or []
+    parts = parts_in(response)
+    entries = [entry for part in parts for entry in part.get("logprobs") or ()]
     calls = [item for item in response["output"] if item["type"] == "function_call"]
     assert step.completion is not None
     assert (step.completion.content or "") == "".join(part["text"] for part in parts)
