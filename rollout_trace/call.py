@@ -193,8 +193,9 @@ class Call:
 
     @property
     def is_stream(self) -> bool:
-        """The answer is a stream of events."""
-        return bool(self.attempts) and "event-stream" in (self.attempts[-1].content_type or "").lower()
+        """The answer is a stream of events: server-sent ones, or Amazon's (``vnd.amazon.eventstream``)."""
+        kind = (self.attempts[-1].content_type or "") if self.attempts else ""
+        return "eventstream" in kind.lower().replace("-", "")
 
     def size(self) -> int:
         """Bytes held until the call is decoded."""

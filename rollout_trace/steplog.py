@@ -171,6 +171,9 @@ def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
         return "ok", step.error if call.failure is None else call.failure.info
     if step.error is not None and step.error.status is not None:
         return "error", step.error
+    if call.eof and not call.attempts:
+        # A middleware of the client's answered in the server's place.
+        return "cached", None
     cause = call.failure or call.cut
     if cause is None or cause.kind == "closed":
         return ("abandoned", None) if _is_cut(step, call) else (step.status, step.error)

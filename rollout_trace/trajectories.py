@@ -196,7 +196,11 @@ def _say_if_no_ids(trajectory: Trajectory) -> None:
     bare = [
         step
         for step in trajectory.steps
-        if step.engine is None and step.status == "ok" and step.completion_token_ids is None
+        if step.engine is None
+        and step.status == "ok"
+        and step.completion_token_ids is None
+        # Others cannot be asked for ids.
+        and (step.protocol or "").startswith("openai.")
     ]
     if bare:
         guard.warn_once(

@@ -307,7 +307,8 @@ def _returned(call: Call | None) -> None:
         # Not before: a request that fails without the added fields too was not refused because of them.
         _remember(call, call.refusal)
     # Without an attempt, a middleware has answered: nothing more will come.
-    if call.eof or not call.attempts:
+    call.eof = call.eof or not call.attempts
+    if call.eof:
         _end(call)
 
 

@@ -249,7 +249,7 @@ class _Message:
         if block is None:
             self._start(index, blocks.started_by(delta), b"")
             block = self._blocks[-1]
-        block.add({name: value for name, value in delta.items() if name not in blocks.TOKEN_FIELDS})
+        block.add(delta)
 
     def _change(self, event: _Event, delta: dict[str, Any], data: bytes) -> None:
         self.begun = True

@@ -54,9 +54,9 @@ class Block:
         elif kind == "citations_delta" and "citation" in delta:
             _append(fields, "citations", delta["citation"])
         elif kind == "compaction_delta":
-            fields.update((name, value) for name, value in delta.items() if name != "type" and value is not None)
+            fields.update((name, value) for name, value in _tidy(delta).items() if name != "type")
         else:
-            _append(fields, "deltas", delta)
+            _append(fields, "deltas", {name: value for name, value in delta.items() if name not in TOKEN_FIELDS})
 
     def value(self) -> Any:
         """The block as an unstreamed answer has it, nulls left out. Input that is no JSON (cut) stays a text."""

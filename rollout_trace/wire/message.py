@@ -27,8 +27,8 @@ class MessageMerger:
             if name == "tool_calls" and isinstance(value, list):
                 for fragment in value:
                     self._add_call(fragment)
-            elif name == "function_call" and isinstance(value, dict):
-                _merge_function(self._fields.setdefault(name, {}), value)
+            elif name == "function_call":
+                _merge_function(self._fields, name, value)
             elif isinstance(value, str) and name not in _KEPT_ONCE and name not in self._fields:
                 self._texts.setdefault(name, []).append(value)
             else:
@@ -50,8 +50,8 @@ class MessageMerger:
             return
         call = self._call_for(fragment)
         for name, value in fragment.items():
-            if name == "function" and isinstance(value, dict):
-                _merge_function(call.setdefault("function", {}), value)
+            if name == "function":
+                _merge_function(call, name, value)
             elif value is not None:
                 _merge(call, name, value)
 
@@ -84,7 +84,12 @@ def _begins_call(fragment: dict[str, Any]) -> bool:
     return isinstance(function, dict) and bool(function.get("name"))
 
 
-def _merge_function(function: dict[str, Any], fragment: dict[str, Any]) -> None:
+def _merge_function(into: dict[str, Any], place: str, fragment: Any) -> None:
+    function = into.setdefault(place, {})
+    if not isinstance(function, dict) or not isinstance(fragment, dict):
+        if fragment is not None:
+            _merge(into, place, fragment)
+        return
     for name, value in fragment.items():
         # A name that comes again, whole or with later arguments, is a repetition and not a continuation.
         repeated = name == "name" and (function.get("arguments") or value == function.get("name"))

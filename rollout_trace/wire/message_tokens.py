@@ -6,6 +6,8 @@ from typing import Any
 
 from rollout_trace.wire.facts import ChoiceFacts
 
+_PLACES = frozenset({"token_ids", "prompt_token_ids", "logprobs", "raw_output"})
+
 
 class MessageTokens:
     """Gathers ids and logprobs: those of the whole message, else of its parts in order, else in ``raw_output``."""
@@ -27,7 +29,8 @@ class MessageTokens:
 
     def part(self, values: Any) -> None:
         """Takes what a block, a delta or the beginning of a stream says of its own tokens."""
-        if not isinstance(values, dict):
+        # Nearly no server has any of these.
+        if not isinstance(values, dict) or _PLACES.isdisjoint(values):
             return
         self._take_prompt(values)
         self._take_raw_output(values.get("raw_output"))
