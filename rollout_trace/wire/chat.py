@@ -10,14 +10,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from rollout_trace.model import ErrorInfo, TokenIssue
 from rollout_trace.wire import align, places
-from rollout_trace.wire.errors import brief, error_of, error_value
+from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import Typed, loads, text_of
 from rollout_trace.wire.logprobs import joined
 from rollout_trace.wire.message import MessageMerger, completion_of
-from rollout_trace.wire.sse import Event, events
+from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, reader_of
+from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import usage_of
 
 
@@ -59,72 +59,19 @@ def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts)
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
-    parts = list(events(response)) if streamed else [Event(b"", response)]
-    choices = _Choices(streamed=streamed)
-    done = _read(parts, facts, choices, streamed=streamed)
-    facts.choices = choices.facts(done=done)
+    parts = parts_of(response, streamed=streamed)
+    answer = _Answer(facts, streamed=streamed)
+    done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
+    facts.choices = answer.choices(done=done)
     _look_elsewhere(parts, facts)
-    if facts.malformed is not None:
-        _mark_malformed(facts, streamed=streamed)
+    mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     if not facts.choices and facts.error is None:
-        facts.error = _nothing_read(parts, response, status) if streamed else error_of(response, status)
+        facts.error = nothing_read(parts, response, status, _is_known, streamed=streamed)
     return facts
 
 
-def _read(parts: list[Event], facts: ResponseFacts, choices: _Choices, *, streamed: bool) -> bool:
-    """Reads the one answer, or the events of a stream in order; True where the server said that it was done."""
-    for part in parts:
-        if streamed and part.data.startswith(b"[DONE]"):
-            return True
-        try:
-            body, problem = _BODY.decode(part.data)
-        except ValueError as error:
-            # An event that was cut is where the stream ended, not an error of the server's.
-            if part.complete:
-                facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
-            return False
-        facts.malformed = facts.malformed or problem
-        if body.error:
-            facts.error = error_value(body.error)
-            return False
-        _read_body(body, facts, choices)
-    return not streamed
-
-
-def _read_body(body: _Body, facts: ResponseFacts, choices: _Choices) -> None:
-    facts.response_id = facts.response_id or text_of(body.id)
-    facts.model = facts.model or text_of(body.model)
-    if isinstance(body.usage, dict):
-        facts.usage = usage_of(body.usage)
-    if choices.prompt_token_ids is None:
-        choices.prompt_token_ids = body.prompt_token_ids
-    for position, choice in enumerate(body.choices or ()):
-        choices.reader(choice.index, position).add(choice)
-
-
-def _mark_malformed(facts: ResponseFacts, *, streamed: bool) -> None:
-    """Something in the choices could not be read: an answer lacks that field, a stream may have a gap anywhere."""
-    for choice in facts.choices:
-        choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
-        if streamed:
-            choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
-
-
-def _nothing_read(parts: list[Event], response: bytes, status: int) -> ErrorInfo | None:
-    """The error of a stream without choices: events that are something else, or an object or page that is no stream.
-
-    A stream that was cut before its first choice has none.
-    """
-    if not parts:
-        return error_of(response, status) if response.lstrip()[:1] in (b"{", b"[", b"<") else None
-    unread = next((part.data for part in parts if part.complete and not _is_known(part.data)), None)
-    return None if unread is None else error_of(unread, status)
-
-
 def _is_known(data: bytes) -> bool:
-    if data.startswith(b"[DONE]"):
-        return True
     try:
         body, problem = _BODY.decode(data)
     except ValueError:
@@ -160,32 +107,39 @@ class _ChoiceReader:
         self.entries = joined(self.entries, entries)
 
 
-class _Choices:
+class _Answer:
     """The choices of one answer."""
 
-    def __init__(self, *, streamed: bool) -> None:
+    def __init__(self, facts: ResponseFacts, *, streamed: bool) -> None:
+        self._facts = facts
         self._streamed = streamed
         self._readers: dict[int, _ChoiceReader] = {}
-        self.prompt_token_ids: list[int] | None = None
+        self._prompt_token_ids: list[int] | None = None
 
-    def reader(self, index: int | None, position: int) -> _ChoiceReader:
-        """The reader of a choice: the chunks of a stream meet in one, the choices of an answer each have their own."""
-        if index is None or (index in self._readers and not self._streamed):
-            index = position if self._streamed or position not in self._readers else len(self._readers)
-        return self._readers.setdefault(index, _ChoiceReader())
+    def add(self, body: _Body, part: Event) -> None:
+        """Takes the next body."""
+        facts = self._facts
+        facts.response_id = facts.response_id or text_of(body.id)
+        facts.model = facts.model or text_of(body.model)
+        if isinstance(body.usage, dict):
+            facts.usage = usage_of(body.usage)
+        if self._prompt_token_ids is None:
+            self._prompt_token_ids = body.prompt_token_ids
+        for position, choice in enumerate(body.choices or ()):
+            reader_of(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed).add(choice)
 
-    def facts(self, *, done: bool) -> list[ChoiceFacts]:
+    def choices(self, *, done: bool) -> list[ChoiceFacts]:
         """What was read of each, by index."""
-        return [self._facts(index, self._readers[index], done=done) for index in sorted(self._readers)]
+        return [self._choice(index, self._readers[index], done=done) for index in sorted(self._readers)]
 
-    def _facts(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
+    def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
         entries = reader.entries
         return ChoiceFacts(
             index=index,
             completion=completion_of(reader.deltas.message() if reader.whole is None else reader.whole),
             finish_reason=reader.finish_reason,
             stop_reason=reader.stop_reason,
-            prompt_token_ids=self.prompt_token_ids,
+            prompt_token_ids=self._prompt_token_ids,
             completion_token_ids=reader.token_ids,
             logprobs=None if entries is None else [entry.logprob for entry in entries],
             top_logprobs=_top_logprobs(entries),

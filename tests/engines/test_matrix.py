@@ -31,6 +31,14 @@ def test_recorded_is_served(server: Server, case: Case) -> None:
         assert all(step.prompt_token_ids is not None and step.logprobs is not None for step in steps)
 
 
+@pytest.mark.parametrize("protocol", ["openai.chat", "openai.completions"])
+def test_several_choices_often(server: Server, protocol: str) -> None:
+    """llama-server counts one of them: now and then (3 + 21 logprobs of 4 + 24 tokens) lossy ids add up to its count."""
+    for seed in range(24):
+        steps, capture = recorded(server, Case(protocol, "two", True, seed), server.engine)
+        assert_recorded(steps, capture.exchanges)
+
+
 @pytest.mark.parametrize("case", MESSAGES, ids=lambda case: case.name)
 def test_recorded_message_is_served(server: Server, case: Case) -> None:
     """No engine sends ids with messages; the step says that they are missing."""
