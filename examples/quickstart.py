@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from openai import OpenAI
+from openai import LengthFinishReasonError, OpenAI
 
 import rollout_trace as rt
 from rollout_trace.testing import Reply, ScriptedServer
@@ -80,8 +80,11 @@ def ask(client: OpenAI, model: str, messages: list[Any], *, stream: bool) -> Any
     arguments: dict[str, Any] = {"model": model, "messages": messages, "tools": [CALCULATOR], "max_tokens": 256}
     if not stream:
         return client.chat.completions.create(**arguments).choices[0].message
-    with client.chat.completions.stream(**arguments) as events:
-        return events.get_final_completion().choices[0].message
+    try:
+        with client.chat.completions.stream(**arguments) as events:
+            return events.get_final_completion().choices[0].message
+    except LengthFinishReasonError as error:
+        return error.completion.choices[0].message
 
 
 def run_tool(call_id: str, arguments: str) -> str:

@@ -139,9 +139,13 @@ def _step(
     )
 
 
+# What requests ask engines for ids with; see engines.py.
+_ASKS = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")
+
+
 def _missing_ids(choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
     if choice.completion is None or choice.completion_token_ids is not None:
         return None
-    was_asked = (asked.sampling or {}).get("return_token_ids")
+    was_asked = any((asked.sampling or {}).get(name) for name in _ASKS)
     why = "although it was asked for them" if was_asked else "and was not asked for them"
     return TokenIssue(code="ids_missing", message=f"the server sent no completion token ids, {why}.")

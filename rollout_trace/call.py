@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace import guard
-from rollout_trace.model import ErrorInfo
+from rollout_trace.model import ErrorInfo, error_info
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
@@ -42,12 +43,12 @@ def _error_info(error: BaseException) -> ErrorInfo:
     response = getattr(error, "response", None)
     status = getattr(response, "status_code", None)
     if response is None or not isinstance(status, int) or status < 400:
-        return ErrorInfo(type=type(error).__name__, message=str(error))
+        return error_info(error)
     try:
         return error_of(response.content, status)
     except Exception:
         # The body of an attempt that is tried again is never read, by the SDK or by us.
-        return ErrorInfo(type=type(error).__name__, message=str(error), status=status)
+        return error_info(error, status=status)
 
 
 class AttemptMark:
@@ -168,12 +169,16 @@ class Call:
             self.chunks.append(chunk)
 
     def end(self, cut: BaseException | None = None) -> None:
-        """Nothing more will come; ``cut`` is what broke the stream off. Only the first end counts."""
+        """Nothing more will come; ``cut`` is what broke the stream off. Only the first end counts.
+
+        It may run while the garbage collector closes a stream, in the middle of anything: it takes no lock and decodes
+        nothing. ``drain`` does the rest.
+        """
         if self.ended is None:
             self.cut = None if cut is None else Failure.of(cut)
             self.ended = time.perf_counter()
             self._end_attempt()
-            pending.add(self)
+            pending.ended.append(self)
 
     def _end_attempt(self) -> None:
         if self.attempts and self.attempts[-1].ended is None:
@@ -223,17 +228,33 @@ class _Pending:
 
     def reset(self) -> None:
         """Forgets everything."""
+        self.ended: deque[Call] = deque()
         self._sizes: dict[Call, int] = {}
         self._total = 0
         self._lock = threading.Lock()
 
-    def add(self, call: Call) -> None:
+    def drain(self) -> None:
+        """Takes in the calls that have ended; past the limit the oldest are decoded."""
+        while self.ended:
+            try:
+                call = self.ended.popleft()
+            except IndexError:
+                return
+            try:
+                self._add(call)
+            except Exception as error:
+                guard.failed("pending", call, error)
+        while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
+            settle(oldest)
+
+    def _add(self, call: Call) -> None:
         size = call.size()
         with self._lock:
             self._total += size - self._sizes.get(call, 0)
             self._sizes[call] = size
-        while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
-            settle(oldest)
+        if call.steps is not None:
+            # Its trajectory was faster, and has decoded it already.
+            self.discard(call)
 
     def discard(self, call: Call) -> None:
         with self._lock:
@@ -248,6 +269,11 @@ class _Pending:
 
 
 pending = _Pending()
+
+
+def drain() -> None:
+    """Takes in the calls that have ended. For places where locks may be taken and calls decoded."""
+    pending.drain()
 
 
 def settle(call: Call) -> None:

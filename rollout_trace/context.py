@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollout_trace import guard
-from rollout_trace.call import pending
+from rollout_trace import guard, recordings
+from rollout_trace.call import drain, pending
 from rollout_trace.model import Task
 from rollout_trace.recordings import write_closed
 from rollout_trace.steplog import StepLog
@@ -36,6 +37,7 @@ def _after_fork() -> None:
     _orphans = StepLog(keep=ORPHANS_KEPT)
     pending.reset()
     guard.reset()
+    recordings.reset()
 
 
 if hasattr(os, "register_at_fork"):
@@ -70,6 +72,7 @@ def orphans() -> list[Step]:
 def place(call: Call) -> None:
     """Puts a call that begins into its trajectory, or among the orphans."""
     guard.call_began()
+    drain()
     bound = call.settings.trajectory
     trajectory = _current.get() if bound is None else bound()
     log = None if trajectory is None else trajectory._log
@@ -115,11 +118,17 @@ class TrajectoryScope:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         trajectory, parent = self._opened.pop()
+        if trajectory._log is not None and not trajectory._log.is_ours:
+            # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
+            return
         # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
         _current.set(parent)
         try:
-            close_trajectory(trajectory, error)
-            write_closed(trajectory, parent)
+            try:
+                close_trajectory(trajectory, error)
+            finally:
+                # What could not be completed is written as it is.
+                write_closed(trajectory, parent)
         except Exception as failure:
             guard.failed("close", None, failure)
 
@@ -132,12 +141,8 @@ class TrajectoryScope:
         self.__exit__(kind, error, traceback)
 
     def __call__(self, function: F) -> F:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"rt.trajectory cannot decorate the generator function {function.__qualname__}: its body runs in "
-                "pieces, in its consumer's context. Open `with rt.trajectory():` around the loop that consumes it."
-            )
-        if inspect.iscoroutinefunction(function):
+        _refuse_generators(function, "rt.trajectory cannot decorate")
+        if _is_async(function):
 
             @functools.wraps(function)
             async def traced_async(*args: Any, **kwargs: Any) -> Any:
@@ -196,31 +201,51 @@ def _task(task: str | Task | Mapping[str, Any] | None) -> Task | None:
 
 
 def propagate(function: F) -> F:
-    """The function, bound to the trajectory that is current now: for threads, which do not inherit it.
+    """The function, bound to the trajectory and the recording that are current now: threads do not inherit them.
 
     Unlike a copied context it can run in many threads at once: ``executor.map(rt.propagate(solve), tasks)``.
+
+    Raises:
+        TypeError: a generator function, whose body runs in its consumer's context.
     """
-    trajectory = _current.get()
-    if inspect.iscoroutinefunction(function):
+    _refuse_generators(function, "rt.propagate cannot carry")
+    trajectory, recording = _current.get(), recordings.of_context()
+    if _is_async(function):
 
         @functools.wraps(function)
         async def carried_async(*args: Any, **kwargs: Any) -> Any:
-            before = _current.get()
-            _current.set(trajectory)
-            try:
+            with _carried(trajectory, recording):
                 return await function(*args, **kwargs)
-            finally:
-                _current.set(before)
 
         return carried_async  # type: ignore[return-value]
 
     @functools.wraps(function)
     def carried(*args: Any, **kwargs: Any) -> Any:
-        before = _current.get()
-        _current.set(trajectory)
-        try:
+        with _carried(trajectory, recording):
             return function(*args, **kwargs)
-        finally:
-            _current.set(before)
 
     return carried  # type: ignore[return-value]
+
+
+@contextmanager
+def _carried(trajectory: Trajectory | None, recording: recordings.recording | None) -> Iterator[None]:
+    before, outer = _current.get(), recordings.of_context()
+    _current.set(trajectory)
+    recordings.enter(recording)
+    try:
+        yield
+    finally:
+        _current.set(before)
+        recordings.enter(outer)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _refuse_generators(function: Any, refusal: str) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{refusal} the generator function {function.__qualname__}: its body runs in pieces, in its consumer's "
+            "context. Open `with rt.trajectory():` around the loop that consumes it."
+        )

@@ -31,14 +31,15 @@ class Stats:
 
 
 _stats = Stats()
-_lock = threading.Lock()
+# Reentrant: a failure may be counted while the garbage collector interrupts a count.
+_lock = threading.RLock()
 _said: set[str] = set()
 
 
 def reset() -> None:
     """Starts counting anew; what has been said once may be said again."""
     global _stats, _lock
-    _stats, _lock = Stats(), threading.Lock()
+    _stats, _lock = Stats(), threading.RLock()
     _said.clear()
 
 

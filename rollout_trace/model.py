@@ -36,6 +36,15 @@ class ErrorInfo:
     """HTTP status of the answer that carried the error."""
 
 
+def error_info(error: BaseException, *, status: int | None = None) -> ErrorInfo:
+    """What an exception says of itself. One that cannot say it is named by its class alone."""
+    try:
+        message = str(error)
+    except Exception as failure:
+        message = f"no message: its __str__ raised {type(failure).__name__}"
+    return ErrorInfo(type=type(error).__name__, message=message, status=status)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIssue:
     """Why token ids or logprobs are withheld: a stable code and a sentence."""

@@ -27,9 +27,9 @@ class Writer(Protocol):
 class recording:
     """Writes every outermost trajectory that closes inside, and its children, to a file or a writer.
 
-    It holds for all threads of the process: a trajectory closed in a thread that knows of no recording goes to the one
-    opened last. Yields the writer. A trajectory that cannot be written does not stop the agent: when the block ends,
-    WriteError names what is missing from the file.
+    It holds for all threads of the process: a trajectory closed in a thread that knows of no recording goes to the only
+    one that is open. Yields the writer. A trajectory that cannot be written does not stop the agent: when the block
+    ends, WriteError names what is missing from the file.
 
     ``media`` is that of ``JSONLWriter``. ``prices`` sets the cost of each call before its trajectory is written, where
     neither the provider's answer nor the user gave one.
@@ -55,7 +55,7 @@ class recording:
         self._prices = prices
         self._writer: Writer | None = None
         self._outer: recording | None = None
-        self._lost: list[tuple[Trajectory, Exception]] = []
+        self.lost: list[tuple[Trajectory, Exception]] = []
 
     def __enter__(self) -> Writer:
         if isinstance(self._target, (str, os.PathLike)):
@@ -77,10 +77,10 @@ class recording:
         writer, self._writer = self._writer, None
         if writer is not None and writer is not self._target:
             getattr(writer, "close")()  # noqa: B009 - a JSONLWriter of our own; a Writer need not have it
-        if self._lost and error is None:
-            trajectory, cause = self._lost[0]
+        if self.lost and error is None:
+            trajectory, cause = self.lost[0]
             raise WriteError(
-                f"{len(self._lost)} trajectories could not be written to {self._target}; the first is {trajectory.id} "
+                f"{len(self.lost)} trajectories could not be written to {self._target}; the first is {trajectory.id} "
                 f"({type(cause).__name__}: {cause})."
             ) from cause
 
@@ -108,13 +108,29 @@ class recording:
                 self._writer.write(trajectory)
                 trajectory._written_to = str(self._target)
             except Exception as error:
-                self._lost.append((trajectory, error))
+                self.lost.append((trajectory, error))
                 guard.failed("write", None, error)
 
 
 _of_context: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
 _open: list[recording] = []
 _lock = threading.Lock()
+
+
+def reset() -> None:
+    """Renews the lock, in a process that was forked while a thread held it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+def of_context() -> recording | None:
+    """The recording that was opened around this context, open or not."""
+    return _of_context.get()
+
+
+def enter(own: recording | None) -> None:
+    """Makes a recording this context's own."""
+    _of_context.set(own)
 
 
 def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
@@ -124,22 +140,26 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
         if parent is not None and parent.is_open:
             parent._children.extend(family)
             return
-    target = _target()
+    target = _target(family)
     if target is not None:
         target.write(family)
 
 
-def _target() -> recording | None:
+def _target(family: list[Trajectory]) -> recording | None:
+    """The recording of this context; in a thread that knows of none, the only one that is open."""
     own = _of_context.get()
-    if own is not None:
-        if own.is_open:
-            return own
-        guard.warn_once("late", "a trajectory closed after its recording had: it was not written to a file.")
-        return None
-    if len(_open) > 1:
-        guard.warn_once(
-            "many-recordings",
-            "several recordings are open, and a trajectory closed in a thread that knows of none: it goes to the one "
-            "opened last. Open the recording inside the thread, or run it with contextvars.copy_context().",
-        )
-    return _open[-1] if _open else None
+    if own is not None and own.is_open:
+        return own
+    if own is None and len(_open) < 2:
+        return _open[0] if _open else None
+    reason = "its recording had ended before it did" if own is not None else "several recordings are open"
+    guard.count("recorder_errors")
+    guard.warn_once(
+        f"unwritten:{reason}",
+        f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
+        "thread use rt.propagate(function), or open the recording there.",
+    )
+    if own is None:
+        for one in _open:
+            one.lost.extend((trajectory, WriteError(reason)) for trajectory in family)
+    return None

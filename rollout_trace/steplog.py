@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.assemble import Stores, steps_of
-from rollout_trace.call import AttemptMark, Call, settle
+from rollout_trace.call import AttemptMark, Call, drain, settle
 from rollout_trace.engines import AUTO
 from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
 from rollout_trace.shared_lists import ListStore
@@ -67,6 +67,7 @@ class StepLog:
 
     def steps(self) -> list[Step]:
         """The steps so far, those still running included."""
+        drain()
         with self._lock:
             found = [step for call in self._calls for step in self._of(call)]
         for index, step in enumerate(found):
@@ -81,6 +82,9 @@ class StepLog:
         for call in calls:
             _end(call)
         steps = self.steps()
+        for call in calls:
+            # A stream that its caller keeps would keep the steps too.
+            call.log, call.steps = None, []
         if self._stores is not None:
             self._stores.tokens.trim()
         return steps

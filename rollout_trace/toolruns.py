@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rollout_trace.context import current
-from rollout_trace.model import ErrorInfo, ToolRun, nanoseconds
+from rollout_trace.model import ToolRun, error_info, nanoseconds
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
     try:
         yield run
     except BaseException as error:
-        run.error = ErrorInfo(type=type(error).__name__, message=str(error))
+        run.error = error_info(error)
         raise
     finally:
         run.duration = nanoseconds(time.perf_counter() - began)

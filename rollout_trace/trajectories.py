@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import costs, guard
 from rollout_trace._version import __version__
 from rollout_trace.call import new_id
-from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolRun, amend
+from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolRun, amend, error_info
 
 if TYPE_CHECKING:
     from rollout_trace.sequences import Sequence
@@ -167,7 +167,7 @@ def close_trajectory(trajectory: Trajectory, error: BaseException | None) -> Non
     trajectory.steps = steps
     trajectory.ended_at = datetime.now(timezone.utc)
     if error is not None:
-        trajectory.error = ErrorInfo(type=type(error).__name__, message=str(error))
+        trajectory.error = error_info(error)
     if trajectory.status == "running":
         failed = "failed" if isinstance(error, Exception) else "aborted"
         trajectory.status = "completed" if error is None else failed

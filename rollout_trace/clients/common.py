@@ -40,6 +40,10 @@ def wrap(client: C, sdk: SDK, settings: Settings) -> C:
             f"wrap_{sdk}() needs a client object of the {sdk} SDK, such as {name}() or Async{name}(), "
             f"got {client!r:.80}."
         )
+    old = seam.settings_of(client)
+    if old is not None and old.trajectory is not None:
+        # A bound client stays bound, whoever wraps it again.
+        settings = replace(settings, trajectory=old.trajectory)
     seam.swap(client, settings, is_async=kind == "async")
     return client
 

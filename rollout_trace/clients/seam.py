@@ -9,12 +9,13 @@ gets the answer. All else is untouched: no HTTP client, no transport, no other c
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.call import Call, Failure
+from rollout_trace.call import Call, Failure, drain
 from rollout_trace.clients.asking import asking as _asking
 from rollout_trace.clients.asking import refusal_of, remember
 from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of
@@ -31,7 +32,12 @@ _call: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
 
 
 def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
-    """Gives the client a recording subclass of its own class, in the place of one it may already have."""
+    """Gives the client a recording subclass of its own class, in the place of one it may already have.
+
+    A user's own subclass of a recording class records already, and stays as it is.
+    """
+    if plain_class(client) is type(client) and hasattr(type(client), _MARK):
+        return
     client.__class__ = _recording_class(plain_class(client), settings, is_async)
 
 
@@ -158,7 +164,7 @@ def _retry_methods(base: Any) -> dict[str, Any]:
 def _websocket_hooks(base: Any) -> dict[str, Any]:
     """What the WebSocket surfaces ask their client for, and no HTTP resource does: there they can be warned of."""
     hooks: dict[str, Any] = {}
-    if hasattr(base, "auth_headers"):
+    if isinstance(inspect.getattr_static(base, "auth_headers", None), property):
 
         def auth_headers(self: Any) -> Any:
             asker = sys._getframe(1).f_globals.get("__name__", "")
@@ -338,5 +344,6 @@ def _failed(call: Call | None, cause: BaseException) -> None:
 def _end(call: Call) -> None:
     try:
         call.end()
+        drain()
     except Exception as error:
         guard.failed("end", call, error)

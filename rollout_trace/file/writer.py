@@ -48,6 +48,8 @@ class JSONLWriter:
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False, media: MediaMode = "inline") -> None:
         check_mode(media)
         self.path = Path(path)
+        # A process may change its folder, then fork or look for its file again.
+        self._place = self.path.absolute()
         self._fsync = fsync
         self._media = MediaFolder(folder_of(self.path.absolute()), fsync=fsync) if media == "folder" else None
         self._compress = _compressor(self.path)
@@ -111,10 +113,10 @@ class JSONLWriter:
 
     def __reduce__(self) -> tuple[Any, ...]:
         media: MediaMode = "inline" if self._media is None else "folder"
-        return partial(JSONLWriter, fsync=self._fsync, media=media), (self.path,)
+        return partial(JSONLWriter, fsync=self._fsync, media=media), (self._place,)
 
     def _open(self) -> int:
-        return os.open(self.path, _FLAGS, 0o666)
+        return os.open(self._place, _FLAGS, 0o666)
 
     def _open_anew(self, removed: int) -> None:
         self._file = self._open()

@@ -16,7 +16,15 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import Typed, loads, text_of
 from rollout_trace.wire.logprobs import joined
 from rollout_trace.wire.message import MessageMerger, completion_of
-from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, reader_of
+from rollout_trace.wire.reading import (
+    UNCONFIRMED,
+    mark_malformed,
+    nothing_read,
+    parts_of,
+    read_bodies,
+    reader_of,
+    withhold,
+)
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import usage_of
 
@@ -166,7 +174,7 @@ def _look_elsewhere(parts: list[Event], facts: ResponseFacts) -> None:
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = places.prompt_ids(bodies, choice.index)
         if choice.completion_token_ids is None:
-            _take(choice, places.completion_ids(bodies, choice.index, len(facts.choices)))
+            _take(choice, places.completion_ids(bodies, choice.index, len(facts.choices)), counted=_is_counted(facts))
         if choice.logprobs is None:
             choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
 
@@ -178,8 +186,15 @@ def _plain(data: bytes) -> list[Any]:
         return []
 
 
-def _take(choice: ChoiceFacts, found: places.Found | None) -> None:
-    if found is not None:
+def _is_counted(facts: ResponseFacts) -> bool:
+    usage = facts.usage
+    return len(facts.choices) == 1 and facts.choices[0].complete and usage is not None and usage.output is not None
+
+
+def _take(choice: ChoiceFacts, found: places.Found | None, *, counted: bool) -> None:
+    if found is not None and found.lossy and not counted:
+        withhold(choice, "ids_unconfirmed", UNCONFIRMED)
+    elif found is not None:
         choice.completion_token_ids, choice.token_source, choice.uneven = found.ids, found.source, False
         choice.logprobs = choice.logprobs if found.logprobs is None else _floats(found.logprobs)
 

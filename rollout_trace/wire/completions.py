@@ -3,15 +3,15 @@
 Where the ids are: vLLM, SGLang and Fireworks put ``token_ids`` and ``prompt_token_ids`` on each choice (streamed: a
 delta, and the prompt on the first chunk), TensorRT-LLM ``token_ids`` where it was asked not to detokenize, Fireworks
 also ``raw_output``, LiteLLM ``provider_specific_fields``; Together ``logprobs.token_ids`` (streamed:
-``delta.token_id`` beside one logprob), llama-server an ``id`` in each entry of ``logprobs.content``, vLLM
-``token_id:N`` as the tokens. The ids of a prompt that was sent as ids are known from the request.
+``delta.token_id`` beside one logprob), llama-server ``__verbose.tokens``, and an ``id`` in each entry of
+``logprobs.content``, vLLM ``token_id:N`` as the tokens. Ids of a prompt that was sent as ids are in the request.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rollout_trace.model import Completion
 from rollout_trace.wire import align
@@ -21,6 +21,7 @@ from rollout_trace.wire.lenient import Typed, text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, joined, whole_ids
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
+    UNCONFIRMED,
     mark_malformed,
     nothing_read,
     parts_of,
@@ -48,6 +49,10 @@ class _Provider(Struct):
     token_ids: list[int] | None = None
 
 
+class _Verbose(Struct):
+    tokens: list[int] | None = None
+
+
 class _Choice(Struct):
     index: int | None = None
     text: str | None = None
@@ -69,11 +74,11 @@ class _Body(Struct):
     usage: Any = None
     prompt_token_ids: list[int] | None = None
     prompt: Any = None
+    verbose: _Verbose | None = field(default=None, name="__verbose")
     error: Any = None
 
 
 _BODY = Typed(_Body)
-_UNCONFIRMED = "ids stand in the logprobs alone, where this server leaves some out, and no usage counts them."
 
 
 def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
@@ -150,6 +155,7 @@ class _Answer:
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._echoed: list[Any] = []
+        self._verbose: list[int] | None = None
 
     def add(self, body: _Body, part: Event) -> None:
         """Takes the next body."""
@@ -159,6 +165,8 @@ class _Answer:
         if isinstance(body.usage, dict):
             facts.usage = usage_of(body.usage)
         self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
+        if body.verbose is not None:
+            self._verbose = body.verbose.tokens or self._verbose
         if isinstance(body.prompt, list):
             self._echoed = self._echoed or body.prompt
         for position, choice in enumerate(body.choices or ()):
@@ -171,16 +179,19 @@ class _Answer:
             for choice in found:
                 columns = self._readers[choice.index].columns
                 if columns is not None and columns.lossy and choice.token_source == "logprobs":
-                    withhold(choice, "ids_unconfirmed", _UNCONFIRMED)
+                    withhold(choice, "ids_unconfirmed", UNCONFIRMED)
         return found
 
     def _counted(self, choices: list[ChoiceFacts]) -> bool:
-        """Whether a usage counts what was read of all choices; what it then finds is the rules' to judge."""
-        usage, read = self._facts.usage, all(choice.completion_token_ids is not None for choice in choices)
-        return read and usage is not None and usage.output is not None and all(choice.complete for choice in choices)
+        """Whether a usage counts the only choice. Of several llama-server counts one alone, and sums can deceive."""
+        if len(choices) != 1 or self._facts.usage is None or self._facts.usage.output is None:
+            return False
+        return choices[0].complete and choices[0].completion_token_ids is not None
 
     def _choice(self, index: int, reader: _Reader, *, done: bool) -> ChoiceFacts:
         prompt = self._prompts.at(index, len(self._readers), whole=done)
+        exact = self._verbose if reader.token_ids is None and len(self._readers) == 1 else None
+        ids = reader.token_ids if exact is None else exact
         choice = ChoiceFacts(
             index=index,
             messages=[prompt] if len(self._prompts.all) > 1 and prompt is not None else None,
@@ -188,10 +199,10 @@ class _Answer:
             finish_reason=reader.finish_reason,
             stop_reason=reader.stop_reason,
             prompt_token_ids=self._prompt_ids(reader, prompt),
-            completion_token_ids=reader.token_ids,
-            token_source=None if reader.token_ids is None else "engine",
+            completion_token_ids=ids,
+            token_source=None if ids is None else "engine",
             complete=done or reader.finish_reason is not None,
-            uneven=bool(reader.surpluses),
+            uneven=exact is None and bool(reader.surpluses),
         )
         if reader.columns is not None:
             self._add_columns(choice, reader, reader.columns)

@@ -32,6 +32,8 @@ class Place:
     logprobs: Path | None = None
     source: TokenSource = "engine"
     of_body: bool = False
+    lossy: bool = False
+    """The engine leaves ids out here: they are believed only where a count of the one choice confirms them."""
     only_choice: bool = False
     """The place does not tell choices apart: it is believed only where there is one."""
 
@@ -51,8 +53,9 @@ COMPLETION_IDS: Final = (
     Place(("__verbose", "tokens"), "llama-server with verbose, recorded", of_body=True, only_choice=True),
     Place(
         ("logprobs", "content", EACH, "id"),
-        "llama-server, recorded: lossy where a token ends inside a character",
+        "llama-server, recorded: entries of tokens that end inside a character are missing",
         source="logprobs",
+        lossy=True,
     ),
     Place(
         ("logprobs", "token_ids"),
@@ -118,6 +121,7 @@ class Found:
     ids: list[int]
     logprobs: list[Any] | None
     source: TokenSource
+    lossy: bool
 
 
 def completion_ids(bodies: list[Any], choice: int, choices: int) -> Found | None:
@@ -129,7 +133,7 @@ def completion_ids(bodies: list[Any], choice: int, choices: int) -> Found | None
         ids = _numbers(_gather(scopes, place.ids, choice, whole=place.of_body))
         if ids:
             logprobs = None if place.logprobs is None else _gather(scopes, place.logprobs, choice)
-            return Found(ids, logprobs, place.source)
+            return Found(ids, logprobs, place.source, place.lossy)
     return None
 
 

@@ -23,9 +23,15 @@ class Body(Protocol):
 B = TypeVar("B", bound=Body)
 
 
+UNCONFIRMED = "ids stand in the logprobs alone, where this server leaves some out, and no usage counts them."
+
+
 def parts_of(response: bytes, *, streamed: bool) -> list[Event]:
     """The events of a stream, or the one answer as if it were an event."""
-    return list(events(response)) if streamed else [Event(b"", response)]
+    if not streamed:
+        return [Event(b"", response)]
+    # llama-server sends `null` where a token gives no text yet; SDKs take it for a chunk without anything.
+    return [event for event in events(response) if event.data != b"null"]
 
 
 def read_bodies(

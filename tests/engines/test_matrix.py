@@ -33,7 +33,7 @@ def test_recorded_is_served(server: Server, case: Case) -> None:
 
 @pytest.mark.parametrize("protocol", ["openai.chat", "openai.completions"])
 def test_several_choices_often(server: Server, protocol: str) -> None:
-    """llama-server counts one of them: now and then (3 + 21 logprobs of 4 + 24 tokens) lossy ids add up to its count."""
+    """llama-server counts one of them: lossy ids (3 + 21 of 4 + 24 tokens) now and then add up to its count."""
     for seed in range(24):
         steps, capture = recorded(server, Case(protocol, "two", True, seed), server.engine)
         assert_recorded(steps, capture.exchanges)

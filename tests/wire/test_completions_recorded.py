@@ -30,7 +30,7 @@ vllm/completions_token_prompt               ids  engine    logprobs  -
 vllm/completions_tokens_as_ids              -    logprobs  logprobs  -
 vllm/err_completions_unknown_model          -    -         -         error:404
 vllm/oai_completions_ids                    ids  engine    logprobs  -
-llama_server/completions_batch_prompts      -    -         -         usage_differs
+llama_server/completions_batch_prompts      -    -         -         ids_unconfirmed
 llama_server/completions_echo               -    -         -         ids_missing
 llama_server/completions_echo_ids           -    -         -         ids_missing
 llama_server/completions_echo_zero          -    -         -         ids_missing
