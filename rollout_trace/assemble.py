@@ -118,9 +118,9 @@ def _step(
             "model": asked.model,
             "response_model": facts.model,
             "response_id": facts.response_id,
-            "messages": asked.messages if choice.messages is None else choice.messages,
+            "messages": _messages(asked, choice),
             "tools": asked.tools,
-            "sampling": asked.sampling,
+            "sampling": _sampling(asked, choice),
             "completion": choice.completion,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
@@ -138,6 +138,22 @@ def _step(
         }
     )
 
+
+def _messages(asked: RequestFacts, choice: ChoiceFacts) -> Any:
+    """The messages of a step. A prompt that was sent as ids is in ``prompt_token_ids``, where its ids are shared."""
+    messages = asked.messages if choice.messages is None else choice.messages
+    is_ids = isinstance(messages, list) and len(messages) > 0 and isinstance(messages[0], list)
+    return None if is_ids and choice.prompt_token_ids is not None else messages
+
+
+def _sampling(asked: RequestFacts, choice: ChoiceFacts) -> dict[str, Any] | None:
+    """The sampling of a step, without the prompt that generate endpoints take as ids."""
+    if not asked.sampling or choice.prompt_token_ids is None or _ID_FIELDS.isdisjoint(asked.sampling):
+        return asked.sampling
+    return {name: value for name, value in asked.sampling.items() if name not in _ID_FIELDS}
+
+
+_ID_FIELDS = frozenset({"input_ids", "token_ids"})
 
 # What requests ask engines for ids with; see engines.py.
 _ASKS = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")

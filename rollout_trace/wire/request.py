@@ -59,10 +59,17 @@ def _read_shared(body: bytes, layout: _Layout, messages: ListStore, tools: ListS
     asked, offered = _prompt(values, layout), _items(values, "tools")
     return RequestFacts(
         model=None if model is None else text_of(json.decode(model)),
-        messages=None if asked is None else messages.add(asked),
+        messages=_stored(asked, messages),
         tools=None if offered is None else tools.add(offered),
         sampling={name: json.decode(value) for name, value in values.items() if name not in _TRANSPORT},
     )
+
+
+def _stored(asked: list[Raw] | None, store: ListStore) -> Any:
+    """The messages, each kept once; but prompts of token ids as they are: where steps keep ids is not here."""
+    if asked and bytes(memoryview(asked[0])[:1]) == b"[":
+        return [json.decode(prompt) for prompt in asked]
+    return None if asked is None else store.add(asked)
 
 
 def _prompt(values: dict[str, Raw], layout: _Layout) -> list[Raw] | None:

@@ -53,6 +53,7 @@ class _Event(ItemEvent):
     error: Any = None
 
 
+_BACKGROUND = "the response was still {}: an answer that is fetched later, with responses.retrieve(), is not recorded."
 _RESPONSE = Typed(_Response)
 _EVENT = Typed(_Event)
 _LAST = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -156,6 +157,8 @@ class _Answer:
         )
         if choice.complete or status == "cancelled":
             choice.finish_reason = _finish_reason(status, response.incomplete_details, choice)
+        if status in ("queued", "in_progress") and not ended and not items:
+            report(choice, "background_not_fetched", _BACKGROUND.format(status))
         self._facts.choices = [choice]
         _take_ids(choice, response)
         self._take_logprobs(choice, items, gaps=gaps and self._items.gaps)

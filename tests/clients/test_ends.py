@@ -275,4 +275,10 @@ def test_interrupted() -> None:
         finally:
             thread.join()
 
-    assert cancelled(both("sync", Fault(hold=True), scenario), "KeyboardInterrupt")
+    # A process that was started in the background ignores the signal, and its children with it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run = both("sync", Fault(hold=True), scenario)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert cancelled(run, "KeyboardInterrupt")

@@ -147,12 +147,13 @@ def test_llama_servers_ids_need_a_count() -> None:
     ],
 )
 def test_choices_are_numbered_prompt_by_prompt(prompt: Any, n: int, expected: list[Any]) -> None:
-    """Each choice of several prompts has its own alone, and where it was sent as ids, these."""
+    """Each choice of several prompts has its own alone; one that was sent as ids is in the prompt's ids alone."""
     answer = body(*({**choice(), "index": at} for at in range(len(expected))))
     steps = decoded(COMPLETIONS, {"prompt": prompt, "n": n}, [answer], streamed=False)
     several = expected[0] is not None
     whole = prompt if isinstance(prompt[0], list) else [prompt]
-    assert [step.messages for step in steps] == [[one] if several else whole for one in expected]
+    messages = [[one] if several else whole for one in expected]
+    assert [step.messages for step in steps] == [one if isinstance(one[0], str) else None for one in messages]
     sent = expected if several else [prompt] * len(expected)
     assert [numbers(step.prompt_token_ids) for step in steps] == [
         one if isinstance(one[0], int) else None for one in sent
@@ -166,7 +167,7 @@ def test_a_server_that_does_not_know_n_is_not_mistaken() -> None:
         answer = body(*({**choice(), "index": at} for at in range(count)))
         steps = decoded(COMPLETIONS, request, [answer], streamed=False)
         assert [numbers(step.prompt_token_ids) for step in steps] == expected
-        assert [step.messages for step in steps] == [[[1, 2], [3]] if one is None else [one] for one in expected]
+        assert [step.messages for step in steps] == [[[1, 2], [3]] if one is None else None for one in expected]
 
 
 def test_a_prompt_of_ids_that_the_engine_counts_otherwise_is_not_believed() -> None:

@@ -180,7 +180,8 @@ def test_a_background_response_has_an_id_and_nothing_else_yet() -> None:
     step = read(response(status="queued", background=True), previous_response_id="resp_0", background=True)
     assert (step.status, step.error, step.completion, step.response_id) == ("abandoned", None, None, "resp_1")
     assert dict(step.sampling or {}) == {"previous_response_id": "resp_0", "background": True}
-    assert step.token_issue is None
+    assert step.token_issue is not None
+    assert step.token_issue.code == "background_not_fetched"
 
 
 def test_usage_of_a_response() -> None:
