@@ -122,8 +122,8 @@ def _is_usable(step: Step) -> bool:
 def _spans(steps: list[Step]) -> list[tuple[Any, Any]]:
     """The ids of the steps as spans of one tree: their own where they have one, of a new one otherwise."""
     held = [(shared(step, "prompt_token_ids"), shared(step, "completion_token_ids")) for step in steps]
-    stores = {span.segment.store if isinstance(span, Span) else None for pair in held for span in pair}
-    if len(stores) == 1 and all(store is not None and store.is_tree for store in stores):
+    trees = {span.segment.tree if isinstance(span, Span) else None for pair in held for span in pair}
+    if len(trees) == 1 and all(tree is not None and tree.is_sound for tree in trees):
         return held
     store = TokenStore()
     return [store.add(step.prompt_token_ids, step.completion_token_ids) for step in steps]

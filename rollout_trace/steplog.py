@@ -86,7 +86,7 @@ class StepLog:
             # A stream that its caller keeps would keep the steps too.
             call.log, call.steps = None, []
         if self._stores is not None:
-            self._stores.tokens.trim()
+            self._stores.tokens.finish()
         return steps
 
     def _of(self, call: Call) -> list[Step]:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 class Segment:
     """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""
 
-    __slots__ = ("_buffer", "base", "children", "end", "start", "store")
+    __slots__ = ("_buffer", "base", "children", "end", "start", "tree")
 
-    def __init__(self, store: TokenStore, base: Segment | None, start: int, ids: IntArray) -> None:
-        self.store = store
+    def __init__(self, tree: Tree, base: Segment | None, start: int, ids: IntArray) -> None:
+        self.tree = tree
         self.base = base
         self.start = start
         self.end = start + len(ids)
@@ -66,6 +66,17 @@ class Segment:
         return found[::-1]
 
 
+class Tree:
+    """What the segments of one store have in common. Not the store itself: that would be a cycle, which trainers that
+    switch the collector off would never get rid of."""
+
+    __slots__ = ("is_sound",)
+
+    def __init__(self) -> None:
+        self.is_sound = True
+        """Equal ids from the start on are the same segments. A file of somebody else's need not be so."""
+
+
 class Span:
     """Ids ``[start, stop)`` of the sequence that ends in a segment."""
 
@@ -90,13 +101,12 @@ class Span:
 class TokenStore:
     """The segments of one trajectory. Not thread safe: the trajectory's lock guards it."""
 
-    __slots__ = ("_roots", "is_tree", "segments")
+    __slots__ = ("_roots", "segments", "tree")
 
     def __init__(self) -> None:
         self._roots: dict[int, Segment] = {}
         self.segments: list[Segment] = []
-        self.is_tree = True
-        """Equal ids from the start on are the same segments. A file of somebody else's need not be so."""
+        self.tree = Tree()
 
     def add(self, prompt: IntArray | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
         """Stores a prompt and its completion and gives their spans. None stays None.
@@ -122,15 +132,16 @@ class TokenStore:
         goes_on = base is not None and start < base.end and len(ids) and base.pieces(start, start + 1)[0][0] == ids[0]
         segment = self._new(base, start, ids)
         if key is None or key in siblings or goes_on:
-            self.is_tree = False
+            self.tree.is_sound = False
         else:
             siblings[key] = segment
         return segment
 
-    def trim(self) -> None:
-        """Gives back the room kept for growth."""
+    def finish(self) -> None:
+        """Gives back the room kept for growth, and the way down the tree: nothing is stored any more."""
         for segment in self.segments:
             segment.trim()
+            segment.children.clear()
 
     def _insert(self, ids: IntArray) -> Segment:
         if not len(ids):
@@ -164,7 +175,7 @@ class TokenStore:
 
     def _new(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
         # A view would keep the larger array that it is part of alive.
-        segment = Segment(self, base, start, ids if ids.base is None else ids.copy())
+        segment = Segment(self.tree, base, start, ids if ids.base is None else ids.copy())
         self.segments.append(segment)
         return segment
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +20,9 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
     An exception of the tool is recorded and raised on. Outside a trajectory the run is yielded all the same, and kept
     nowhere.
     """
-    run = ToolRun(name=name, tool_call_id=tool_call_id, arguments=arguments, started_at=datetime.now(timezone.utc))
+    run = ToolRun(
+        name=name, tool_call_id=tool_call_id, arguments=_snapshot(arguments), started_at=datetime.now(timezone.utc)
+    )
     trajectory = current()
     if trajectory is not None:
         trajectory.tool_runs.append(run)
@@ -31,3 +34,11 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
         raise
     finally:
         run.duration = nanoseconds(time.perf_counter() - began)
+
+
+def _snapshot(arguments: Any) -> Any:
+    """The arguments as they are now: a tool may change what it is given."""
+    try:
+        return copy.deepcopy(arguments)
+    except Exception:
+        return arguments

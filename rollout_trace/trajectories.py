@@ -141,7 +141,14 @@ def _steps_from_the_log() -> None:
         steps: list[Step] = slot.__get__(trajectory, Trajectory) if log is None else log.steps()
         return steps
 
-    setattr(Trajectory, "steps", property(get, slot.__set__))  # noqa: B010 - a plain assignment is a type error
+    def put(trajectory: Trajectory, steps: list[Step]) -> None:
+        if getattr(trajectory, "_log", None) is not None:
+            raise AttributeError(
+                "the steps of an open trajectory are what is recorded: change them when it has closed."
+            )
+        slot.__set__(trajectory, steps)
+
+    setattr(Trajectory, "steps", property(get, put))  # noqa: B010 - a plain assignment is a type error
 
 
 _steps_from_the_log()

@@ -191,6 +191,7 @@ def _segments(records: list[SegmentRecord]) -> list[Segment]:
                     f"expected a length of at most {base.end}, which is that of segment {index}, got {start}",
                 )
         store.attach(base, start, _ids(record.ids))
+    store.finish()
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -36,13 +37,14 @@ class Typed(Generic[T]):
 
     def _repair(self, value: Any) -> tuple[T, str | None]:
         problem = None
-        while True:
+        for repairs in count():
             try:
                 return msgspec.convert(value, self._kind), problem
             except msgspec.ValidationError as error:
                 problem = problem or str(error)
-                if not _remove(value, str(error)):
+                if not _remove(value, str(error), everywhere=repairs >= _FEW):
                     raise ValueError(str(error)) from None
+        raise AssertionError("unreachable")
 
 
 def loads(data: bytes) -> Any:
@@ -65,20 +67,30 @@ def text_of(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else str(value)
 
 
-def _remove(value: Any, message: str) -> bool:
-    """Deletes the innermost object field on the path at the end of a msgspec message."""
+_FEW = 32
+"""Fields that are repaired one by one. Each costs a reading of the whole value."""
+
+
+def _remove(value: Any, message: str, *, everywhere: bool) -> bool:
+    """Deletes the innermost object field on the path at the end of a msgspec message, if told from its siblings too."""
     _, _, path = message.rpartition("`$")
     holder, key = None, ""
+    siblings: list[Any] = []
+    listed: list[Any] = []
     for name, position in _STEP.findall(path.rstrip("`")):
         if name:
             if not isinstance(value, dict) or name not in value:
                 break
-            holder, key, value = value, name, value[name]
+            holder, key, siblings, listed = value, name, listed, []
+            value = value[name]
         elif isinstance(value, list) and int(position) < len(value):
-            value = value[int(position)]
+            listed, value = value, value[int(position)]
         else:
             break
     if holder is None:
         return False
     del holder[key]
+    for sibling in siblings if everywhere else ():
+        if isinstance(sibling, dict):
+            sibling.pop(key, None)
     return True

@@ -202,3 +202,16 @@ def test_extreme_bytes_do_not_raise(case: str) -> None:
     request, answer, status = RAISING[case]
     content_type = SSE if answer.startswith(b"data:") else JSON
     assert read(answer, request=request, content_type=content_type, status=status).status in ("ok", "error")
+
+
+def test_many_fields_of_a_wrong_type_are_told_in_time() -> None:
+    """Four thousand of them are left out together, not one by one; the ids beside them stay."""
+    entry = {"token": "a", "logprob": -1.0, "top_logprobs": {"a": -1.0}}
+    choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop", "token_ids": [1] * 4000}
+    body = {"choices": [{**choice, "logprobs": {"content": [entry] * 4000}}], "usage": {"completion_tokens": 4000}}
+    (step,) = decode("openai.chat", b"{}", json.dumps(body).encode(), content_type="application/json")
+    assert step.token_issue is not None
+    assert step.token_issue.code == "response_malformed"
+    assert step.completion_token_ids is not None
+    assert step.logprobs is not None
+    assert len(step.completion_token_ids) == len(step.logprobs) == 4000
