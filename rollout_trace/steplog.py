@@ -14,7 +14,7 @@ from rollout_trace import guard
 from rollout_trace.assemble import Stores, steps_of
 from rollout_trace.call import AttemptMark, Call, drain, settle
 from rollout_trace.engines import AUTO
-from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
+from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step, shared
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import decompress
@@ -70,6 +70,7 @@ class StepLog:
         drain()
         with self._lock:
             found = [step for call in self._calls for step in self._of(call)]
+        _join_retrievals(found)
         for index, step in enumerate(found):
             amend(step, index=index)
         return found
@@ -94,6 +95,25 @@ class StepLog:
             return [_running_step(call)]
         settle(call)
         return call.steps or []
+
+
+def _join_retrievals(steps: list[Step]) -> None:
+    """One response, asked for and looked at again and again, is one completion: the other steps are superseded."""
+    first: dict[str, Step] = {}
+    for step in steps:
+        if step.protocol != "openai.responses" or step.response_id is None:
+            continue
+        known = first.setdefault(step.response_id, step)
+        if known is step:
+            continue
+        if step.status == "ok" and known.status != "ok":
+            # It is the answer to the request of the first.
+            asked = {name: shared(known, name) for name in ("messages", "tools")}
+            amend(step, model=known.model, sampling=known.sampling, **asked)
+            amend(known, status="superseded", token_issue=None)
+            first[step.response_id] = step
+        elif step.status != "running":
+            amend(step, status="superseded", token_issue=None)
 
 
 def _end(call: Call) -> None:

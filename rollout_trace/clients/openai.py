@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,13 +22,18 @@ _SUFFIXES = (
     ("/decisions", "openai.decisions"),
 )
 
+_RETRIEVAL = re.compile(r"/responses/[^/]+$")
+"""The answer of a response that was made in the background."""
+
 
 @lru_cache(maxsize=256)
 def protocol_of(method: str, url: str) -> str | None:
     """The protocol of a request, by the path that the SDK's resources use; None for what does not generate."""
+    path = url.partition("?")[0].rstrip("/")
+    if method.lower() == "get" and _RETRIEVAL.search(path):
+        return "openai.responses"
     if method.lower() != "post":
         return None
-    path = url.partition("?")[0].rstrip("/")
     return next((protocol for suffix, protocol in _SUFFIXES if path.endswith(suffix)), None)
 
 

@@ -53,7 +53,7 @@ class _Event(ItemEvent):
     error: Any = None
 
 
-_BACKGROUND = "the response was still {}: an answer that is fetched later, with responses.retrieve(), is not recorded."
+_BACKGROUND = "the response was still {}: its answer is that of a later responses.retrieve(), if any."
 _RESPONSE = Typed(_Response)
 _EVENT = Typed(_Event)
 _LAST = frozenset({"completed", "incomplete", "failed", "cancelled"})
