@@ -12,7 +12,6 @@ from rollout_trace.clients.openai import protocol_of
 from rollout_trace.testing._messages import RequestRecord, Response, json_response
 from rollout_trace.testing._server import LoopbackServer
 
-
 # Not a parameter of openai 1.66.
 BACKGROUND = {"background": True}
 
