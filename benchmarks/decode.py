@@ -7,24 +7,41 @@ from collections.abc import Iterator
 from statistics import median
 
 from benchmarks import payloads
-from benchmarks.payloads import Exchange
 from benchmarks.report import Effort, Row, at_most, ratios, spread
 from benchmarks.timing import interleave
 from rollout_trace import wire
+from tests.fuzz.run import corpus
+
+_EVENTS = "text/event-stream"
+_UNARY, _STREAM = 0.6, 1.5
 
 
 def run(effort: Effort) -> Iterator[Row]:
     """Rows of this section."""
-    for exchange in (payloads.small(), payloads.large(), payloads.stream()):
-        yield _decoding(exchange, effort)
+    for made, budget in ((payloads.small(), None), (payloads.large(), _UNARY), (payloads.stream(), _STREAM)):
+        yield _decoding(made.name, "openai.chat", made.request, made.body, made.content_type, budget, effort)
+    yield from _recorded(effort)
 
 
-def _decoding(exchange: Exchange, effort: Effort) -> Row:
-    request, body, content_type = exchange.request, exchange.body, exchange.content_type
+def _recorded(effort: Effort) -> Iterator[Row]:
+    """The largest recorded answer of each other protocol, unstreamed and streamed."""
+    answers = [(protocol, one) for protocol, one in corpus() if protocol != "openai.chat" and one.status == 200]
+    for protocol in sorted({protocol for protocol, _ in answers}):
+        for streamed in (False, True):
+            own = [o for name, o in answers if name == protocol and (_EVENTS in (o.content_type or "")) == streamed]
+            if own:
+                one = max(own, key=lambda exchange: len(exchange.response))
+                name = f"{protocol}, {len(one.response) / 1e3:.0f} kB{' streamed' if streamed else ''}"
+                yield _decoding(name, protocol, one.request, one.response, str(one.content_type), None, effort)
+
+
+def _decoding(
+    name: str, protocol: str, request: bytes, body: bytes, content_type: str, budget: float | None, effort: Effort
+) -> Row:
     found = interleave(
         {
-            "decode": lambda: wire.decode("openai.chat", request, body, content_type=content_type),
-            "loads": lambda: _loads(exchange, request, body),
+            "decode": lambda: wire.decode(protocol, request, body, content_type=content_type),
+            "loads": lambda: _loads(request, body, streamed=_EVENTS in content_type),
         },
         rounds=effort.repeat(12),
         times=effort.times(200),
@@ -33,14 +50,14 @@ def _decoding(exchange: Exchange, effort: Effort) -> Row:
     speed = len(request + body) / seconds.middle / 1e6
     more = f"{seconds.middle * 1e6:,.0f} µs, {speed:,.0f} MB/s; json.loads {median(found['loads'].cpu) * 1e6:,.0f} µs"
     value = ratios(found["decode"].cpu, found["loads"].cpu)
-    return at_most(f"{exchange.name}, decoded, beside json.loads", value, None, form=".2f", unit="×", more=more)
+    return at_most(f"{name}, decoded, beside json.loads", value, budget, form=".2f", unit="×", more=more)
 
 
-def _loads(exchange: Exchange, request: bytes, body: bytes) -> None:
+def _loads(request: bytes, body: bytes, *, streamed: bool) -> None:
     json.loads(request)
-    if not exchange.streamed:
+    if not streamed:
         json.loads(body)
         return
-    for event in body.split(b"\n\n"):
-        if event.startswith(b"data: {"):
-            json.loads(event[6:])
+    for line in body.split(b"\n"):
+        if line.startswith(b"data: {"):
+            json.loads(line[6:])
