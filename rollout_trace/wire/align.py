@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollout_trace.model import TokenIssue, Usage
+from rollout_trace.model import Usage
 from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.reading import report, withhold
 
 _INT32_MAX = 0x7FFFFFFF
 _FLOAT32_MAX = 3.4028234663852886e38
@@ -24,7 +25,7 @@ def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
     for choice in choices:
         _check_ids(choice, converted)
         if not counts_agree:
-            _withhold(choice, "usage_differs", f"{total} tokens arrived, usage says {expected}.")
+            withhold(choice, "usage_differs", f"{total} tokens arrived, usage says {expected}.")
         _check_logprobs(choice, sure_of_ids=expected is not None and counts_agree)
 
 
@@ -46,7 +47,7 @@ def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
         array = converted[id(ids)]
         if array is None:
             bad = next(value for value in ids if not 0 <= value <= _INT32_MAX)
-            _report(choice, "ids_out_of_range", f"{name} holds {bad}; ids go from 0 to {_INT32_MAX}.")
+            report(choice, "ids_out_of_range", f"{name} holds {bad}; ids go from 0 to {_INT32_MAX}.")
         setattr(choice, name, array)
 
 
@@ -67,9 +68,9 @@ def _check_logprobs(choice: ChoiceFacts, *, sure_of_ids: bool) -> None:
         return
     ids = choice.completion_token_ids
     if ids is not None and len(ids) != len(choice.logprobs):
-        _report(choice, "lengths_differ", f"{len(ids)} token ids but {len(choice.logprobs)} logprobs.")
+        report(choice, "lengths_differ", f"{len(ids)} token ids but {len(choice.logprobs)} logprobs.")
     elif ids is not None and choice.uneven and not sure_of_ids:
-        _report(choice, "lengths_differ", "ids and logprobs came in different chunks; no usage says that all came.")
+        report(choice, "lengths_differ", "ids and logprobs came in different chunks; no usage says that all came.")
     else:
         choice.logprobs = _logprob_array(choice, choice.logprobs)
         choice.top_logprobs = None if choice.logprobs is None else choice.top_logprobs
@@ -85,25 +86,14 @@ def _logprob_array(choice: ChoiceFacts, values: list[Any]) -> Any:
 
     missing = values.count(None)
     if missing:
-        _report(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
+        report(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
         return None
     array = np.fromiter(values, np.float64, len(values))
     finite = np.isfinite(array) & (array >= -_FLOAT32_MAX)
     if not finite.all():
-        _report(choice, "logprobs_not_finite", f"a logprob is {values[int(np.argmin(finite))]}.")
+        report(choice, "logprobs_not_finite", f"a logprob is {values[int(np.argmin(finite))]}.")
     elif len(array) and array.max() > 0:
-        _report(choice, "logprobs_positive", f"a logprob is {float(array.max())}; none can be above 0.")
+        report(choice, "logprobs_positive", f"a logprob is {float(array.max())}; none can be above 0.")
     else:
         return array.astype(np.float32)
     return None
-
-
-def _withhold(choice: ChoiceFacts, code: str, message: str) -> None:
-    _report(choice, code, message)
-    choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
-
-
-def _report(choice: ChoiceFacts, code: str, message: str) -> None:
-    # The first rule broken is the one nearest to the cause.
-    if choice.issue is None:
-        choice.issue = TokenIssue(code=code, message=message)

@@ -6,6 +6,7 @@ Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from rollout_trace.wire.logprobs import joined
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
+    holds_choices,
     mark_malformed,
     nothing_read,
     parts_of,
@@ -75,16 +77,8 @@ def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts)
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     if not facts.choices and facts.error is None:
-        facts.error = nothing_read(parts, response, status, _is_known, streamed=streamed)
+        facts.error = nothing_read(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts
-
-
-def _is_known(data: bytes) -> bool:
-    try:
-        body, problem = _BODY.decode(data)
-    except ValueError:
-        return False
-    return problem is None and (body.choices is not None or body.usage is not None)
 
 
 class _ChoiceReader:

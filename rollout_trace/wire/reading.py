@@ -71,6 +71,15 @@ def nothing_read(
     return None if unread is None else error_of(unread, status)
 
 
+def holds_choices(kind: Typed[Any], data: bytes) -> bool:
+    """True for a body with choices (empty ones too) or a usage; False for something else."""
+    try:
+        body, problem = kind.decode(data)
+    except ValueError:
+        return False
+    return problem is None and (body.choices is not None or body.usage is not None)
+
+
 def reader_of(readers: dict[int, R], index: int | None, position: int, make: Callable[[], R], *, streamed: bool) -> R:
     """The reader of a choice: the chunks of a stream meet in one, the choices of an answer each have their own."""
     if index is None or (index in readers and not streamed):
