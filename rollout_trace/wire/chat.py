@@ -14,13 +14,14 @@ from msgspec import Struct
 from rollout_trace.wire import align, places
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed, loads, text_of
-from rollout_trace.wire.logprobs import joined
+from rollout_trace.wire.lenient import Typed, loads
+from rollout_trace.wire.logprobs import joined, number_of
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     holds_choices,
     mark_malformed,
+    name_answer,
     nothing_read,
     parts_of,
     read_bodies,
@@ -28,7 +29,6 @@ from rollout_trace.wire.reading import (
     withhold,
 )
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.usage import usage_of
 
 
 class _Entry(Struct, gc=False):
@@ -120,11 +120,7 @@ class _Answer:
 
     def add(self, body: _Body, part: Event) -> None:
         """Takes the next body."""
-        facts = self._facts
-        facts.response_id = facts.response_id or text_of(body.id)
-        facts.model = facts.model or text_of(body.model)
-        if isinstance(body.usage, dict):
-            facts.usage = usage_of(body.usage)
+        name_answer(self._facts, body)
         if self._prompt_token_ids is None:
             self._prompt_token_ids = body.prompt_token_ids
         for position, choice in enumerate(body.choices or ()):
@@ -197,4 +193,4 @@ def _floats(values: list[Any] | None) -> list[float | None] | None:
     """Numbers as floats; what is no number is None, which the rules then find."""
     if values is None:
         return None
-    return [float(v) if isinstance(v, (int, float)) and not isinstance(v, bool) else None for v in values]
+    return [number_of(value) for value in values]

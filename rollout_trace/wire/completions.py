@@ -18,13 +18,14 @@ from rollout_trace.model import Completion
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed, text_of
+from rollout_trace.wire.lenient import Typed
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, joined, whole_ids
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     holds_choices,
     mark_malformed,
+    name_answer,
     nothing_read,
     parts_of,
     read_bodies,
@@ -34,7 +35,6 @@ from rollout_trace.wire.reading import (
     withhold,
 )
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.usage import usage_of
 
 
 class _Delta(Struct):
@@ -153,11 +153,7 @@ class _Answer:
 
     def add(self, body: _Body, part: Event) -> None:
         """Takes the next body."""
-        facts = self._facts
-        facts.response_id = facts.response_id or text_of(body.id)
-        facts.model = facts.model or text_of(body.model)
-        if isinstance(body.usage, dict):
-            facts.usage = usage_of(body.usage)
+        name_answer(self._facts, body)
         self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         if body.verbose is not None:
             self._verbose = body.verbose.tokens or self._verbose

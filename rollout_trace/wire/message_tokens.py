@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.logprobs import number_of
 
 _PLACES = frozenset({"token_ids", "prompt_token_ids", "logprobs", "raw_output"})
 
@@ -77,16 +78,7 @@ def _logprobs_of(value: Any) -> list[Any] | None:
         value = value.get("content") if value.get("content") is not None else value.get("token_logprobs")
     if not isinstance(value, list):
         return None
-    return [_number(item.get("logprob") if isinstance(item, dict) else item) for item in value]
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf")
+    return [number_of(item.get("logprob") if isinstance(item, dict) else item) for item in value]
 
 
 def without_tokens(raw_output: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any, Protocol, TypeVar
 from rollout_trace.model import ErrorInfo, TokenIssue
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed
+from rollout_trace.wire.lenient import Typed, text_of
 from rollout_trace.wire.sse import Event, events
+from rollout_trace.wire.usage import usage_of
 
 R = TypeVar("R")
 
@@ -78,6 +79,14 @@ def holds_choices(kind: Typed[Any], data: bytes) -> bool:
     except ValueError:
         return False
     return problem is None and (body.choices is not None or body.usage is not None)
+
+
+def name_answer(facts: ResponseFacts, body: Any) -> None:
+    """Takes what every body of OpenAI's shape says of its answer: id, model, usage."""
+    facts.response_id = facts.response_id or text_of(body.id)
+    facts.model = facts.model or text_of(body.model)
+    if isinstance(body.usage, dict):
+        facts.usage = usage_of(body.usage)
 
 
 def reader_of(readers: dict[int, R], index: int | None, position: int, make: Callable[[], R], *, streamed: bool) -> R:

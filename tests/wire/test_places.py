@@ -219,3 +219,10 @@ def text(step: Step) -> str:
         return ""
     assert isinstance(step.completion.content, str)
     return step.completion.content
+
+
+def test_a_logprob_beyond_every_float_is_told() -> None:
+    """As a whole number of four hundred digits it is read exactly, and is no logprob."""
+    (step,) = answer({"logprobs": {**LEGACY, "token_logprobs": [-(10**400), -1.0]}})
+    assert step.logprobs is None
+    assert step.token_issue is not None
