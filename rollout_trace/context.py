@@ -7,16 +7,15 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollout_trace import guard, recordings
+from rollout_trace import frames, guard, recordings
 from rollout_trace.call import drain, pending
+from rollout_trace.frames import ModelFrame, current_scope
 from rollout_trace.model import Task
-from rollout_trace.recordings import write_closed
 from rollout_trace.steplog import StepLog
-from rollout_trace.trajectories import Trajectory, close_trajectory, open_trajectory
+from rollout_trace.trajectories import Trajectory
 
 if TYPE_CHECKING:
     from rollout_trace.call import Call
@@ -27,7 +26,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 ORPHANS_KEPT = 1000
 """Calls outside every trajectory that are held; older ones are dropped and counted."""
 
-_current: ContextVar[Trajectory | None] = ContextVar("rollout_trace_trajectory", default=None)
 _orphans = StepLog(keep=ORPHANS_KEPT)
 
 
@@ -46,7 +44,7 @@ if hasattr(os, "register_at_fork"):
 
 def current() -> Trajectory | None:
     """The open trajectory of this context, or None."""
-    trajectory = _current.get()
+    trajectory = frames.here()
     return trajectory if trajectory is not None and trajectory.is_open else None
 
 
@@ -74,10 +72,14 @@ def place(call: Call) -> None:
     guard.call_began()
     drain()
     bound = call.settings.trajectory
-    trajectory = _current.get() if bound is None else bound()
+    frame = frames.active()
+    around = current_scope.get() if frame is None else frame.trajectory
+    trajectory = around if bound is None else bound()
     log = None if trajectory is None else trajectory._log
     if log is not None and trajectory is not None and log.admit(call):
         call.agent = trajectory.name
+        if isinstance(frame, ModelFrame) and frame.trajectory is trajectory:
+            frame.join(call)
         return
     guard.count("orphans")
     if _orphans.size == ORPHANS_KEPT:
@@ -95,42 +97,29 @@ class TrajectoryScope:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
-        self._opened: list[tuple[Trajectory, Any]] = []
+        self._opened: list[tuple[Trajectory, Trajectory | None, Trajectory | None]] = []
 
     def __enter__(self) -> Trajectory:
         # Also a parent that lives on in the process this one was forked from: it is still the parent.
-        parent = _current.get()
+        parent = frames.here()
         trajectory = Trajectory(**self._settings)
         # Its own: a decorated function opens a trajectory for every run.
         trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)
-        if parent is not None and parent._log is not None:
-            trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
-            trajectory.parent_step_id = parent._log.last_step_id()
-        try:
-            open_trajectory(trajectory)
-        except Exception as failure:
-            guard.failed("open", None, failure)
-        self._opened.append((trajectory, parent))
-        _current.set(trajectory)
+        frames.begin(trajectory, parent)
+        self._opened.append((trajectory, parent, current_scope.get()))
+        current_scope.set(trajectory)
         return trajectory
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        trajectory, parent = self._opened.pop()
+        trajectory, parent, before = self._opened.pop()
         if trajectory._log is not None and not trajectory._log.is_ours:
             # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
             return
         # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
-        _current.set(parent)
-        try:
-            try:
-                close_trajectory(trajectory, error)
-            finally:
-                # What could not be completed is written as it is.
-                write_closed(trajectory, parent)
-        except Exception as failure:
-            guard.failed("close", None, failure)
+        current_scope.set(before)
+        frames.finish(trajectory, parent, error)
 
     async def __aenter__(self) -> Trajectory:
         return self.__enter__()
@@ -209,33 +198,37 @@ def propagate(function: F) -> F:
         TypeError: a generator function, whose body runs in its consumer's context.
     """
     _refuse_generators(function, "rt.propagate cannot carry")
-    trajectory, recording = _current.get(), recordings.of_context()
+    carried_over = (current_scope.get(), frames.entered(), recordings.of_context())
     if _is_async(function):
 
         @functools.wraps(function)
         async def carried_async(*args: Any, **kwargs: Any) -> Any:
-            with _carried(trajectory, recording):
+            with _carried(*carried_over):
                 return await function(*args, **kwargs)
 
         return carried_async  # type: ignore[return-value]
 
     @functools.wraps(function)
     def carried(*args: Any, **kwargs: Any) -> Any:
-        with _carried(trajectory, recording):
+        with _carried(*carried_over):
             return function(*args, **kwargs)
 
     return carried  # type: ignore[return-value]
 
 
 @contextmanager
-def _carried(trajectory: Trajectory | None, recording: recordings.recording | None) -> Iterator[None]:
-    before, outer = _current.get(), recordings.of_context()
-    _current.set(trajectory)
+def _carried(
+    trajectory: Trajectory | None, frame: frames.Frame | None, recording: recordings.recording | None
+) -> Iterator[None]:
+    before, outer = current_scope.get(), recordings.of_context()
+    current_scope.set(trajectory)
+    inside = frames.enter(frame)
     recordings.enter(recording)
     try:
         yield
     finally:
-        _current.set(before)
+        current_scope.set(before)
+        frames.enter(inside)
         recordings.enter(outer)
 
 

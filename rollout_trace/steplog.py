@@ -14,6 +14,7 @@ from rollout_trace import guard
 from rollout_trace.assemble import Stores, steps_of
 from rollout_trace.call import AttemptMark, Call, drain, settle
 from rollout_trace.engines import AUTO
+from rollout_trace.joining import joined
 from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step, shared
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.wire import request as wire_request
@@ -21,6 +22,7 @@ from rollout_trace.wire.body import decompress
 
 if TYPE_CHECKING:
     from rollout_trace.clients.asking import Refusal
+    from rollout_trace.frames import Frame
 
 
 class StepLog:
@@ -31,6 +33,8 @@ class StepLog:
         self._lock = threading.RLock()
         self._calls: MutableSequence[Call] = [] if keep is None else deque(maxlen=keep)
         self._stores = Stores() if keep is None else None
+        self.frames: list[Frame] = []
+        """What frameworks said of agents and model calls of this trajectory, in the order they began."""
         self._closed = False
         self._pid = os.getpid()
 
@@ -69,7 +73,8 @@ class StepLog:
         """The steps so far, those still running included."""
         drain()
         with self._lock:
-            found = [step for call in self._calls for step in self._of(call)]
+            held = [(call, self._of(call)) for call in self._calls]
+        found = joined(self.frames, held) if self.frames else [step for _, steps in held for step in steps]
         _join_retrievals(found)
         for index, step in enumerate(found):
             amend(step, index=index)
@@ -77,6 +82,8 @@ class StepLog:
 
     def close(self) -> list[Step]:
         """Ends what still runs, decodes everything and gives the final steps."""
+        for frame in list(self.frames):
+            frame.abandon()
         with self._lock:
             self._closed = True
             calls = list(self._calls)
@@ -86,6 +93,9 @@ class StepLog:
         for call in calls:
             # A stream that its caller keeps would keep the steps too.
             call.log, call.steps = None, []
+        for frame in self.frames:
+            frame.forget()
+        self.frames = []
         if self._stores is not None:
             self._stores.tokens.finish()
         return steps

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from typing import Any
 
-from rollout_trace.context import current
-from rollout_trace.model import ToolRun, error_info, nanoseconds
+from rollout_trace.frames import ToolFrame
+from rollout_trace.model import ToolRun
 
 
 @contextmanager
@@ -20,20 +18,8 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
     An exception of the tool is recorded and raised on. Outside a trajectory the run is yielded all the same, and kept
     nowhere.
     """
-    run = ToolRun(
-        name=name, tool_call_id=tool_call_id, arguments=_snapshot(arguments), started_at=datetime.now(timezone.utc)
-    )
-    trajectory = current()
-    if trajectory is not None:
-        trajectory.tool_runs.append(run)
-    began = time.perf_counter()
-    try:
-        yield run
-    except BaseException as error:
-        run.error = error_info(error)
-        raise
-    finally:
-        run.duration = nanoseconds(time.perf_counter() - began)
+    with ToolFrame(name, tool_call_id=tool_call_id, arguments=_snapshot(arguments)) as frame:
+        yield frame.run
 
 
 def _snapshot(arguments: Any) -> Any:

@@ -96,8 +96,8 @@ HOOKS: dict[str, set[str]] = {
     "steplog.decompress": ALL,
     "steplog.StepLog.admit": ALL,
     "steplog.StepLog.close": ALL,
-    "context.close_trajectory": ALL,
-    "context.write_closed": ALL,
+    "frames.close_trajectory": ALL,
+    "frames.write_closed": ALL,
 }
 # Those that belong to one call, whose step says so.
 ON_THE_STEP = {name for name in HOOKS if name.startswith("call.Call.") and name != "call.Call.__init__"}

@@ -1,0 +1,293 @@
+"""The contract for integrations: a small framework whose hooks make frames, around a real client and server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+import rollout_trace as rt
+from rollout_trace import frames
+from rollout_trace.frames import AgentFrame, ModelFrame, ToolFrame
+from rollout_trace.model import Completion, Step
+from rollout_trace.testing import Fault, ScriptedServer
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(lambda request: f"re: {request['messages'][-1]['content']}") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ScriptedServer) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as plain:
+        yield rt.wrap_openai(plain, engine="vllm")
+
+
+def ask(client: OpenAI, text: str = "Hi", **more: Any) -> Any:
+    return client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], **more)
+
+
+def said(step: Step) -> Any:
+    assert step.completion is not None
+    return step.completion.content
+
+
+def test_a_call_inside_a_model_frame_is_the_frames(client: OpenAI) -> None:
+    """The wire has the truth, the frame adds who called and what the framework says of it."""
+    with rt.trajectory() as trajectory:
+        with ModelFrame("tiny", agent="solver", metadata={"run_id": "r1"}, messages=["never used"]) as frame:
+            ask(client)
+            frame.answered({"completion": Completion(content="never used")})
+        ask(client, "outside")
+    first, second = trajectory.steps
+    assert (said(first), first.agent, first.metadata) == ("re: Hi", "solver", {"framework": "tiny", "run_id": "r1"})
+    assert first.messages == [{"role": "user", "content": "Hi"}]
+    assert first.completion_token_ids is not None
+    assert (second.agent, second.metadata) == ("agent", None)
+
+
+def test_a_model_call_without_bytes_is_kept_and_marked() -> None:
+    with rt.trajectory() as trajectory:
+        frame = ModelFrame("tiny", messages=[{"role": "user", "content": "Hi"}], model="local")
+        assert trajectory.steps == []
+        frame.answered({"completion": Completion(content="Ho"), "finish_reason": "stop"})
+        frame.end()
+    (step,) = trajectory.steps
+    assert (step.status, said(step), step.model, step.finish_reason) == ("ok", "Ho", "local", "stop")
+    assert step.token_issue is not None
+    assert step.token_issue.code == "not_on_wire"
+    assert step.latency is not None
+    assert list(trajectory.sequences()) == []
+
+
+def test_a_cached_answer_is_no_call() -> None:
+    with rt.trajectory() as trajectory:
+        with ModelFrame("tiny") as frame:
+            frame.answered({"completion": Completion(content="Ho")}, cached=True)
+    (step,) = trajectory.steps
+    assert (step.status, step.token_issue and step.token_issue.code) == ("cached", "cached")
+
+
+def test_steps_stand_in_the_order_their_calls_began(client: OpenAI) -> None:
+    with rt.trajectory() as trajectory:
+        slow = ModelFrame("tiny", agent="unseen")
+        with ModelFrame("tiny", agent="seen"):
+            ask(client)
+        slow.end()
+    assert [(step.agent, step.index) for step in trajectory.steps] == [("unseen", 0), ("seen", 1)]
+
+
+def test_an_answer_thrown_away_is_superseded(client: OpenAI) -> None:
+    """Also where that is known only after the call."""
+    with rt.trajectory() as trajectory:
+        with ModelFrame("tiny") as thrown:
+            ask(client)
+        assert trajectory.steps[0].status == "ok"
+        thrown.supersede()
+        with ModelFrame("tiny"):
+            ask(client)
+    assert [step.status for step in trajectory.steps] == ["superseded", "ok"]
+
+
+def test_an_error_after_the_answer_is_on_the_step(client: OpenAI) -> None:
+    with rt.trajectory() as trajectory:
+        frame = ModelFrame("tiny").enter()
+        ask(client)
+        frame.end(ValueError("no JSON in it"))
+    (step,) = trajectory.steps
+    assert (step.status, step.error and step.error.message) == ("ok", "no JSON in it")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ValueError("x"), "error"),
+        (asyncio.CancelledError(), "cancelled"),
+        (GeneratorExit(), "abandoned"),
+        (None, "abandoned"),
+    ],
+)
+def test_how_an_unseen_call_ended(error: BaseException | None, status: str) -> None:
+    with rt.trajectory() as trajectory:
+        ModelFrame("tiny").end(error)
+    (step,) = trajectory.steps
+    assert step.status == status
+    assert (step.error is None) == (error is None)
+
+
+def test_the_response_id_joins_where_the_context_does_not(client: OpenAI) -> None:
+    """Calls made in a thread that knows only the trajectory, in another order than they were announced."""
+    with rt.trajectory() as trajectory:
+        bound = rt.bind(client, trajectory)
+        made = [ModelFrame("tiny", agent=name) for name in ("one", "two", "three")]
+        with ThreadPoolExecutor(1) as pool:
+            answers = list(pool.map(lambda text: ask(bound, text), ("three", "one", "two")))
+        for frame, answer in zip((made[2], made[0], made[1]), answers, strict=True):
+            frame.answered(response_id=answer.id)
+            frame.end()
+        bound.close()
+    assert [(step.agent, said(step)) for step in trajectory.steps] == [
+        ("three", "re: three"), ("one", "re: one"), ("two", "re: two"),
+    ]  # fmt: skip
+
+
+def test_a_batch_is_joined_in_its_order(client: OpenAI) -> None:
+    """All begin at once, in one context, and are then made one after the other."""
+    with rt.trajectory() as trajectory:
+        batch: list[ModelFrame] = []
+        for name in "abc":
+            batch.append(ModelFrame("tiny", agent=name, after=batch[-1] if batch else None).enter())
+        for frame in batch:
+            ask(client, str(frame.agent))
+            frame.end()
+    assert [(step.agent, said(step)) for step in trajectory.steps] == [("a", "re: a"), ("b", "re: b"), ("c", "re: c")]
+
+
+def test_agents_inside_agents_are_children(client: OpenAI, tmp_path: Path) -> None:
+    """The outermost is the user's trajectory; a tool that runs another agent gives it one of its own."""
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory("task", group="g") as own:
+        with AgentFrame("lead") as lead:
+            with ModelFrame("tiny"):
+                ask(client, "plan")
+            with ToolFrame("helper", tool_call_id="call_1", arguments="{}") as tool:
+                with AgentFrame("helper") as helper:
+                    assert rt.current() is helper.trajectory
+                    with ModelFrame("tiny"):
+                        ask(client, "help")
+                    ask(client, "by hand")
+                tool.run.result = "done"
+            assert rt.current() is own is lead.trajectory
+            with ModelFrame("tiny"):
+                ask(client, "finish")
+    back = {trajectory.name: trajectory for trajectory in rt.read(tmp_path / "runs.jsonl")}
+    task, child = back["task"], back["helper"]
+    assert [(step.agent, said(step)) for step in task.steps] == [("lead", "re: plan"), ("lead", "re: finish")]
+    assert [(step.agent, said(step)) for step in child.steps] == [("helper", "re: help"), ("helper", "re: by hand")]
+    assert (child.parent_id, child.episode_id, child.parent_step_id) == (task.id, task.episode_id, task.steps[0].id)
+    assert (child.status, task.status) == ("completed", "completed")
+    (run,) = task.tool_runs
+    assert (run.name, run.tool_call_id, run.result, run.error) == ("helper", "call_1", "done", None)
+    assert run.duration is not None
+
+
+def test_an_agent_outside_every_trajectory_opens_one(client: OpenAI, tmp_path: Path) -> None:
+    with rt.recording(tmp_path / "runs.jsonl"):
+        frame = AgentFrame("lone", metadata={"run": 1}).enter()
+        ask(client)
+        frame.end(KeyError("lost"))
+    (back,) = rt.read(tmp_path / "runs.jsonl")
+    assert (back.name, back.status, back.metadata, len(back.steps)) == ("lone", "failed", {"run": 1}, 1)
+    assert rt.current() is None
+
+
+def test_what_nobody_ended_ends_with_its_trajectory(client: OpenAI) -> None:
+    """A framework that is cancelled tells no hook; its agents and calls are there all the same."""
+    with rt.trajectory() as own:
+        lead = AgentFrame("lead").enter()
+        ToolFrame("helper").enter()
+        helper = AgentFrame("helper").enter()
+        child = helper.trajectory
+        ask(client)
+        ModelFrame("tiny").enter()
+    assert child is not None
+    assert (child.status, [step.status for step in child.steps]) == ("aborted", ["ok", "abandoned"])
+    assert (own.status, lead.is_open, helper.is_open) == ("completed", False, False)
+    assert frames.active() is None
+
+
+def test_a_trajectory_opened_inside_a_tool_has_the_calls(client: OpenAI) -> None:
+    """The user's own `with` is nearer than the framework's frame, and a child of it."""
+    with rt.trajectory() as own:
+        with AgentFrame("lead"), ToolFrame("judge"):
+            with rt.trajectory("judge") as judge:
+                ask(client)
+            ask(client, "after")
+    assert [said(step) for step in judge.steps] == ["re: Hi"]
+    assert judge.parent_id == own.id
+    assert [said(step) for step in own.steps] == ["re: after"]
+
+
+def test_frames_follow_the_context(server: ScriptedServer) -> None:
+    """Tasks that run at once, and threads that are given their context, know their own frames."""
+
+    async def run(name: str, client: AsyncOpenAI) -> rt.Trajectory:
+        with rt.trajectory(name) as own:
+            with AgentFrame(name), ModelFrame("tiny"):
+                await client.chat.completions.create(model="m", messages=[{"role": "user", "content": name}])
+        return own
+
+    async def main() -> list[rt.Trajectory]:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="none") as plain:
+            client = rt.wrap_openai(plain, engine="vllm")
+            return await asyncio.gather(*(run(f"agent {number}", client) for number in range(20)))
+
+    for number, own in enumerate(asyncio.run(main())):
+        assert [(step.agent, said(step)) for step in own.steps] == [(f"agent {number}", f"re: agent {number}")]
+
+
+@pytest.mark.parametrize("how", ["copied context", "propagate"])
+def test_frames_go_into_threads(how: str, client: OpenAI) -> None:
+    with rt.trajectory() as own, AgentFrame("lead"), ToolFrame("search"), AgentFrame("helper") as helper:
+        child = helper.trajectory
+        with ThreadPoolExecutor(1) as pool:
+            if how == "propagate":
+                pool.submit(rt.propagate(ask), client).result()
+            else:
+                pool.submit(contextvars.copy_context().run, ask, client).result()
+    assert child is not None
+    assert (len(child.steps), len(own.steps)) == (1, 0)
+
+
+def test_a_bound_client_keeps_its_trajectory(client: OpenAI) -> None:
+    with rt.trajectory() as elsewhere:
+        bound = rt.bind(client, elsewhere)
+        with rt.trajectory() as own, AgentFrame("lead"), ModelFrame("tiny"):
+            ask(bound)
+        bound.close()
+    assert [said(step) for step in elsewhere.steps] == ["re: Hi"]
+    assert [step.token_issue and step.token_issue.code for step in own.steps] == ["not_on_wire"]
+
+
+def test_a_failed_call_is_one_step(server: ScriptedServer) -> None:
+    """The error of the wire and that of the framework are one."""
+    with ScriptedServer(Fault(status=500)) as broken:
+        with OpenAI(base_url=broken.base_url, api_key="none", max_retries=0) as plain:
+            client = rt.wrap_openai(plain)
+            with rt.trajectory() as own:
+                with pytest.raises(Exception, match="500"), ModelFrame("tiny", agent="lead"):
+                    ask(client)
+    (step,) = own.steps
+    assert (step.status, step.agent, step.error and step.error.status) == ("error", "lead", 500)
+
+
+def test_frames_keep_nothing_alive(client: OpenAI) -> None:
+    """The context still knows the frame that it entered last; that frame knows no trajectory any more."""
+    with rt.trajectory():
+        frame = ModelFrame("tiny").enter()
+        ask(client)
+        frame.end()
+    assert frames.entered() is frame
+    assert frame.trajectory is None
+    assert frame.calls == []
+
+
+def test_hooks_that_fail_do_not_reach_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hooks:
+        @frames.guarded
+        def on_start(self) -> str:
+            raise KeyError("run id")
+
+    with pytest.raises(KeyError):
+        Hooks().on_start()
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    before = rt.stats().recorder_errors
+    assert Hooks().on_start() is None
+    assert rt.stats().recorder_errors == before + 1
