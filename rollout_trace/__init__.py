@@ -12,9 +12,13 @@ if TYPE_CHECKING:
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.context import current, orphans, propagate, reward, trajectory
     from rollout_trace.costs import Price, PriceTable
-    from rollout_trace.errors import FormatError, RolloutTraceError, WriteError
+    from rollout_trace.drifting import Drift, drift
+    from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
     from rollout_trace.file import JSONLWriter, read
+    from rollout_trace.findings import Finding
+    from rollout_trace.grouping import Group, groups
     from rollout_trace.guard import Stats, stats
+    from rollout_trace.installed import Integration, integrations
     from rollout_trace.model import (
         Attempt,
         Completion,
@@ -30,7 +34,9 @@ if TYPE_CHECKING:
     from rollout_trace.probe_report import ProbeReport
     from rollout_trace.probing import probe
     from rollout_trace.recordings import recording
-    from rollout_trace.sequences import Sequence
+    from rollout_trace.retokenizing import RetokenizeReport
+    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.sequences import Sequence, SequenceReport, Sequences
     from rollout_trace.toolruns import tool_run
     from rollout_trace.trajectories import Trajectory
 
@@ -41,9 +47,13 @@ _HOMES = {
     "clients.openai": ("wrap_openai",),
     "context": ("current", "orphans", "propagate", "reward", "trajectory"),
     "costs": ("Price", "PriceTable"),
-    "errors": ("FormatError", "RolloutTraceError", "WriteError"),
+    "drifting": ("Drift", "drift"),
+    "errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
     "file": ("JSONLWriter", "read"),
+    "findings": ("Finding",),
+    "grouping": ("Group", "groups"),
     "guard": ("Stats", "stats"),
+    "installed": ("Integration", "integrations"),
     "model": (
         "Attempt",
         "Completion",
@@ -59,11 +69,13 @@ _HOMES = {
     "probe_report": ("ProbeReport",),
     "probing": ("probe",),
     "recordings": ("recording",),
-    "sequences": ("Sequence",),
+    "retokenizing": ("RetokenizeReport",),
+    "selection": ("SequenceOptions",),
+    "sequences": ("Sequence", "SequenceReport", "Sequences"),
     "toolruns": ("tool_run",),
     "trajectories": ("Trajectory",),
 }
-_SUBMODULES = frozenset({"testing", "wire"})
+_SUBMODULES = frozenset({"export", "frames", "testing", "wire"})
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
@@ -87,14 +99,24 @@ __all__ = [
     "Attempt",
     "Completion",
     "Cost",
+    "Drift",
+    "DriftError",
     "ErrorInfo",
+    "ExportError",
+    "Finding",
     "FormatError",
+    "Group",
+    "Integration",
     "JSONLWriter",
     "Price",
     "PriceTable",
     "ProbeReport",
+    "RetokenizeReport",
     "RolloutTraceError",
     "Sequence",
+    "SequenceOptions",
+    "SequenceReport",
+    "Sequences",
     "Stats",
     "Step",
     "Task",
@@ -107,6 +129,9 @@ __all__ = [
     "__version__",
     "bind",
     "current",
+    "drift",
+    "groups",
+    "integrations",
     "orphans",
     "probe",
     "propagate",

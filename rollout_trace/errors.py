@@ -3,6 +3,8 @@
 # RolloutTraceError
 #   FormatError (also ValueError)   a file holds something that is not what the format says
 #   WriteError (also OSError)       trajectories could not be written
+#   DriftError (also ValueError)    a prompt repeats an earlier completion in other token ids
+#   ExportError (also ValueError)   an export would have to leave something out
 
 from __future__ import annotations
 
@@ -17,3 +19,11 @@ class FormatError(RolloutTraceError, ValueError):
 
 class WriteError(RolloutTraceError, OSError):
     """Trajectories could not be written; they are still in memory."""
+
+
+class DriftError(RolloutTraceError, ValueError):
+    """A prompt repeats an earlier completion in other ids. The message names both steps, the place and the kind."""
+
+
+class ExportError(RolloutTraceError, ValueError):
+    """A strict export would have to leave something out. The message says what and where."""

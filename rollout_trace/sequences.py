@@ -6,14 +6,21 @@ of its prompt ids; new prompt ids get mask 0, the completion mask 1. Where none 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.errors import DriftError
 from rollout_trace.model import shared
+from rollout_trace.selection import SequenceOptions, left_out
 from rollout_trace.tokens import Segment, Span, TokenStore, readonly
 
 if TYPE_CHECKING:
-    from rollout_trace.model import Step
+    from typing_extensions import Unpack
+
+    from rollout_trace.drifting import Break, Drift
+    from rollout_trace.model import Step, TokenSource
     from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
 
@@ -30,93 +37,284 @@ class Sequence:
     """float32 [length], 0.0 where the mask is 0; None when a step of the row has none."""
     step_ids: tuple[str, ...]
     """The steps whose completions are in the row, in order."""
+    spans: tuple[tuple[int, int], ...]
+    """For each of the steps, where its completion begins and ends in the row: [begin, end)."""
     reward: float | None
-    """The trajectory's."""
+    """The row's share of the trajectory's: all of it, unless asked for otherwise. None: not scored."""
+    step_rewards: tuple[float | None, ...]
+    """Each step's own."""
+    policy_versions: tuple[str | int | None, ...]
+    """Of the weights that sampled each step."""
+    advantages: FloatArray | None
+    """float32 [length], 0.0 where the mask is 0, from the steps' ``advantage``; None when one of them has none."""
+    token_source: TokenSource | None
+    """Where the ids come from. Retokenised ids are never in one row with others."""
+    truncated: bool = False
+    """``max_length`` cut the row."""
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens before the first that was sampled."""
+        return self.spans[0][0]
+
+    @property
+    def token_rewards(self) -> FloatArray | None:
+        """float32 [length]: each step's reward on the last token of its completion, otherwise 0.0.
+
+        None where no step has a reward. A step without one adds nothing; ``step_rewards`` tells it from a zero.
+        """
+        import numpy as np
+
+        if all(reward is None for reward in self.step_rewards):
+            return None
+        found = np.zeros(len(self.token_ids), np.float32)
+        for (_, end), reward in zip(self.spans, self.step_rewards, strict=True):
+            found[end - 1] += 0.0 if reward is None else reward
+        array: FloatArray = readonly(found)
+        return array
 
 
-class _Row:
+@dataclass(frozen=True, kw_only=True)
+class SequenceReport:
+    """What became of a trajectory's steps."""
+
+    sequences: int
+    steps_used: int
+    left_out: dict[str, tuple[str, ...]]
+    """Ids of the steps in no sequence, by reason: those of ``rollout_trace.selection``, ``drift``, ``max_length``."""
+    tokens: int
+    """Of all sequences."""
+    trainable_tokens: int
+    """Those with mask 1."""
+    tokens_cut: int
+    """Tokens that ``max_length`` cut off, those of sequences that are gone for it included."""
+    truncated: int
+    """Sequences that were cut."""
+    breaks: tuple[Break, ...]
+    """Where a step began a new sequence though the trajectory had steps before."""
+
+    @property
+    def drift(self) -> tuple[Drift, ...]:
+        """Those breaks whose prompts repeat an earlier completion in other ids."""
+        return tuple(found for one in self.breaks if (found := one.drift) is not None)
+
+    @property
+    def forks(self) -> int:
+        """Breaks that share their beginning with an earlier step, and are no drift: siblings, retries, branches."""
+        return sum(one.is_fork for one in self.breaks)
+
+    @property
+    def roots(self) -> int:
+        """Conversations that share nothing with each other."""
+        return bool(self.steps_used) + sum(one.is_root for one in self.breaks)
+
+    @property
+    def merge_ratio(self) -> float | None:
+        """Steps in a sequence on average; None without sequences."""
+        return self.steps_used / self.sequences if self.sequences else None
+
+
+class Sequences(list[Sequence]):
+    """Sequences in the order in which their first steps began, with the report on all steps."""
+
+    def __init__(self, rows: Iterable[Sequence], report: SequenceReport) -> None:
+        super().__init__(rows)
+        self.report = report
+
+
+class Row:
     """A sequence that may still grow: it ends at ``end`` in ``segment``."""
 
-    def __init__(self) -> None:
+    def __init__(self, made: bool) -> None:
+        self.made = made
+        """Its ids are of text that was tokenised anew."""
         self.segment: Segment | None = None
         self.end = 0
-        self.sampled: list[tuple[int, int, FloatArray | None]] = []
-        self.step_ids: list[str] = []
+        self.steps: list[tuple[Step, int, int]] = []
+        self.began_at: Break | None = None
 
     def add(self, step: Step, completion: Span) -> None:
+        """Goes on with a step's prompt and completion."""
         self.segment, self.end = completion.segment, completion.stop
-        self.sampled.append((completion.start, completion.stop, step.logprobs))
-        self.step_ids.append(step.id)
+        self.steps.append((step, completion.start, completion.stop))
 
-    def close(self, reward: float | None) -> Sequence:
+    @cached_property
+    def step_ids(self) -> tuple[str, ...]:
+        """Of all steps."""
+        return tuple(step.id for step, _, _ in self.steps)
+
+    def close(self, length: int, reward: float | None) -> Sequence:
+        """The first ``length`` tokens."""
         import numpy as np
 
         assert self.segment is not None
-        mask = np.zeros(self.end, np.int8)
-        known = all(logprobs is not None for _, _, logprobs in self.sampled)
-        row = np.zeros(self.end, np.float32) if known else None
-        for start, end, logprobs in self.sampled:
+        held = [(step, start, min(end, length)) for step, start, end in self.steps if start < length]
+        mask = np.zeros(length, np.int8)
+        known = all(step.logprobs is not None for step, _, _ in held)
+        row = np.zeros(length, np.float32) if known else None
+        for step, start, end in held:
             mask[start:end] = 1
-            if row is not None and logprobs is not None:
-                row[start:end] = logprobs
+            if row is not None:
+                row[start:end] = step.logprobs[: end - start]  # type: ignore[index]
         return Sequence(
-            token_ids=Span(self.segment, 0, self.end).get(),
+            token_ids=Span(self.segment, 0, length).get(),
             loss_mask=readonly(mask),
             logprobs=None if row is None else readonly(row),
-            step_ids=tuple(self.step_ids),
+            step_ids=tuple(step.id for step, _, _ in held),
+            spans=tuple((start, end) for _, start, end in held),
             reward=reward,
+            step_rewards=tuple(step.reward for step, _, _ in held),
+            policy_versions=tuple(step.policy_version for step, _, _ in held),
+            advantages=_advantages(self.steps, length),
+            token_source=held[0][0].token_source,
+            truncated=length < self.end,
         )
+
+
+def _advantages(steps: list[tuple[Step, int, int]], length: int) -> FloatArray | None:
+    import numpy as np
+
+    if any(step.advantage is None for step, _, _ in steps):
+        return None
+    found = np.zeros(max(end for _, _, end in steps), np.float32)
+    for step, start, end in steps:
+        given = np.asarray(step.advantage, np.float32)
+        if given.ndim and given.shape != (end - start,):
+            raise ValueError(
+                f"step {step.id!r}: its advantage has {given.size} values and its completion {end - start} tokens; "
+                "give one number, or one for each token."
+            )
+        found[start:end] = given
+    array: FloatArray = readonly(found[:length])
+    return array
 
 
 class _Rows:
     """The open sequences, by the segment in which they end."""
 
-    def __init__(self) -> None:
-        self.all: list[_Row] = []
-        self._ending: dict[Segment, list[_Row]] = {}
+    def __init__(self, linear: bool) -> None:
+        self.all: list[Row] = []
+        self._linear = linear
+        self._ending: dict[Segment, list[Row]] = {}
 
-    def take(self, prompt: Span) -> _Row:
+    def take(self, prompt: Span, made: bool) -> Row:
         """The longest row that is a prefix of the prompt; a new one where none is."""
         segment: Segment | None = prompt.segment
         stop = prompt.stop
         while segment is not None:
-            fitting = [row for row in self._ending.get(segment, ()) if row.end <= stop]
+            ending = self._ending.get(segment, ())
+            fitting = [row for row in ending if row.end <= stop and row.made == made]
             if fitting:
                 row = max(fitting, key=lambda candidate: candidate.end)
                 self._ending[segment].remove(row)
                 return row
             stop = min(stop, segment.start)
             segment = segment.base
-        self.all.append(_Row())
+        self.all.append(Row(made))
         return self.all[-1]
 
-    def put(self, row: _Row) -> None:
+    def put(self, row: Row) -> None:
         """Takes back a row that was added to."""
         assert row.segment is not None
+        if self._linear:
+            self._ending.clear()
         self._ending.setdefault(row.segment, []).append(row)
 
 
-def sequences(trajectory: Trajectory) -> list[Sequence]:
-    """The rows of a trajectory, in the order their first steps began.
+def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Sequences:
+    """The rows of a trajectory, in the order their first steps began. See ``SequenceOptions``.
 
-    Left out are steps that are not trainable, not ``ok``, have a ``token_issue``, or lack prompt or completion ids.
+    Left out, and named in the report, are steps that are not trainable, not ``ok``, have a ``token_issue``, or lack
+    ids; a ``token_issue`` means that something about their tokens cannot be trusted.
+
+    Raises:
+        DriftError: there is drift, and ``on_drift="raise"``.
+        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
-    steps = [step for step in trajectory.steps if _is_usable(step)]
-    rows = _Rows()
+    _check_options(options)
+    reasons: dict[str, list[str]] = {}
+    usable = []
+    for step in trajectory.steps:
+        reason = left_out(step, options)
+        if reason is None:
+            usable.append(step)
+        else:
+            reasons.setdefault(reason, []).append(step.id)
+    rows = _without_drift(_build(usable, options), options, reasons)
+    limit = options.get("max_length")
+    kept = [row for row in rows if limit is None or row.steps[0][1] < limit]
+    shares = _shares(kept, trajectory.reward, options.get("reward", "copy"))
+    found = [
+        row.close(row.end if limit is None else min(row.end, limit), share)
+        for row, share in zip(kept, shares, strict=True)
+    ]
+    for row in rows if limit is not None else ():
+        gone = [step.id for step, start, _ in row.steps if start >= (limit or 0)]
+        if gone:
+            reasons.setdefault("max_length", []).extend(gone)
+    cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in found)
+    return Sequences(found, _report(found, rows, reasons, cut))
+
+
+def _check_options(options: SequenceOptions) -> None:
+    for name, words in (("on_drift", ("split", "raise", "drop")), ("reward", ("copy", "last", "split"))):
+        value = options.get(name, words[0])
+        if value not in words:
+            raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, words))}.")
+    limit = options.get("max_length")
+    if limit is not None and limit < 1:
+        raise ValueError(f"max_length={limit!r}: expected a number of tokens, or None for no limit.")
+
+
+def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
+    rows = _Rows(options.get("linear", False))
+    placed: list[tuple[Step, Span, Row]] = []
     for step, (prompt, completion) in zip(steps, _spans(steps), strict=True):
-        row = rows.take(prompt)
+        row = rows.take(prompt, step.token_source == "retokenized")
+        if not row.steps and placed:
+            from rollout_trace.drifting import Break
+
+            row.began_at = Break(step, prompt, placed, len(placed))
         row.add(step, completion)
         rows.put(row)
-    return [row.close(trajectory.reward) for row in rows.all]
+        placed.append((step, completion, row))
+    return rows.all
 
 
-def _is_usable(step: Step) -> bool:
-    if not step.trainable or step.status != "ok" or step.token_issue is not None:
-        return False
-    completion = shared(step, "completion_token_ids")
-    if shared(step, "prompt_token_ids") is None or completion is None:
-        return False
-    return bool(completion.stop > completion.start if isinstance(completion, Span) else len(completion))
+def _without_drift(rows: list[Row], options: SequenceOptions, reasons: dict[str, list[str]]) -> list[Row]:
+    wanted = options.get("on_drift", "split")
+    if wanted == "split":
+        return rows
+    drifted = {id(row): row.began_at.drift for row in rows if row.began_at is not None and row.began_at.drift}
+    if drifted and wanted == "raise":
+        raise DriftError(f"{next(iter(drifted.values()))} (1 of {len(drifted)} drifts; rt.drift() shows all.)")
+    for row in rows:
+        if id(row) in drifted:
+            reasons.setdefault("drift", []).extend(row.step_ids)
+    return [row for row in rows if id(row) not in drifted]
+
+
+def _shares(rows: list[Row], reward: float | None, how: str) -> list[float | None]:
+    """What each row gets of the trajectory's reward."""
+    if reward is None or how == "copy":
+        return [reward] * len(rows)
+    if how == "split":
+        return [reward / len(rows)] * len(rows)
+    last = max(rows, key=lambda row: row.steps[-1][0].index, default=None)
+    return [reward if row is last else 0.0 for row in rows]
+
+
+def _report(found: list[Sequence], rows: list[Row], reasons: dict[str, list[str]], cut: int) -> SequenceReport:
+    return SequenceReport(
+        sequences=len(found),
+        steps_used=sum(len(row.step_ids) for row in found),
+        left_out={reason: tuple(ids) for reason, ids in reasons.items()},
+        tokens=sum(len(row.token_ids) for row in found),
+        trainable_tokens=sum(end - start for row in found for start, end in row.spans),
+        tokens_cut=cut,
+        truncated=sum(row.truncated for row in found),
+        breaks=tuple(row.began_at for row in rows if row.began_at is not None),
+    )
 
 
 def _spans(steps: list[Step]) -> list[tuple[Any, Any]]:

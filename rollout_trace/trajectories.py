@@ -14,7 +14,14 @@ from rollout_trace.call import new_id
 from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolRun, amend, error_info
 
 if TYPE_CHECKING:
-    from rollout_trace.sequences import Sequence
+    from collections.abc import Mapping
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.findings import Finding
+    from rollout_trace.retokenizing import RetokenizeReport
+    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.sequences import Sequences
     from rollout_trace.steplog import StepLog
 
 
@@ -85,11 +92,36 @@ class Trajectory(_Referable):
 
     __hash__ = object.__hash__
 
-    def sequences(self) -> list[Sequence]:
-        """The training sequences of the steps: token ids, loss mask, logprobs. See ``rollout_trace.sequences``."""
+    def sequences(self, **options: Unpack[SequenceOptions]) -> Sequences:
+        """The training sequences of the steps: token ids, loss mask, logprobs; its ``report`` says what was left out.
+
+        Args:
+            **options: ``linear``, ``on_drift``, ``max_length``, ``reward``, ``include``, ``allow``: see
+                ``rollout_trace.SequenceOptions``.
+
+        Raises:
+            DriftError: there is drift, and ``on_drift="raise"``.
+            ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
+        """
         from rollout_trace.sequences import sequences
 
-        return sequences(self)
+        return sequences(self, **options)
+
+    def retokenize(self, tokenizer: Any, *, chat_template_kwargs: Mapping[str, Any] | None = None) -> RetokenizeReport:
+        """Makes ids from text for the steps that have none. See ``rollout_trace.retokenizing``."""
+        from rollout_trace.retokenizing import retokenize
+
+        return retokenize(self, tokenizer, chat_template_kwargs=chat_template_kwargs)
+
+    def check(self, *, vocab_size: int | None = None) -> list[Finding]:
+        """What a trainer should know of this trajectory before it trains on it. See ``rollout_trace.findings``.
+
+        Args:
+            vocab_size: of the model; ids from it on are findings.
+        """
+        from rollout_trace.findings import check
+
+        return check(self, vocab_size=vocab_size)
 
     @property
     def n_input_tokens(self) -> int | None:

@@ -20,26 +20,37 @@ Trace = list[tuple[list[int], list[int], bool]]
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Prompts that often go on from, branch off, or repeat what came before; completions, some empty; usable or not."""
+    """The calls of a run: agents that take turns, each going on from what it has said, answered again (n > 1, retries),
+    branching off, or drifting by one id; some answers are empty, some steps unusable."""
+    talks: list[tuple[list[int], list[int]]] = [([], [])] * draw(st.integers(1, 3))
     made: Trace = []
     for _ in range(draw(st.integers(0, 9))):
-        base: list[int] = []
-        if made and draw(st.integers(0, 3)) > 0:
-            prompt, completion, _ = draw(st.sampled_from(made))
-            base = [*prompt, *completion]
-            if draw(st.booleans()):
-                del base[draw(st.integers(0, len(base))) :]
-        made.append(([*base, *draw(IDS)], draw(IDS), draw(st.integers(0, 5)) > 0))
+        agent = draw(st.integers(0, len(talks) - 1))
+        asked, said = talks[agent]
+        whole = [*asked, *said]
+        kind = draw(st.sampled_from(["on", "on", "on", "again", "branch", "drift", "anew"]))
+        cut = draw(st.integers(0, len(whole))) if kind in ("branch", "drift") else len(whole)
+        if kind == "again":
+            prompt = asked
+        elif kind == "anew":
+            prompt = draw(IDS)
+        elif kind == "drift" and cut < len(whole):
+            prompt = [*whole[:cut], whole[cut] ^ 1, *whole[cut + 1 :], *draw(IDS)]
+        else:
+            prompt = [*whole[:cut], *draw(IDS)]
+        completion = draw(IDS)
+        talks[agent] = (prompt, completion)
+        made.append((prompt, completion, draw(st.integers(0, 6)) > 0))
     return made
 
 
-def by_the_rule(trace: Trace) -> list[tuple[list[int], list[int], list[float]]]:
+def by_the_rule(trace: Trace, *, linear: bool = False) -> list[tuple[list[int], list[int], list[float]]]:
     """The rule in ten lines: the longest exact prefix of the prompt, new ids masked 0, the completion 1."""
     rows: list[tuple[list[int], list[int], list[float]]] = []
     for number, (prompt, completion, usable) in enumerate(trace):
         if not (usable and completion):
             continue
-        fits = [row for row in rows if prompt[: len(row[0])] == row[0]]
+        fits = [row for row in (rows[-1:] if linear else rows) if prompt[: len(row[0])] == row[0]]
         row = max(fits, key=lambda row: len(row[0])) if fits else ([], [], [])
         rows += [] if fits else [row]
         new = prompt[len(row[0]) :]
@@ -57,15 +68,15 @@ def step(number: int, prompt: Any, completion: Any, length: int, usable: bool) -
     )  # fmt: skip
 
 
-def found(trajectory: rt.Trajectory) -> list[tuple[list[int], list[int], list[float]]]:
+def found(trajectory: rt.Trajectory, *, linear: bool = False) -> list[tuple[list[int], list[int], list[float]]]:
     rows = []
-    for row in trajectory.sequences():
+    for row in trajectory.sequences(linear=linear):
         assert row.logprobs is not None
         rows.append((row.token_ids.tolist(), row.loss_mask.tolist(), row.logprobs.tolist()))
     return rows
 
 
-@settings(derandomize=True, deadline=None, max_examples=1500)
+@settings(derandomize=True, deadline=None, max_examples=10_000)
 @given(traces())
 def test_rows_are_those_of_the_rule(trace: Trace) -> None:
     """For steps that share a tree, for steps with arrays of their own, and read back from a file."""
@@ -79,6 +90,27 @@ def test_rows_are_those_of_the_rule(trace: Trace) -> None:
     assert found(rt.Trajectory(steps=shared)) == expected
     assert found(rt.Trajectory(steps=plain)) == expected
     assert found(rt.Trajectory(steps=[*shared[:2], *plain[2:]])) == expected
+    assert found(rt.Trajectory(steps=shared), linear=True) == by_the_rule(trace, linear=True)
+
+
+@settings(derandomize=True, deadline=None, max_examples=2_000)
+@given(traces(), st.booleans())
+def test_every_sampled_token_is_trained_on_once(trace: Trace, linear: bool) -> None:
+    """And the row of a step holds the very ids of the engine: up to its completion's end for its last step."""
+    steps = [step(n, p, c, len(c), usable) for n, (p, c, usable) in enumerate(trace)]
+    rows = rt.Trajectory(steps=steps).sequences(linear=linear)
+    taken = {str(n): c for n, (_, c, usable) in enumerate(trace) if usable and c}
+    assert sorted(name for row in rows for name in row.step_ids) == sorted(taken)
+    assert (
+        rows.report.trainable_tokens == sum(map(len, taken.values())) == sum(int(row.loss_mask.sum()) for row in rows)
+    )
+    for row in rows:
+        for name, (start, end) in zip(row.step_ids, row.spans, strict=True):
+            assert row.token_ids[start:end].tolist() == taken[name]
+            assert row.token_ids[:start].tolist() == trace[int(name)][0]
+        assert row.spans[-1][1] == len(row.token_ids)
+    left = {name for ids in rows.report.left_out.values() for name in ids}
+    assert left == {str(n) for n in range(len(trace))} - set(taken)
 
 
 @settings(derandomize=True, deadline=None, max_examples=300)

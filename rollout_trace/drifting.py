@@ -1,0 +1,179 @@
+"""Drift: a prompt repeats an earlier completion in text, but not in token ids. Where, of what kind, and both id lists.
+
+A step that begins a new sequence although its messages go on from an earlier step's is a break worth explaining; one
+whose messages do not is a fork or a new conversation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from rollout_trace import history
+from rollout_trace.tokens import Span, common_prefix
+
+if TYPE_CHECKING:
+    from rollout_trace.model import Step
+    from rollout_trace.sequences import Row
+    from rollout_trace.tokens import IntArray
+    from rollout_trace.trajectories import Trajectory
+
+DriftKind: TypeAlias = Literal["template", "retokenized", "tool_arguments", "thinking_removed", "rewritten"]
+
+SHOWN = 8
+"""Ids shown from the break on."""
+_OPENING = 16
+"""Tokens with which a template may open an answer: role, newline, ``<think>``."""
+
+_MEANING = {
+    "template": "the chat template writes around the answer what the model did not read or sample there",
+    "retokenized": "its text became other ids than those it came from",
+    "tool_arguments": "tool arguments are written otherwise than the model wrote them",
+    "thinking_removed": "the reasoning is no longer in the prompt",
+    "rewritten": "the agent sent back another text than the model answered",
+}
+
+
+class Decodes(Protocol):
+    """What is asked of a tokenizer here."""
+
+    def decode(self, token_ids: list[int], /) -> str:
+        """The text of ids."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """One break. The ids are those from ``position`` on, at most 8."""
+
+    step_id: str
+    """The step whose prompt drifted."""
+    previous_step_id: str
+    """The step from whose prompt and completion it should have gone on."""
+    position: int
+    """Index of the first id of the prompt that differs."""
+    kind: DriftKind
+    """``template``, ``retokenized``, ``tool_arguments``, ``thinking_removed``, or ``rewritten``."""
+    expected: tuple[int, ...]
+    """As they were read or sampled."""
+    found: tuple[int, ...]
+    """As the prompt has them."""
+    expected_text: str | None = None
+    """With a tokenizer: the text of ``expected``."""
+    found_text: str | None = None
+
+    def __str__(self) -> str:
+        texts = "" if self.expected_text is None else f", {self.expected_text!r} became {self.found_text!r}"
+        return (
+            f"step {self.step_id}: its prompt leaves step {self.previous_step_id} at token {self.position} "
+            f"({self.kind}: {_MEANING[self.kind]}): expected {list(self.expected)}, found {list(self.found)}{texts}."
+        )
+
+
+class Break:
+    """A step that begins a new sequence, and the steps before it. What it means is found out when it is asked for."""
+
+    def __init__(self, step: Step, prompt: Span, placed: list[tuple[Step, Span, Row]], count: int) -> None:
+        self.step = step
+        self._prompt = prompt
+        # The list goes on growing; the first `count` came before this step.
+        self._placed, self._count = placed, count
+
+    @cached_property
+    def drift(self) -> Drift | None:
+        """What drifted; None where the step goes on from no earlier one."""
+        return self.explain(None)
+
+    @cached_property
+    def is_fork(self) -> bool:
+        """It shares its beginning with an earlier step, and is no drift."""
+        return self.drift is None and any(self._is_alike(at) for at in range(self._count))
+
+    @property
+    def is_root(self) -> bool:
+        """It has nothing to do with any earlier step."""
+        return self.drift is None and not self.is_fork
+
+    def explain(self, tokenizer: Decodes | None) -> Drift | None:
+        """``drift``, with texts where there is a tokenizer."""
+        earlier = self._placed[: self._count]
+        fitting = [one for one in reversed(earlier) if history.goes_on(self.step, one[0])]
+        if not fitting:
+            return None
+        previous, completion, row = max(fitting, key=lambda one: len(one[0].messages or ()))
+        before = Span(completion.segment, 0, completion.stop).get()
+        prompt = self._prompt.get()
+        at = common_prefix(before, prompt)
+        if at == len(before):
+            # Nothing drifted: that sequence had gone on, or was not the last (`linear`).
+            return None
+        expected, found = _ids(before, at), _ids(prompt, at)
+        return Drift(
+            step_id=self.step.id,
+            previous_step_id=previous.id,
+            position=at,
+            kind=_kind(self.step, previous, row, at, completion.stop),
+            expected=expected,
+            found=found,
+            expected_text=None if tokenizer is None else tokenizer.decode(list(expected)),
+            found_text=None if tokenizer is None else tokenizer.decode(list(found)),
+        )
+
+    def _is_alike(self, at: int) -> bool:
+        step, completion, _ = self._placed[at]
+        if step.messages is None or self.step.messages is None:
+            return bool((Span(completion.segment, 0, 1).get() == Span(self._prompt.segment, 0, 1).get()).all())
+        return history.shares_its_start(self.step, step)
+
+
+def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False) -> list[Drift]:
+    """Where prompts repeat an earlier completion in text, but not in token ids, and why.
+
+    Args:
+        trajectory: whose steps to look at; those that no sequence would use are left out.
+        tokenizer: anything with ``decode(ids)``; the ids are then shown as text too.
+        linear: as in ``Trajectory.sequences()``.
+    """
+    breaks = trajectory.sequences(linear=linear).report.breaks
+    return [found for one in breaks if (found := one.explain(tokenizer)) is not None]
+
+
+def _ids(array: IntArray, at: int) -> tuple[int, ...]:
+    return tuple(array[at : at + SHOWN].tolist())
+
+
+def _kind(step: Step, previous: Step, row: Row, at: int, end: int) -> DriftKind:
+    owner, begin, stop = _owner(row, at, end) or (None, 0, 0)
+    if owner is None or owner.completion is None:
+        return "template"
+    said = history.repeats(step, owner)
+    if owner.completion.reasoning and not (said == "same" and history.keeps_reasoning(step, owner) and at > begin):
+        return "thinking_removed"
+    if at < begin:
+        return "template"
+    if said != "same":
+        return "rewritten" if said == "changed" else "tool_arguments"
+    if at == stop - 1 and owner.finish_reason not in (None, "length"):
+        # Of the whole answer the stop token alone is another.
+        return "template"
+    return "tool_arguments" if _is_in_calls(owner, at - begin, stop - begin) else "retokenized"
+
+
+def _owner(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
+    """The step of whose answer token ``at`` is, or with which the template opens it, and where its completion lies."""
+    for step, begin, stop in row.steps:
+        if stop <= end and begin - _OPENING <= at < stop:
+            return step, begin, stop
+    return None
+
+
+def _is_in_calls(step: Step, at: int, length: int) -> bool:
+    """Whether a token of a completion is of its tool calls. Where it has text as well, by its share of the characters:
+    text comes first."""
+    answer = step.completion
+    if answer is None or not answer.tool_calls:
+        return False
+    text = len(answer.content or ())
+    calls = sum(len(call.name or "") + len(call.arguments or "") for call in answer.tool_calls)
+    return at >= length * text / max(text + calls, 1)

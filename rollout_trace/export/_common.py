@@ -1,0 +1,84 @@
+"""What exporters share: trajectories one by one, their rows of tokens, and an account of what is left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.errors import ExportError
+from rollout_trace.sequences import sequences
+from rollout_trace.trajectories import Trajectory
+
+if TYPE_CHECKING:
+    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.sequences import Sequences
+
+_log = logging.getLogger("rollout_trace")
+
+
+class ExportReport:
+    """What an export left out. Give one to an exporter as ``report=`` to read it afterwards."""
+
+    def __init__(self) -> None:
+        self.dropped: dict[str, int] = {}
+        """How many of what."""
+        self._strict = False
+        self._exporter = "export"
+
+    def drop(self, what: str, count: int = 1, *, where: str | None = None) -> None:
+        """Counts something that the consumer cannot be given.
+
+        Raises:
+            ExportError: the export is strict.
+        """
+        if not count:
+            return
+        if self._strict:
+            place = "" if where is None else f" ({where})"
+            raise ExportError(
+                f"export.{self._exporter}: {what}{place}: {count}. Without strict=True it would be left out."
+            )
+        self.dropped[what] = self.dropped.get(what, 0) + count
+
+    def __str__(self) -> str:
+        return ", ".join(f"{what}: {count}" for what, count in self.dropped.items()) or "nothing was left out"
+
+
+@contextmanager
+def exporting(exporter: str, strict: bool, report: ExportReport | None) -> Iterator[ExportReport]:
+    """Gives the report to count in, and says once, at the end, what was left out."""
+    found = ExportReport() if report is None else report
+    before = dict(found.dropped)
+    found._strict, found._exporter = strict, exporter
+    yield found
+    new = {what: count - before.get(what, 0) for what, count in found.dropped.items() if count > before.get(what, 0)}
+    if new:
+        _log.warning(
+            "export.%s left out: %s. Pass report=ExportReport() to read the counts, or strict=True to raise instead.",
+            exporter,
+            ", ".join(f"{what}: {count}" for what, count in new.items()),
+        )
+
+
+def each(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:
+    """One trajectory, or those of an iterable, in order."""
+    return iter((trajectories,)) if isinstance(trajectories, Trajectory) else iter(trajectories)
+
+
+def token_rows(
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
+) -> Iterator[tuple[Trajectory, Sequences]]:
+    """Each trajectory with its sequences, also where it has none; counts the steps and tokens that are in no row."""
+    for trajectory in each(trajectories):
+        rows = sequences(trajectory, **options)
+        for reason, ids in rows.report.left_out.items():
+            report.drop(f"steps left out: {reason}", len(ids), where=f"trajectory {trajectory.id}, step {ids[0]}")
+        report.drop("tokens cut: max_length", rows.report.tokens_cut, where=f"trajectory {trajectory.id}")
+        yield trajectory, rows
+
+
+def plain(array: Any) -> Any:
+    """An array as a list of Python numbers; None stays None."""
+    return None if array is None else array.tolist()

@@ -1,0 +1,165 @@
+"""Ids made from text, on request alone, for steps whose engine gave none. They say so: ``token_source="retokenized"``.
+
+Tokenising text anew is not the same as having the ids that were sampled: a model may have written the text in other
+tokens, and a template may render it otherwise. The report compares the counts with what the engine counted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.export._common import ExportReport
+from rollout_trace.export._messages import answer, decoded, to_chat
+from rollout_trace.model import Usage, amend, shared
+from rollout_trace.tokens import as_int32
+
+if TYPE_CHECKING:
+    from rollout_trace.model import Step
+    from rollout_trace.tokens import IntArray
+    from rollout_trace.trajectories import Trajectory
+
+
+@dataclass(kw_only=True)
+class RetokenizeReport:
+    """What became of the steps, by their ids."""
+
+    retokenized: list[str] = field(default_factory=list)
+    """Steps that have made ids now."""
+    kept: list[str] = field(default_factory=list)
+    """Steps that have the engine's completion ids: left as they are."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Steps without ids as before, and why."""
+    disagreements: list[CountDifference] = field(default_factory=list)
+    """Where the number of made ids is not the number that the engine counted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountDifference:
+    """The rendering disagrees with the engine's own count."""
+
+    step_id: str
+    part: str
+    """``prompt`` or ``completion``."""
+    made: int
+    """Ids that were made."""
+    counted: int
+    """Tokens in the engine's usage."""
+
+
+def retokenize(
+    trajectory: Trajectory, tokenizer: Any, *, chat_template_kwargs: Mapping[str, Any] | None = None
+) -> RetokenizeReport:
+    """Fills the prompt and completion ids of the steps that have none.
+
+    The prompt is the request's messages and tools through the chat template, with its generation prompt. The
+    completion is what the template adds for the answer, up to the tokenizer's ``eos_token_id`` where it has one: what
+    a template writes after that no model sampled, and an answer that was cut off by its length ends before it. For
+    text prompts the completion is the answer's text. Both are made, also where one of them is known, so that they are
+    never of two kinds. ``logprobs`` stay None. Steps with the engine's ids for their completion are not touched.
+
+    Args:
+        trajectory: a closed one; its steps are changed in place.
+        tokenizer: anything with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
+            ``encode(text, add_special_tokens=)``, as those of ``transformers``.
+        chat_template_kwargs: further arguments of the template, such as ``{"enable_thinking": False}``.
+
+    Raises:
+        ValueError: the trajectory is open.
+    """
+    if trajectory.is_open:
+        raise ValueError("the trajectory is open: retokenize it when its block has ended.")
+    report = RetokenizeReport()
+    choices = Counter(step.call_id for step in trajectory.steps)
+    for step in trajectory.steps:
+        if step.token_source == "retokenized" or step.status not in ("ok", "abandoned", "cached"):
+            continue
+        if shared(step, "completion_token_ids") is not None:
+            report.kept.append(step.id)
+            continue
+        try:
+            prompt, completion = _made(step, tokenizer, dict(chat_template_kwargs or {}))
+        except Exception as failure:
+            # A template raises what it likes: jinja2's errors, TypeErrors for missing fields, the model maker's own.
+            report.failed[step.id] = f"{type(failure).__name__}: {failure}"
+            continue
+        _fill(step, prompt, completion)
+        report.retokenized.append(step.id)
+        # The usage of several choices counts them all.
+        sampled = len(completion) if choices[step.call_id] == 1 else None
+        report.disagreements.extend(_differences(step, len(prompt), sampled))
+    return report
+
+
+def _fill(step: Step, prompt: IntArray, completion: IntArray) -> None:
+    issue = step.token_issue
+    amend(
+        step,
+        prompt_token_ids=prompt,
+        completion_token_ids=completion,
+        logprobs=None,
+        top_logprobs=None,
+        logprobs_mode=None,
+        token_source="retokenized",
+        token_issue=None if issue is not None and issue.code == "ids_missing" else issue,
+    )
+
+
+def _made(step: Step, tokenizer: Any, arguments: dict[str, Any]) -> tuple[IntArray, IntArray]:
+    if step.completion is None:
+        raise ValueError("the step has no completion.")
+    if step.messages and isinstance(step.messages[0], str):
+        content = step.completion.content
+        if not isinstance(content, str):
+            raise ValueError("the completion has no text.")
+        return _encoded(tokenizer, step.messages[0]), _encoded(tokenizer, content)
+    lost = ExportReport()
+    messages = [decoded(message) for message in to_chat(step, lost)]
+    said = answer(step, "dict", lost)
+    if said is None or lost.dropped:
+        raise ValueError(f"not all of the conversation can be rendered: {lost}.")
+    tools = None if step.tools is None else copy.deepcopy(list(step.tools))
+    before = _rendered(tokenizer, messages, tools, add_generation_prompt=True, **arguments)
+    whole = _rendered(tokenizer, [*messages, said], tools, add_generation_prompt=False, **arguments)
+    if not whole.startswith(before):
+        raise ValueError(
+            f"the chat template renders the conversation with its answer otherwise than without: {before[-60:]!r} is "
+            "not its beginning. A template of the same model that keeps what it wrote is needed."
+        )
+    # Apart, as they were read and sampled: text on both sides of the border could become one token.
+    completion = _until_its_end(_encoded(tokenizer, whole[len(before) :]), step, tokenizer)
+    return _encoded(tokenizer, before), completion
+
+
+def _rendered(tokenizer: Any, messages: list[dict[str, Any]], tools: Any, **arguments: Any) -> str:
+    text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, **arguments)
+    if not isinstance(text, str):
+        raise TypeError(f"apply_chat_template(tokenize=False) gave {type(text).__name__}, expected a text.")
+    return text
+
+
+def _encoded(tokenizer: Any, text: str) -> IntArray:
+    return as_int32(list(tokenizer.encode(text, add_special_tokens=False)), "the tokenizer's ids")
+
+
+def _until_its_end(ids: IntArray, step: Step, tokenizer: Any) -> IntArray:
+    """An answer's ids up to the end-of-sequence token, which belongs to it unless its length cut it off."""
+    import numpy as np
+
+    ends = np.flatnonzero(ids == getattr(tokenizer, "eos_token_id", None))
+    if not len(ends):
+        return ids
+    return ids[: int(ends[-1]) + (step.finish_reason not in ("length", "max_tokens"))]
+
+
+def _differences(step: Step, prompt: int, completion: int | None) -> list[CountDifference]:
+    usage = step.usage or Usage()
+    counts = (("prompt", prompt, usage.input), ("completion", completion, usage.output))
+    return [
+        CountDifference(step_id=step.id, part=part, made=made, counted=counted)
+        for part, made, counted in counts
+        if made is not None and counted is not None and counted != made
+    ]

@@ -1,0 +1,90 @@
+"""Which steps can be trained on token for token, and why the others cannot: one word for each reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypedDict
+
+from rollout_trace.model import shared
+from rollout_trace.tokens import Span
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from rollout_trace.model import Step
+
+
+class SequenceOptions(TypedDict, total=False):
+    """The options of ``Trajectory.sequences()``, which token-level exports take as well."""
+
+    linear: bool
+    """Only the last sequence may go on, as SkyRL and Tinker do it; otherwise the longest that is a prefix."""
+    on_drift: Literal["split", "raise", "drop"]
+    """A prompt that repeats an earlier completion in other ids: begin a new sequence (the default), raise DriftError,
+    or leave out the sequences that would begin so."""
+    max_length: int | None
+    """Tokens a sequence may have; the rest of all its arrays is cut off."""
+    reward: Literal["copy", "last", "split"]
+    """The trajectory's reward goes to each sequence (the default), to the one with the last step while the others get
+    0, or in equal parts to all."""
+    include: Callable[[Step], bool] | None
+    """Which of the usable steps to take."""
+    allow: Collection[str]
+    """Reasons for leaving steps out that do not count: ``{"retokenized", "not_trainable"}``."""
+
+
+NEVER_ALLOWED = {
+    "ids_missing": "there are no completion ids",
+    "prompt_ids_missing": "there are no prompt ids",
+    "empty_completion": "nothing was sampled",
+    "lengths_differ": "there is not one logprob for each id",
+    "logprobs_not_finite": "a logprob is not finite",
+    "logprobs_positive": "a logprob is above 0",
+}
+"""Of ids and logprobs as they are; a ``token_issue`` of the same name, whose step holds sound ids, can be allowed."""
+
+NO_OPTIONS = SequenceOptions()
+INFINITY = float("inf")
+
+
+def left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
+    """Why a step is not trained on: a status, ``not_trainable``, the code of its ``token_issue``, or what its ids or
+    logprobs break; None where it is."""
+    allowed = options.get("allow", ())
+    for reason in (_by_its_record(step, allowed), _by_its_tokens(step)):
+        if reason is not None:
+            return reason
+    if step.token_source == "retokenized" and "retokenized" not in allowed:
+        return "retokenized"
+    include = options.get("include")
+    return "excluded" if include is not None and not include(step) else None
+
+
+def _by_its_record(step: Step, allowed: Collection[str]) -> str | None:
+    if step.status != "ok" and step.status not in allowed:
+        return step.status
+    if not step.trainable and "not_trainable" not in allowed:
+        return "not_trainable"
+    issue = step.token_issue
+    return issue.code if issue is not None and issue.code not in allowed else None
+
+
+def _by_its_tokens(step: Step) -> str | None:
+    completion = shared(step, "completion_token_ids")
+    if completion is None:
+        return "ids_missing"
+    if shared(step, "prompt_token_ids") is None:
+        return "prompt_ids_missing"
+    length = completion.stop - completion.start if isinstance(completion, Span) else len(completion)
+    if not length:
+        return "empty_completion"
+    logprobs = step.logprobs
+    if logprobs is None:
+        return None
+    if len(logprobs) != length:
+        return "lengths_differ"
+    # A NaN is the least and the greatest of what it stands among, and no comparison with it holds.
+    least, greatest = logprobs.min(), logprobs.max()
+    if not (least > -INFINITY and greatest < INFINITY):
+        return "logprobs_not_finite"
+    return "logprobs_positive" if greatest > 0 else None

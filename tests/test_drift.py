@@ -1,0 +1,205 @@
+"""Where prompts leave what was said before: recorded conversations, and each kind made by a real agent and server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+import rollout_trace as rt
+from rollout_trace.testing import ByteTokenizer, Reply, ScriptedServer, load_exchanges
+from rollout_trace.testing.recordings import load_reports
+from rollout_trace.wire import decode
+
+RECORDED = Path(__file__).parent / "data" / "wire_vllm.jsonl.xz"
+REPORTS = {name: report for name, report in load_reports(RECORDED).items() if name.startswith("multiturn_")}
+
+
+def recorded(name: str) -> rt.Trajectory:
+    """A conversation of three turns, as vLLM answered it."""
+    turns = {exchange.name: exchange for exchange in load_exchanges(RECORDED) if exchange.name.startswith(f"{name}_")}
+    steps = []
+    for at in range(3):
+        turn = turns[f"{name}_{at + 1}"]
+        (step,) = decode("openai.chat", turn.request, turn.response, content_type=turn.content_type)
+        steps.append(replace(step, id=f"turn{at + 1}", call_id=f"turn{at + 1}", index=at))
+    return rt.Trajectory(steps=steps)
+
+
+@pytest.mark.parametrize("name", sorted(REPORTS))
+def test_recorded_conversations_break_where_their_report_says(name: str) -> None:
+    """The reports were made from the raw ids, when the conversations were recorded."""
+    trajectory = recorded(name)
+    rows = trajectory.sequences()
+    broken = [turn for turn in REPORTS[name] if not turn["prefix_holds"]]
+    assert len(rows) == 1 + len(broken)
+    found = {drift.step_id: drift for drift in rows.report.drift}
+    assert list(found) == [f"turn{turn['turn']}" for turn in broken]
+    for turn in broken:
+        drift = found[f"turn{turn['turn']}"]
+        assert drift.previous_step_id == f"turn{turn['turn'] - 1}"
+        assert (drift.position, drift.kind) == (turn["common_prefix"], "retokenized")
+        assert list(drift.expected)[:6] == turn["prev_tail"]
+        assert list(drift.found)[:6] == turn["prompt_at"]
+    assert rt.drift(trajectory) == list(rows.report.drift)
+    assert (rows.report.roots, rows.report.forks) == (1, 0)
+
+
+def test_there_are_recordings_of_both_outcomes() -> None:
+    holds = {name: all(turn["prefix_holds"] for turn in report) for name, report in REPORTS.items()}
+    assert len(holds) == 6
+    assert [name for name, whole in holds.items() if whole] == ["multiturn_canonical", "multiturn_canonical_length"]
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}}
+SAID = {"role": "assistant", "content": "Hello world."}
+ASKED = [{"role": "user", "content": "Greet."}]
+
+
+class Forgetful(ByteTokenizer):
+    """A template that drops the reasoning of history, as Qwen3's does after a new user message."""
+
+    def _render_message(self, message: Mapping[str, Any]) -> list[int]:
+        kept = {name: value for name, value in message.items() if not name.startswith("reasoning")}
+        return super()._render_message(kept)
+
+
+class Neat(ByteTokenizer):
+    """A template that writes the arguments of tool calls anew, as `tojson` does."""
+
+    def _render_message(self, message: Mapping[str, Any]) -> list[int]:
+        calls = [
+            {
+                **call,
+                "function": {**call["function"], "arguments": json.dumps(json.loads(call["function"]["arguments"]))},
+            }
+            for call in message.get("tool_calls") or ()
+        ]
+        return super()._render_message({**message, "tool_calls": calls})
+
+
+class Tagging(ByteTokenizer):
+    """A template that names the last user message otherwise than those before."""
+
+    def apply_chat_template(self, messages: Any, *others: Any, **more: Any) -> Any:
+        last = {**messages[-1], "content": f"{messages[-1]['content']} (now)"}
+        return super().apply_chat_template([*messages[:-1], last], *others, **more)
+
+
+def conversation(reply: Reply, second: list[Any], tokenizer: ByteTokenizer) -> rt.Trajectory:
+    """Two calls: the first is answered with `reply`, the second sends `second`."""
+    with ScriptedServer([reply, Reply("Fine.")], tokenizer=tokenizer) as server:
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm")
+        with rt.trajectory() as trajectory:
+            client.chat.completions.create(model="m", messages=ASKED)  # type: ignore[arg-type]
+            client.chat.completions.create(model="m", messages=second)
+        client.close()
+    return trajectory
+
+
+BYTES = ByteTokenizer()
+END = BYTES.eos_token_id
+WORDS = ByteTokenizer(words=["Hello", " world"])
+THOUGHT = Reply("Hello world.", reasoning="They want a greeting.")
+THINKS = {**SAID, "reasoning": "They want a greeting."}
+WRITTEN = Reply("Hello world.", token_ids=[*b"Hello world.", END])
+OTHER_STOP = Reply("Hello world.", token_ids=[*b"Hello world.", END + 5])
+ADDS = Reply(None, [("add", '{"a":1,"b":2}')])
+ADDS_OTHERWISE = Reply(None, [("add", '{"a":1, "b":2}')])
+ADDS_MORE = Reply(None, [("add", '{"a":1,"b":3}')])
+SPEAKS_AND_ADDS = Reply("I add.", [("add", '{"a":1,"b":2}')])
+AGAIN = [*ASKED, SAID, *ASKED]
+THOUGHT_AGAIN = [*ASKED, THINKS, *ASKED]
+CALLED = [*ASKED, {"role": "assistant", "tool_calls": [CALL]}]
+SPOKE_AND_CALLED = [*ASKED, {"role": "assistant", "content": "I add.", "tool_calls": [CALL]}]
+CASES: dict[str, tuple[Reply, list[Any], ByteTokenizer, str | None]] = {
+    "same": (Reply("Hello world."), AGAIN, BYTES, None),
+    "same-call": (ADDS, CALLED, BYTES, None),
+    "thinking-kept": (THOUGHT, THOUGHT_AGAIN, BYTES, None),
+    "other-ids": (WRITTEN, AGAIN, WORDS, "retokenized"),
+    "other-stop-token": (OTHER_STOP, [*ASKED, SAID], BYTES, "template"),
+    "other-header": (Reply("Hello world."), AGAIN, Tagging(), "template"),
+    "thinking-dropped-by-template": (THOUGHT, THOUGHT_AGAIN, Forgetful(), "thinking_removed"),
+    "thinking-dropped-by-agent": (THOUGHT, AGAIN, BYTES, "thinking_removed"),
+    "arguments-by-template": (ADDS, CALLED, Neat(), "tool_arguments"),
+    "arguments-after-text": (SPEAKS_AND_ADDS, SPOKE_AND_CALLED, Neat(), "tool_arguments"),
+    "arguments-by-agent": (ADDS_OTHERWISE, CALLED, BYTES, "tool_arguments"),
+    "other-text": (Reply("Hello world. "), AGAIN, BYTES, "rewritten"),
+    "other-arguments": (ADDS_MORE, CALLED, BYTES, "rewritten"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_kind_of_drift(case: str) -> None:
+    reply, second, tokenizer, kind = CASES[case]
+    trajectory = conversation(reply, second, tokenizer)
+    rows = trajectory.sequences()
+    if kind is None:
+        assert (len(rows), rows.report.drift) == (1, ())
+        return
+    (found,) = rt.drift(trajectory, tokenizer)
+    assert (len(rows), found.kind) == (2, kind)
+    first, later = trajectory.steps
+    assert (found.previous_step_id, found.step_id) == (first.id, later.id)
+    assert first.prompt_token_ids is not None
+    assert first.completion_token_ids is not None
+    assert later.prompt_token_ids is not None
+    before = [*first.prompt_token_ids.tolist(), *first.completion_token_ids.tolist()]
+    now = later.prompt_token_ids.tolist()
+    at = found.position
+    assert (before[:at], before[at : at + 8]) == (now[:at], list(found.expected))
+    assert before[at] != now[at]
+    assert found.expected_text == tokenizer.decode(before[at : at + 8])
+    assert found.found_text == tokenizer.decode(now[at : at + 8])
+    assert f"at token {at} ({kind}:" in str(found)
+    # Both sequences are kept, dropped, or refused, as asked.
+    assert [row.step_ids for row in trajectory.sequences(on_drift="drop")] == [(first.id,)]
+    assert trajectory.sequences(on_drift="drop").report.left_out == {"drift": (later.id,)}
+    with pytest.raises(rt.DriftError, match=f"{later.id}: its prompt leaves step {first.id} at token {at}"):
+        trajectory.sequences(on_drift="raise")
+
+
+NO_DRIFT: dict[str, tuple[list[Any], int, int]] = {
+    "retry": (ASKED, 1, 1),
+    "branch": ([*ASKED, {"role": "user", "content": "Please."}], 1, 1),
+    "another-conversation": ([{"role": "user", "content": "Add."}], 2, 0),
+}
+
+
+@pytest.mark.parametrize("case", NO_DRIFT)
+def test_what_begins_anew_is_no_drift(case: str) -> None:
+    second, roots, forks = NO_DRIFT[case]
+    report = conversation(Reply("Hello world."), second, BYTES).sequences(on_drift="raise").report
+    assert (report.roots, report.forks, report.drift) == (roots, forks, ())
+
+
+def test_a_conversation_that_linear_does_not_follow_is_no_drift() -> None:
+    """Two agents take turns: with `linear` every turn is a row, for no fault of the tokens."""
+    other = [{"role": "user", "content": "Add."}]
+    with ScriptedServer(lambda request: "Hello world.") as server:
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm")
+        with rt.trajectory() as trajectory:
+            for messages in (ASKED, other, [*ASKED, SAID, *ASKED], [*other, SAID, *other]):
+                client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
+        client.close()
+    assert len(trajectory.sequences()) == 2
+    assert len(trajectory.sequences(linear=True, on_drift="raise")) == 4
+    assert rt.drift(trajectory, linear=True) == []
+
+
+def test_a_text_prompt_that_repeats_an_answer_in_other_ids() -> None:
+    """Completions have no messages: their text is compared."""
+    reply = Reply("Hello world.", token_ids=[*b"Hello world."], finish_reason="length")
+    with ScriptedServer([reply, Reply("Fine.")], tokenizer=WORDS) as server:
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm")
+        with rt.trajectory() as trajectory:
+            client.completions.create(model="m", prompt="Greet: ")
+            client.completions.create(model="m", prompt="Greet: Hello world. Again: ")
+        client.close()
+    (found,) = rt.drift(trajectory)
+    assert (found.kind, found.position) == ("retokenized", len("Greet: "))

@@ -1,0 +1,151 @@
+"""Ids made from text: only on request, said to be what they are, and compared with the engine's counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from openai import OpenAI
+
+import rollout_trace as rt
+from rollout_trace.retokenizing import CountDifference
+from rollout_trace.testing import ByteTokenizer, Fault, Reply, ScriptedServer
+
+
+class Tokenizer(ByteTokenizer):
+    """As those of `transformers`: special tokens in a text are recognised."""
+
+    def encode(self, text: str, *, special: bool = False, add_special_tokens: bool = True) -> list[int]:
+        return super().encode(text, special=special or not add_special_tokens)
+
+
+TOKENIZER = Tokenizer()
+TOOL: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+def agent(engine: str | None, *replies: Any, **request: Any) -> rt.Trajectory:
+    """A tool loop of as many turns as there are replies, recorded."""
+    with ScriptedServer(list(replies), tokenizer=TOKENIZER) as server:
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none", max_retries=0), engine=engine)
+        messages: list[Any] = [{"role": "user", "content": "Add 1 and 2."}]
+        with rt.trajectory() as trajectory:
+            for _ in replies:
+                try:
+                    answer = client.chat.completions.create(model="m", messages=messages, tools=[TOOL], **request)
+                except Exception:
+                    continue
+                messages.append(answer.choices[0].message.model_dump(exclude_none=True))
+                messages += [{"role": "tool", "tool_call_id": "c", "content": "3"}]
+        client.close()
+    return trajectory
+
+
+REPLIES = (Reply(None, [("add", '{"a": 1}')]), Reply("It is 3."), Reply("It is th", finish_reason="length"))
+
+
+@pytest.fixture(autouse=True)
+def without_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("ERROR", "rollout_trace")
+
+
+def test_made_ids_are_those_the_engine_had() -> None:
+    """The scripted model samples what its template renders, so here both must be the same, stop tokens included."""
+    real, bare = agent("vllm", *REPLIES), agent(None, *REPLIES)
+    report = bare.retokenize(TOKENIZER)
+    assert report.retokenized == [step.id for step in bare.steps]
+    assert (report.kept, report.failed, report.disagreements) == ([], {}, [])
+    for made, step in zip(bare.steps, real.steps, strict=True):
+        for name in ("prompt_token_ids", "completion_token_ids"):
+            assert getattr(made, name).dtype == np.int32
+            assert getattr(made, name).tolist() == getattr(step, name).tolist()
+        assert (made.token_source, made.logprobs, made.logprobs_mode) == ("retokenized", None, None)
+        assert made.token_issue is None
+
+
+def test_made_ids_are_not_trained_on_unless_asked_for() -> None:
+    bare = agent(None, *REPLIES[:2])
+    bare.retokenize(TOKENIZER)
+    rows = bare.sequences()
+    assert (list(rows), set(rows.report.left_out)) == ([], {"retokenized"})
+    (row,) = bare.sequences(allow={"retokenized"})
+    assert (row.token_source, row.logprobs, len(row.step_ids)) == ("retokenized", None, 2)
+
+
+def test_a_file_keeps_that_they_were_made(tmp_path: Any) -> None:
+    bare = agent(None, *REPLIES)
+    bare.retokenize(TOKENIZER)
+    with rt.JSONLWriter(tmp_path / "made.jsonl") as writer:
+        writer.write(bare)
+    (back,) = rt.read(tmp_path / "made.jsonl")
+    assert back == bare
+    assert {step.token_source for step in back.steps} == {"retokenized"}
+
+
+def test_the_engines_ids_are_left_alone() -> None:
+    real = agent("vllm", *REPLIES[:2])
+    before = [replace(step) for step in real.steps]
+    report = real.retokenize(TOKENIZER)
+    assert report.kept == [step.id for step in real.steps]
+    assert (report.retokenized, real.steps) == ([], before)
+
+
+def test_counts_that_differ_are_reported() -> None:
+    """Another tokenizer than the engine's: the text is the same, the number of ids is not."""
+    bare = agent(None, REPLIES[1])
+    (step,) = bare.steps
+    other = Tokenizer(words=["It is", "Add"])
+    report = bare.retokenize(other)
+    assert step.usage is not None
+    asked, said = step.usage.input or 0, step.usage.output or 0
+    assert report.disagreements == [
+        CountDifference(step_id=step.id, part="prompt", made=asked - 2, counted=asked),
+        CountDifference(step_id=step.id, part="completion", made=said - 4, counted=said),
+    ]
+
+
+def test_the_usage_of_several_choices_is_not_that_of_one() -> None:
+    bare = agent(None, REPLIES[1], n=2)
+    report = bare.retokenize(TOKENIZER)
+    assert len(report.retokenized) == 2
+    assert report.disagreements == []
+
+
+def test_what_cannot_be_made_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """A failed call is left alone; a template that raises, or renders history otherwise, is a reason."""
+
+    class Strict(Tokenizer):
+        def apply_chat_template(self, messages: Any, *others: Any, **more: Any) -> Any:
+            if not more["add_generation_prompt"] and len(messages) > 2:
+                raise KeyError("no tools here")
+            text = super().apply_chat_template(messages, *others, **more)
+            return text if more["add_generation_prompt"] else text.replace("1", "one", 1)
+
+    bare = agent(None, REPLIES[1], Fault(status=500), REPLIES[1])
+    first, failed, third = bare.steps
+    report = bare.retokenize(Strict())
+    assert set(report.failed) == {first.id, third.id}
+    assert "otherwise than without" in report.failed[first.id]
+    assert report.failed[third.id] == "KeyError: 'no tools here'"
+    assert all(step.completion_token_ids is None and step.token_source is None for step in (first, failed, third))
+
+
+def test_an_open_trajectory_is_refused() -> None:
+    with rt.trajectory() as trajectory:
+        with pytest.raises(ValueError, match="the trajectory is open"):
+            trajectory.retokenize(TOKENIZER)
+
+
+def test_text_prompts_are_tokenised_as_they_are() -> None:
+    with ScriptedServer("Fine.", tokenizer=TOKENIZER) as server:
+        client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"))
+        with rt.trajectory() as bare:
+            client.completions.create(model="m", prompt="Greet: ")
+        client.close()
+    bare.retokenize(TOKENIZER)
+    (step,) = bare.steps
+    assert step.prompt_token_ids is not None
+    assert step.completion_token_ids is not None
+    assert bytes(step.prompt_token_ids.tolist()) == b"Greet: "
+    assert bytes(step.completion_token_ids.tolist()) == b"Fine."

@@ -1,0 +1,188 @@
+"""What `Trajectory.sequences()` can be asked for, and what its report says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.model import Step
+
+
+def step(name: str, prompt: list[int], completion: list[int], **facts: Any) -> Step:
+    """A step whose logprobs are -1, -2, ..."""
+    logprobs: Any = -np.arange(1, len(completion) + 1, dtype=np.float32)
+    return Step(
+        **{
+            "id": name, "call_id": name, "index": int(name[1:]), "prompt_token_ids": prompt,
+            "completion_token_ids": completion, "logprobs": logprobs, **facts,
+        }
+    )  # fmt: skip
+
+
+TURNS = [step("s0", [1, 2], [3, 4]), step("s1", [1, 2, 3, 4, 5], [6]), step("s2", [9, 9], [8, 8, 8])]
+
+
+def trajectory(*steps: Step, reward: float | None = 1.0) -> rt.Trajectory:
+    return rt.Trajectory(steps=list(steps or TURNS), reward=reward)
+
+
+def test_the_report_counts_what_became_of_the_steps() -> None:
+    failed = step("s3", [1], [2], status="error")
+    rows = trajectory(*TURNS, failed).sequences()
+    report = rows.report
+    assert (report.sequences, report.steps_used, report.merge_ratio) == (2, 3, 1.5)
+    assert (report.tokens, report.trainable_tokens) == (6 + 5, 3 + 3)
+    assert report.left_out == {"error": ("s3",)}
+    assert (report.roots, report.forks, report.drift) == (2, 0, ())
+    assert isinstance(rows, list)
+
+
+def test_steps_without_messages_that_share_no_id_are_roots() -> None:
+    report = trajectory(step("s0", [1], [2]), step("s1", [7], [2])).sequences().report
+    assert (report.roots, report.forks) == (2, 0)
+
+
+def test_spans_say_where_each_completion_is() -> None:
+    first, second = trajectory().sequences()
+    assert first.step_ids == ("s0", "s1")
+    assert first.spans == ((2, 4), (5, 6))
+    assert (first.prompt_length, second.prompt_length) == (2, 2)
+    assert first.loss_mask.dtype == np.int8
+    assert first.token_ids.dtype == np.int32
+    assert not first.token_ids.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("how", "rewards"), [("copy", [1.0, 1.0]), ("split", [0.5, 0.5]), ("last", [0.0, 1.0]), (None, [1.0, 1.0])]
+)
+def test_the_reward_of_a_trajectory_with_several_rows(how: Any, rewards: list[float]) -> None:
+    options = {} if how is None else {"reward": how}
+    assert [row.reward for row in trajectory().sequences(**options)] == rewards
+    assert [row.reward for row in trajectory(reward=None).sequences(**options)] == [None, None]
+
+
+def test_the_last_row_is_the_one_with_the_last_step() -> None:
+    """Not the one that began last: sub-agents interleave."""
+    steps = [step("s0", [1, 2], [3]), step("s1", [9], [8]), step("s2", [1, 2, 3, 4], [5])]
+    assert [row.reward for row in trajectory(*steps).sequences(reward="last")] == [1.0, 0.0]
+
+
+def test_max_length_cuts_all_arrays_alike_and_says_so() -> None:
+    steps = [replace(one, reward=0.5, advantage=1.0) for one in TURNS]
+    whole = trajectory(*steps).sequences()
+    rows = trajectory(*steps).sequences(max_length=3)
+    assert [row.truncated for row in rows] == [True, True]
+    for row, before in zip(rows, whole, strict=True):
+        for name in ("token_ids", "loss_mask", "logprobs", "advantages"):
+            assert getattr(row, name).tolist() == getattr(before, name).tolist()[:3]
+    assert rows[0].spans == ((2, 3),)
+    assert rows.report.left_out == {"max_length": ("s1",)}
+    assert (rows.report.tokens, rows.report.tokens_cut, rows.report.truncated) == (6, 5, 2)
+
+
+def test_a_row_of_which_nothing_sampled_is_left_is_no_row() -> None:
+    rows = trajectory().sequences(max_length=2)
+    assert list(rows) == []
+    assert rows.report.left_out == {"max_length": ("s0", "s1", "s2")}
+    assert rows.report.tokens_cut == 11
+    assert rows.report.merge_ratio is None
+
+
+def test_rewards_of_steps_stand_on_their_last_tokens() -> None:
+    steps = [replace(TURNS[0], reward=0.25), replace(TURNS[1], reward=-1.0), TURNS[2]]
+    first, second = trajectory(*steps).sequences()
+    assert first.step_rewards == (0.25, -1.0)
+    assert first.token_rewards is not None
+    assert first.token_rewards.tolist() == [0, 0, 0, 0.25, 0, -1.0]
+    assert second.step_rewards == (None,)
+    assert second.token_rewards is None
+
+
+def test_advantages_go_to_the_sampled_tokens() -> None:
+    steps = [replace(TURNS[0], advantage=[0.5, -0.5]), replace(TURNS[1], advantage=2.0), TURNS[2]]
+    first, second = trajectory(*steps).sequences()
+    assert first.advantages is not None
+    assert first.advantages.tolist() == [0, 0, 0.5, -0.5, 0, 2.0]
+    assert second.advantages is None
+
+
+def test_an_advantage_of_another_length_is_refused() -> None:
+    wrong = replace(TURNS[0], advantage=[0.5, 0.5, 0.5])
+    with pytest.raises(ValueError, match=r"step 's0': its advantage has 3 values and its completion 2 tokens"):
+        trajectory(wrong).sequences()
+
+
+def test_policy_versions_are_those_of_the_steps() -> None:
+    steps = [replace(TURNS[0], policy_version=7), replace(TURNS[1], policy_version="8b"), TURNS[2]]
+    assert [row.policy_versions for row in trajectory(*steps).sequences()] == [(7, "8b"), (None,)]
+
+
+def test_include_is_asked_of_usable_steps() -> None:
+    asked: list[str] = []
+
+    def first_turn(one: Step) -> bool:
+        asked.append(one.id)
+        return one.id == "s0"
+
+    rows = trajectory(*TURNS, step("s3", [1], [2], status="error")).sequences(include=first_turn)
+    assert asked == ["s0", "s1", "s2"]
+    assert rows.report.left_out == {"excluded": ("s1", "s2"), "error": ("s3",)}
+
+
+UNFIT: dict[str, Any] = {
+    "ids_missing": {"completion_token_ids": None, "logprobs": None},
+    "prompt_ids_missing": {"prompt_token_ids": None},
+    "empty_completion": {"completion_token_ids": [], "logprobs": []},
+    "lengths_differ": {"logprobs": [-1.0]},
+    "logprobs_not_finite": {"logprobs": [-1.0, float("nan")]},
+    "logprobs_positive": {"logprobs": [0.5, -1.0]},
+    "not_trainable": {"trainable": False},
+    "abandoned": {"status": "abandoned"},
+    "superseded": {"status": "superseded"},
+    "retokenized": {"token_source": "retokenized", "logprobs": None},
+    "usage_differs": {"token_issue": rt.TokenIssue(code="usage_differs", message="…")},
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_each_reason_for_leaving_a_step_out(reason: str) -> None:
+    """And what can be allowed by name, is; what cannot be trained on, never."""
+    bad = replace(TURNS[0], **UNFIT[reason])
+    rows = trajectory(bad).sequences()
+    assert (list(rows), rows.report.left_out) == ([], {reason: ("s0",)})
+    allowed = trajectory(bad).sequences(allow={reason})
+    never = {name for name in UNFIT if name.startswith(("ids", "prompt", "empty", "lengths", "logprobs"))}
+    assert len(allowed) == (0 if reason in never else 1)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize("at", [0, 1])
+def test_no_value_that_is_not_finite_gets_through(value: float, at: int) -> None:
+    logprobs: Any = [-1.0, -1.0]
+    logprobs[at] = value
+    rows = trajectory(replace(TURNS[0], logprobs=logprobs)).sequences()
+    assert rows.report.left_out == {"logprobs_not_finite": ("s0",)}
+
+
+def test_retokenized_ids_are_in_no_row_with_the_engines() -> None:
+    made = replace(TURNS[1], token_source="retokenized", logprobs=None)
+    rows = trajectory(replace(TURNS[0], token_source="engine"), made).sequences(allow={"retokenized"})
+    assert [(row.step_ids, row.token_source) for row in rows] == [(("s0",), "engine"), (("s1",), "retokenized")]
+    assert rows[1].logprobs is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_drift": "ignore"}, "on_drift='ignore': expected 'split', 'raise', 'drop'"),
+        ({"reward": "mean"}, "reward='mean': expected 'copy', 'last', 'split'"),
+        ({"max_length": 0}, "max_length=0: expected a number of tokens"),
+    ],
+)
+def test_an_option_with_another_value_is_refused(options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        trajectory().sequences(**options)
