@@ -1,0 +1,60 @@
+"""What a check can find: the codes, how grave each is, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+Grade: TypeAlias = Literal["fatal", "warning", "info"]
+"""``fatal``: the step, or the trajectory, cannot be trained on; ``warning``: look at it; ``info``: good to know."""
+
+CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
+    {
+        # Codes of Step.token_issue, some of which a check also finds by itself.
+        "ids_missing": ("fatal", "the step has no completion ids"),
+        "lengths_differ": ("fatal", "not one logprob for each completion id"),
+        "ids_unconfirmed": ("fatal", "ids stand in the logprobs alone, and no count confirms that all are there"),
+        "ids_differ": ("fatal", "ids and logprobs name different tokens"),
+        "several_completions": ("fatal", "a tool loop inside the server: the answer is several completions"),
+        "logprobs_partial": ("fatal", "some of the sampled text came without its logprobs"),
+        "echo_unresolved": ("fatal", "completions with `echo`: which logprobs are the prompt's is not certain"),
+        "nothing_sampled": ("fatal", "completions with `echo`: all logprobs are the prompt's"),
+        "stream_inconsistent": ("fatal", "chunks of a stream that no count explains"),
+        "usage_differs": ("fatal", "the number of tokens is not the number the engine counted"),
+        "logprobs_incomplete": ("fatal", "some logprobs are null or missing"),
+        "logprobs_not_finite": ("fatal", "a logprob is NaN or infinite"),
+        "logprobs_positive": ("fatal", "a logprob is above 0"),
+        "ids_out_of_range": ("fatal", "an id is negative, too large for int32, or not below `vocab_size`"),
+        "response_malformed": ("fatal", "a field of the answer had the wrong type and was left out"),
+        "protocol_not_decoded": ("fatal", "this version does not read the protocol of the call"),
+        "background_not_fetched": ("fatal", "a background answer was never fetched"),
+        "recorder_failed": ("fatal", "the recorder itself failed during the call"),
+        # Of a step.
+        "prompt_ids_missing": ("fatal", "the step has no prompt ids: where its completion stands is not known"),
+        "advantage_invalid": ("fatal", "the advantage is neither a finite number nor one for each completion id"),
+        "reward_not_finite": ("fatal", "the reward of the trajectory or of a step is NaN, infinite, or no number"),
+        "error": ("warning", "the call failed"),
+        "cancelled": ("warning", "the call was cancelled"),
+        "abandoned": ("warning", "the stream was not read to its end"),
+        "running": ("warning", "the call has not ended"),
+        "cached": ("info", "answered without a call: nothing was sampled"),
+        "superseded": ("info", "another step has the same completion, or a framework threw this one away"),
+        "not_trainable": ("info", "`trainable` is False: nothing else of the step is checked"),
+        "empty_completion": ("warning", "nothing was sampled, not even a stop token"),
+        "logprobs_missing": ("warning", "ids without logprobs: a trainer must compute them itself"),
+        "retokenized": ("warning", "the ids were made from text: they need not be those that were sampled"),
+        "truncated": ("warning", "the completion was cut off at a length limit"),
+        "degenerate": ("warning", "one id in a row fills more than half of a completion of 64 ids or more"),
+        "logprobs_all_zero": ("warning", "every logprob is 0: a grammar forced the tokens, or sampling was greedy"),
+        "logprobs_not_sampled": ("info", "the logprobs are of temperature 1, the tokens were sampled at another one"),
+        # Of the trajectory.
+        "nothing_trainable": ("fatal", "no step can be trained on"),
+        "drift": ("warning", "a prompt repeats an earlier completion in text but not in ids"),
+        "several_roots": ("warning", "prompts that have no beginning in common"),
+        "forks": ("info", "prompts that go on from one beginning in different ways"),
+        "logprobs_modes_differ": ("warning", "raw logprobs in some steps, processed ones in others"),
+        "reward_missing": ("warning", "neither the trajectory nor a step has a reward"),
+    }
+)
+"""Code to grade and meaning; ``docs/checks.md`` has the same table. Codes keep their meaning; new ones may come."""
