@@ -6,9 +6,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import rollout_trace as rt
 from benchmarks.clients import Caller, post, sync_client
 from benchmarks.payloads import Exchange, compact, large, sampled, text, token_ids, unary, usage
+from rollout_trace.model import new_step
+from rollout_trace.tokens import TokenStore
 
 SAMPLED = 200
 """Tokens of a long agent's turn that the model sampled, with their logprobs."""
@@ -71,6 +75,23 @@ def single_turns(count: int) -> list[rt.Trajectory]:
             call()
         trajectories.append(trajectory)
     return trajectories
+
+
+def many_turns(turns: int, seed: int = 0) -> rt.Trajectory:
+    """The steps of a long agent as the recorder leaves them, made without its calls: thousands at once fit in memory."""
+    store, random = TokenStore(), np.random.default_rng(seed)
+    steps, whole = [], np.empty(0, np.int32)
+    for turn in range(turns):
+        read, said = (random.integers(0, 150_000, count, np.int32) for count in (READ, SAMPLED))
+        prompt = np.concatenate([whole, read])
+        asked, answered = store.add(prompt, said)
+        whole = np.concatenate([prompt, said])
+        logprobs = -random.random(SAMPLED, np.float32)
+        logprobs.flags.writeable = False
+        facts = {"id": f"{turn}", "call_id": f"{turn}", "index": turn, "token_source": "engine", "logprobs": logprobs}
+        steps.append(new_step({**facts, "prompt_token_ids": asked, "completion_token_ids": answered}))
+    store.finish()
+    return rt.Trajectory(steps=steps, reward=1.0)
 
 
 def long_agent(turns: int, seed: int = 0) -> rt.Trajectory:

@@ -30,6 +30,7 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "protocol_not_decoded": ("fatal", "this version does not read the protocol of the call"),
         "background_not_fetched": ("fatal", "a background answer was never fetched"),
         "recorder_failed": ("fatal", "the recorder itself failed during the call"),
+        "not_on_wire": ("fatal", "a framework told of the call, and its bytes were not seen: there are no ids"),
         # Of a step.
         "prompt_ids_missing": ("fatal", "the step has no prompt ids: where its completion stands is not known"),
         "advantage_invalid": ("fatal", "the advantage is neither a finite number nor one for each completion id"),

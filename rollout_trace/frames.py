@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace import guard
 from rollout_trace.call import Failure, new_id
-from rollout_trace.model import Step, StepStatus, TokenIssue, ToolRun, amend, error_info, nanoseconds
+from rollout_trace.model import ErrorInfo, Step, StepStatus, TokenIssue, ToolRun, amend, error_info, nanoseconds
 from rollout_trace.recordings import write_closed
 from rollout_trace.trajectories import Trajectory, close_trajectory, open_trajectory
 
@@ -216,12 +216,22 @@ class ModelFrame(Frame):
         self._facts = facts
         self._answers: list[Mapping[str, Any]] = []
         self._outcome: StepStatus | None = None
-        self._error: BaseException | None = None
+        self._error: ErrorInfo | None = None
         self._superseded = False
         self._latency: float | None = None
         self._made: list[Step] | None = None
+        self._id = new_id()
         if self.trajectory is not None and self.trajectory._log is not None:
             self.trajectory._log.frames.append(self)
+
+    @property
+    def step_id(self) -> str:
+        """Id that the step of its answer has, or will have; of several the first."""
+        return f"{self.calls[-1].id if self.calls else self._id}.0"
+
+    def tell(self, **facts: Any) -> None:
+        """More fields of ``Step`` for a call whose bytes are not seen, as they become known; however it ends."""
+        self._facts.update(facts)
 
     def join(self, call: Call) -> None:
         """A call on a wrapped client begins inside: it is what this frame, or one before it in a batch, is about."""
@@ -249,6 +259,10 @@ class ModelFrame(Frame):
         """The framework throws the answer away, and asks again. May be said after the end."""
         self._superseded = True
 
+    def failed(self, error: BaseException) -> None:
+        """The framework could make nothing of an answer that arrived whole. May be said after the end."""
+        self._error = self._error or error_info(error)
+
     def abandon(self) -> None:
         """Nobody said how the call ended: what was seen on the wire says it; with nothing seen it is abandoned."""
         if self.is_open and self._outcome is None:
@@ -258,7 +272,7 @@ class ModelFrame(Frame):
     def _ended(self, error: BaseException | None) -> None:
         self._latency = nanoseconds(time.perf_counter() - self.began)
         if error is not None:
-            self._error = error
+            self._error = error_info(error)
             kind = Failure.of(error).kind
             self._outcome = "abandoned" if kind == "closed" else kind
 
@@ -278,39 +292,36 @@ class ModelFrame(Frame):
                 amend(step, status="superseded")
             if self._error is not None and step.status == "ok" and step.error is None:
                 # It arrived whole; what the framework made of it failed.
-                amend(step, error=error_info(self._error))
+                amend(step, error=self._error)
 
     def steps(self) -> list[Step]:
         """The steps of a call whose bytes were not seen, of what the framework said; none while it runs."""
         if self.is_open:
             return []
         if self._made is None:
-            call_id = new_id()
-            answers = self._answers or [{}]
-            self._made = [self._step(call_id, choice, answer) for choice, answer in enumerate(answers)]
+            self._made = [self._step(choice, answer) for choice, answer in enumerate(self._answers or [{}])]
         return self._made
 
-    def _step(self, call_id: str, choice: int, answer: Mapping[str, Any]) -> Step:
-        cached = self._outcome == "cached"
+    def _step(self, choice: int, answer: Mapping[str, Any]) -> Step:
         status = self._outcome or "abandoned"
-        return Step(
-            **{
-                "id": f"{call_id}.{choice}",
-                "call_id": call_id,
-                "choice": choice,
-                "agent": self.agent,
-                "response_id": self.response_id,
-                "started_at": self._started,
-                "latency": self._latency,
-                "status": "superseded" if self._superseded and status == "ok" else status,
-                "error": None if self._error is None else error_info(self._error),
-                "metadata": dict(self.metadata),
-                # A framework may give ids (a local model); they are as good as what gave them.
-                "token_issue": None if answer.get("completion_token_ids") is not None else _UNSEEN[cached],
-                **self._facts,
-                **answer,
-            }
-        )
+        facts = {
+            "id": f"{self._id}.{choice}",
+            "call_id": self._id,
+            "choice": choice,
+            "agent": self.agent,
+            "response_id": self.response_id,
+            "started_at": self._started,
+            "latency": self._latency,
+            "status": "superseded" if self._superseded and status == "ok" else status,
+            "error": self._error,
+            "metadata": dict(self.metadata),
+            **self._facts,
+            **answer,
+        }
+        if "token_issue" not in facts and facts.get("completion_token_ids") is None:
+            # A local model's ids, which the framework gives, need no wire.
+            facts["token_issue"] = _UNSEEN[status == "cached"]
+        return Step(**facts)
 
 
 class ToolFrame(Frame):

@@ -291,3 +291,29 @@ def test_hooks_that_fail_do_not_reach_the_agent(monkeypatch: pytest.MonkeyPatch)
     before = rt.stats().recorder_errors
     assert Hooks().on_start() is None
     assert rt.stats().recorder_errors == before + 1
+
+
+def test_what_is_told_during_a_call_is_kept_however_it_ends() -> None:
+    """A local model's ids need no wire; a call that is closed has what came."""
+    with rt.trajectory() as trajectory:
+        whole, closed = ModelFrame("tiny"), ModelFrame("tiny", model="local")
+        whole.tell(prompt_token_ids=[1, 2], completion_token_ids=[3], logprobs=[-0.5], token_source="engine")
+        whole.answered({"completion": Completion(content="Ho")})
+        whole.end()
+        closed.tell(completion=Completion(content="H"))
+        closed.end(GeneratorExit())
+    first, second = trajectory.steps
+    assert (first.id, first.status, first.token_issue) == (whole.step_id, "ok", None)
+    assert [row.token_ids.tolist() for row in trajectory.sequences()] == [[1, 2, 3]]
+    assert (second.status, said(second), second.model) == ("abandoned", "H", "local")
+
+
+def test_an_answer_that_the_framework_could_not_read(client: OpenAI) -> None:
+    """Said after the call has ended; the tool that was found in the text names the step all the same."""
+    with rt.trajectory() as trajectory:
+        with ModelFrame("tiny") as frame:
+            ask(client)
+            asked_by = frame.step_id
+        frame.failed(ValueError("no call in it"))
+    (step,) = trajectory.steps
+    assert (step.id, step.status, step.error and step.error.message) == (asked_by, "ok", "no call in it")
