@@ -52,6 +52,9 @@ number = $(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR)'; } | cksum))
 pip = $$$$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON) -m pip --python $(1)/bin/python) \
 	install --quiet --disable-pip-version-check
 
+# The files name every package with its hashes; --no-deps, because one may hold a release older than another one asks
+# for, on purpose: its .in file then says why.
+#
 # $(call rules,TARGET,FOLDER,REQUIREMENTS,PACKAGES): TARGET makes an environment in FOLDER. The empty files
 # FOLDER/requirements-NUMBER and FOLDER/packages-NUMBER say what it holds.
 define rules
@@ -65,7 +68,7 @@ $(2)/packages-$(call number,$(4:%=%/pyproject.toml)): $(2)/requirements-$(call n
 $(2)/requirements-$(call number,$(3)):
 	@echo "$(2): installing $(3)"
 	@$(PYTHON) -m venv --clear $(2) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(2)
-	@$(call pip,$(2)) --require-hashes -r $(3)
+	@$(call pip,$(2)) --no-deps --require-hashes -r $(3)
 	@touch $$@
 endef
 

@@ -180,6 +180,8 @@ class AgentFrame(Frame):
     def _ended(self, error: BaseException | None) -> None:
         if self._is_owned and self.trajectory is not None:
             finish(self.trajectory, self._outer, error)
+        # A context may know the frame for long.
+        self._outer = None
 
 
 class ModelFrame(Frame):
@@ -213,7 +215,8 @@ class ModelFrame(Frame):
         self.began = time.perf_counter()
         self._started = datetime.now(timezone.utc)
         self._after = after
-        self._facts = facts
+        self.facts = facts
+        """Fields of ``Step`` for a call whose bytes are not seen; they may be completed until the end."""
         self._answers: list[Mapping[str, Any]] = []
         self._outcome: StepStatus | None = None
         self._error: ErrorInfo | None = None
@@ -231,7 +234,7 @@ class ModelFrame(Frame):
 
     def tell(self, **facts: Any) -> None:
         """More fields of ``Step`` for a call whose bytes are not seen, as they become known; however it ends."""
-        self._facts.update(facts)
+        self.facts.update(facts)
 
     def join(self, call: Call) -> None:
         """A call on a wrapped client begins inside: it is what this frame, or one before it in a batch, is about."""
@@ -254,6 +257,9 @@ class ModelFrame(Frame):
         self._answers = list(answers)
         self.response_id = response_id
         self._outcome = "cached" if cached else "ok"
+        if cached:
+            # Those that the context gave it are of another call of its batch.
+            self.calls = []
 
     def supersede(self) -> None:
         """The framework throws the answer away, and asks again. May be said after the end."""
@@ -278,7 +284,7 @@ class ModelFrame(Frame):
 
     def forget(self) -> None:
         """Of its calls and answers."""
-        self.calls, self._answers, self._facts, self._made = [], [], {}, []
+        self.calls, self._answers, self.facts, self._made = [], [], {}, []
         self._after = self._error = None
 
     def mark(self, steps: list[Step]) -> None:
@@ -315,7 +321,7 @@ class ModelFrame(Frame):
             "status": "superseded" if self._superseded and status == "ok" else status,
             "error": self._error,
             "metadata": dict(self.metadata),
-            **self._facts,
+            **self.facts,
             **answer,
         }
         if "token_issue" not in facts and facts.get("completion_token_ids") is None:
