@@ -4,12 +4,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# The tests of an older SDK, and those of each integration, run in an environment of their own: .venvs/NAME.
+# The tests of an older SDK, of each integration, and of what trainers read of our exports, run in an environment of
+# their own: .venvs/NAME. The trainers' need Python 3.11 or newer.
 CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
 
-.PHONY: demo test check bench fuzz clean test-core test-engines $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
-.PHONY: environment $(CLIENTS:%=environment-%) $(INTEGRATIONS:%=environment-%)
+CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(CONSUMERS)
+
+.PHONY: demo test check bench fuzz clean test-core test-consumers test-engines $(NAMES:%=test-%)
+.PHONY: environment $(NAMES:%=environment-%)
 
 demo: environment
 	$(BIN)/python examples/quickstart.py
@@ -24,6 +28,12 @@ $(CLIENTS:%=test-%): test-%: environment-%
 
 $(INTEGRATIONS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q -c pyproject.toml integrations/$*/tests
+
+# What trainers and other readers make of our exports: minutes to install, with PyTorch.
+test-consumers: $(CONSUMERS:%=test-%)
+
+$(CONSUMERS:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/consumers/$(*:consumers-%=%)
 
 # Against live engines, those that are installed: docs/engines.md.
 test-engines: environment
@@ -55,6 +65,9 @@ pip = $$$$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON)
 # The files name every package with its hashes; --no-deps, because one may hold a release older than another one asks
 # for, on purpose: its .in file then says why.
 #
+# PyTorch comes in many builds, one for each kind of machine: whichever pip finds, before the others and without a hash.
+torch = $(if $(filter %/consumers-torch.txt %/consumers-tinker.txt,$(1)),torch==2.13.0)
+
 # $(call rules,TARGET,FOLDER,REQUIREMENTS,PACKAGES): TARGET makes an environment in FOLDER. The empty files
 # FOLDER/requirements-NUMBER and FOLDER/packages-NUMBER say what it holds.
 define rules
@@ -68,11 +81,13 @@ $(2)/packages-$(call number,$(4:%=%/pyproject.toml)): $(2)/requirements-$(call n
 $(2)/requirements-$(call number,$(3)):
 	@echo "$(2): installing $(3)"
 	@$(PYTHON) -m venv --clear $(2) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(2)
+	$(if $(call torch,$(3)),@$(call pip,$(2)) $(call torch,$(3)))
 	@$(call pip,$(2)) --no-deps --require-hashes -r $(3)
 	@touch $$@
 endef
 
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
-$(foreach name,$(CLIENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),requirements/$(name).txt,.)))
+$(foreach name,$(CLIENTS) $(CONSUMERS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+	requirements/$(name).txt),.)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))

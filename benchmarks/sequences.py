@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
 
 import rollout_trace as rt
 from benchmarks.report import Effort, Row, at_least, at_most, ratios, spread
@@ -20,7 +22,9 @@ def run(effort: Effort) -> Iterator[Row]:
     yield _speed("single turns, recorded", single_turns(effort.size(200, 100)), effort, repeat=5)
     yield _speed("a long agent, recorded", [long_agent(effort.size(200, 50))], effort, repeat=5)
     count = effort.size(1_000, 100)
-    yield _speed(f"{count:,} trajectories of 50 turns", [many_turns(50, seed) for seed in range(count)], effort, repeat=1)
+    yield _speed(
+        f"{count:,} trajectories of 50 turns", [many_turns(50, seed) for seed in range(count)], effort, repeat=1
+    )
     yield from _growth(effort)
 
 
@@ -39,12 +43,9 @@ def _growth(effort: Effort) -> Iterator[Row]:
     """Time for ten times the turns; 10 is linear, 100 is quadratic."""
     made = {turns: many_turns(turns, turns) for turns in DECADES}
     # As many tokens in each block: the clock is not fine enough for a thousand.
-    actions = {
-        str(turns): lambda turns=turns: _build([made[turns]], DECADES[-1] // turns)  # type: ignore[misc]
-        for turns in DECADES
-    }
+    actions = {str(turns): partial(_build, [made[turns]], DECADES[-1] // turns) for turns in DECADES}
     found = blocks(actions, rounds=effort.repeat(15), clock=time.thread_time)
-    for few, many in zip(DECADES, DECADES[1:], strict=False):
+    for few, many in pairwise(DECADES):
         value = ratios([10 * each for each in found[str(many)]], found[str(few)])
         more = f"{few * 500:,} and {many * 500:,} tokens; 10 is linear"
         yield at_most(f"time for {many:,} turns, beside {few}", value, 12, form=".1f", unit="×", more=more)

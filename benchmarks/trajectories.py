@@ -78,7 +78,7 @@ def single_turns(count: int) -> list[rt.Trajectory]:
 
 
 def many_turns(turns: int, seed: int = 0) -> rt.Trajectory:
-    """The steps of a long agent as the recorder leaves them, made without its calls: thousands at once fit in memory."""
+    """The steps of a long agent as the recorder leaves them, made without its calls: a thousand take a moment."""
     store, random = TokenStore(), np.random.default_rng(seed)
     steps, whole = [], np.empty(0, np.int32)
     for turn in range(turns):

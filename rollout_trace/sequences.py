@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
 
 
+FLOAT32_MAX = 3.4028234663852886e38
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sequence:
     """One row. The arrays have one length, and are read-only: they may share memory with the steps."""
@@ -178,12 +181,14 @@ def _advantages(steps: list[tuple[Step, int, int]], length: int) -> FloatArray |
         return None
     found = np.zeros(max(end for _, _, end in steps), np.float32)
     for step, start, end in steps:
-        given = np.asarray(step.advantage, np.float32)
+        given = np.asarray(step.advantage, np.float64)
         if given.ndim and given.shape != (end - start,):
             raise ValueError(
                 f"step {step.id!r}: its advantage has {given.size} values and its completion {end - start} tokens; "
                 "give one number, or one for each token."
             )
+        if not (abs(given) <= FLOAT32_MAX).all():
+            raise ValueError(f"step {step.id!r}: its advantage is {step.advantage!r:.80}: float32 cannot hold that.")
         found[start:end] = given
     array: FloatArray = readonly(found[:length])
     return array
@@ -229,6 +234,7 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
 
     Raises:
         DriftError: there is drift, and ``on_drift="raise"``.
+        TypeError: there is no such option.
         ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
     _check_options(options)
@@ -257,6 +263,10 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
 
 
 def _check_options(options: SequenceOptions) -> None:
+    unknown = options.keys() - SequenceOptions.__annotations__.keys()
+    if unknown:
+        known = ", ".join(SequenceOptions.__annotations__)
+        raise TypeError(f"sequences() has no option {', '.join(sorted(unknown))}; it has {known}.")
     for name, words in (("on_drift", ("split", "raise", "drop")), ("reward", ("copy", "last", "split"))):
         value = options.get(name, words[0])
         if value not in words:

@@ -116,6 +116,12 @@ def test_an_advantage_of_another_length_is_refused() -> None:
         trajectory(wrong).sequences()
 
 
+@pytest.mark.parametrize("value", [1e39, float("nan"), [0.0, float("-inf")]])
+def test_an_advantage_that_no_array_can_hold_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"step 's0': its advantage is .*: float32 cannot hold that"):
+        trajectory(replace(TURNS[0], advantage=value)).sequences()
+
+
 def test_policy_versions_are_those_of_the_steps() -> None:
     steps = [replace(TURNS[0], policy_version=7), replace(TURNS[1], policy_version="8b"), TURNS[2]]
     assert [row.policy_versions for row in trajectory(*steps).sequences()] == [(7, "8b"), (None,)]
@@ -186,3 +192,8 @@ def test_retokenized_ids_are_in_no_row_with_the_engines() -> None:
 def test_an_option_with_another_value_is_refused(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         trajectory().sequences(**options)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"no option max_lenght; it has linear, on_drift, max_length,"):
+        trajectory().sequences(max_lenght=3)  # type: ignore[call-arg]

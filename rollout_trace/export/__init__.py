@@ -1,0 +1,84 @@
+"""Trajectories as what trainers take: functions that give plain lists and dicts, and writers for consumers of files.
+
+Nothing is left out silently: each says once in the log what its consumer cannot be given, counts it in ``report=``, and
+with ``strict=True`` raises ``rollout_trace.ExportError`` instead.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollout_trace.export._arrow import Rows, arrow, dataset
+    from rollout_trace.export._atif import atif, write_atif
+    from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, write_chat
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._files import write_jsonl, write_parquet
+    from rollout_trace.export._skyrl import skyrl
+    from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
+    from rollout_trace.export._tinker import tinker
+    from rollout_trace.export._trl import trl, trl_rollout, write_trl
+    from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
+    from rollout_trace.export._verifiers import verifiers, write_verifiers
+    from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
+
+_HOMES = {
+    "_arrow": ("Rows", "arrow", "dataset"),
+    "_atif": ("atif", "write_atif"),
+    "_chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "write_chat"),
+    "_common": ("ExportReport",),
+    "_files": ("write_jsonl", "write_parquet"),
+    "_skyrl": ("skyrl",),
+    "_steps": ("STEP_COLUMNS", "steps", "write_steps"),
+    "_tinker": ("tinker",),
+    "_trl": ("trl", "trl_rollout", "write_trl"),
+    "_trl_preferences": ("trl_dpo", "trl_kto"),
+    "_verifiers": ("verifiers", "write_verifiers"),
+    "_verl": ("verl", "verl_prompts", "write_verl_prompts"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})
+
+
+__all__ = [
+    "CHAT_COLUMNS",
+    "STEP_COLUMNS",
+    "ChatOptions",
+    "ExportReport",
+    "Rows",
+    "arrow",
+    "atif",
+    "chat",
+    "dataset",
+    "skyrl",
+    "steps",
+    "tinker",
+    "trl",
+    "trl_dpo",
+    "trl_kto",
+    "trl_rollout",
+    "verifiers",
+    "verl",
+    "verl_prompts",
+    "write_atif",
+    "write_chat",
+    "write_jsonl",
+    "write_parquet",
+    "write_steps",
+    "write_trl",
+    "write_verifiers",
+    "write_verl_prompts",
+]

@@ -1,0 +1,208 @@
+"""Rows as Arrow tables. The types of the columns are the exporter's, whatever the rows hold, and however many they are.
+
+A type is named as Arrow names it (``string``, ``int64``, ``float64``, ...), ``list<int32>`` is a list of these, and
+``json`` any value as JSON text, in Arrow's own JSON type: ``datasets`` gives the value back, other readers see text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rollout_trace.export._values import finite
+from rollout_trace.file.plain import dumps
+
+if TYPE_CHECKING:
+    Row: TypeAlias = Mapping[str, Any]
+    Schema: TypeAlias = "Mapping[str, str] | Any"
+    """Types by the name of their column, or a ``pyarrow.Schema``."""
+
+_GROUP_ROWS = 1000
+_GROUP_SIZE = 1 << 22
+"""Rows of a batch, and their numbers and letters: what a writer holds at once."""
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of an exporter, with the types of their columns."""
+
+    def __init__(self, rows: Iterable[dict[str, Any]], columns: Mapping[str, str]) -> None:
+        super().__init__(rows)
+        self.columns = dict(columns)
+        """Types by name, also of columns that no row has."""
+
+
+def arrow(rows: Iterable[Row], schema: Schema | None = None) -> Any:
+    """A ``pyarrow.Table`` of rows.
+
+    Args:
+        rows: of an exporter, or any mappings. A key that a row lacks is null.
+        schema: types by name, or a ``pyarrow.Schema``. None: that of the exporter, otherwise what the first thousand
+            rows look like.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+        ValueError: a row does not fit the schema, or holds a number that is not finite; it is named.
+    """
+    pyarrow = import_pyarrow()
+    parts = batches(rows, schema)
+    found = next(parts)
+    return pyarrow.Table.from_batches([found, *parts], found.schema)
+
+
+def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
+    """A ``datasets.Dataset`` of rows, in memory. See ``arrow``.
+
+    Raises:
+        ImportError: datasets or pyarrow is not installed.
+        ValueError: as ``arrow``.
+    """
+    table = arrow(rows, schema)
+    try:
+        from datasets import Dataset
+    except ImportError:
+        raise ImportError(
+            "A Dataset needs the package datasets. Install it with: pip install 'rollout-trace[datasets]'"
+        ) from None
+    return Dataset(table)
+
+
+def batches(rows: Iterable[Row], schema: Schema | None) -> Iterator[Any]:
+    """The rows as record batches of bounded size, at least one: without rows it is empty, and has the schema."""
+    import_pyarrow()
+    if schema is None:
+        schema = getattr(rows, "columns", None)
+    fields = None if schema is None else _fields(schema)
+    first = 0
+    for group in _groups(rows, fields):
+        if fields is None:
+            fields = _inferred(group)
+        yield _batch(group, first, fields)
+        first += len(group)
+    if not first:
+        if fields is None:
+            raise ValueError("there are no rows to see types in: give a schema, such as {'input_ids': 'list<int32>'}.")
+        yield _batch([], 0, fields)
+
+
+def import_pyarrow() -> Any:
+    """The module pyarrow, which is optional."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise ImportError(
+            "Arrow and parquet need the package pyarrow. Install it with: pip install 'rollout-trace[parquet]'"
+        ) from None
+    return pyarrow
+
+
+def _fields(schema: Schema) -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(name, _type(word)) for name, word in schema.items()]) if isinstance(schema, Mapping) else schema
+
+
+def _type(word: str) -> Any:
+    import pyarrow as pa
+
+    if word == "json":
+        return pa.json_()
+    if word.startswith("list<") and word.endswith(">"):
+        return pa.list_(_type(word[5:-1]))
+    return pa.type_for_alias(word)
+
+
+def _groups(rows: Iterable[Row], fields: Any) -> Iterator[list[dict[str, Any]]]:
+    """Rows as the columns take them, so many at a time that memory stays flat."""
+    texts = set() if fields is None else {field.name for field in fields if _is_json(field.type)}
+    group: list[dict[str, Any]] = []
+    size = 0
+    for number, row in enumerate(rows):
+        values = {name: _value(value, number, name, name in texts) for name, value in row.items()}
+        unknown = None if fields is None else next((name for name in values if fields.get_field_index(name) < 0), None)
+        if unknown is not None:
+            raise ValueError(f"row {number}: the schema has no column {unknown!r}; it has {', '.join(fields.names)}.")
+        group.append(values)
+        size += sum(len(value) for value in values.values() if hasattr(value, "__len__"))
+        if len(group) == _GROUP_ROWS or size >= _GROUP_SIZE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _is_json(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return isinstance(kind, pa.JsonType)
+
+
+def _value(value: Any, number: int, name: str, as_json: bool) -> Any:
+    if value is None:
+        return None
+    require_finite(value, number, f"$.{name}")
+    return dumps(value).decode() if as_json else value
+
+
+def require_finite(value: Any, number: int, path: str = "$") -> None:
+    """Refuses a value of a row, counted from 0, that holds NaN or an infinity.
+
+    Raises:
+        ValueError: with the row, the path in it and the number.
+    """
+
+    def refuse(where: str, found: Any) -> None:
+        raise ValueError(f"row {number}, {where}: {found!r} is no finite number, which JSON cannot hold: make it None.")
+
+    finite(value, refuse, path)
+
+
+def _inferred(group: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in group for name in row)
+    return pa.schema([(name, pa.array([row.get(name) for row in group]).type) for name in names])
+
+
+def _batch(group: list[dict[str, Any]], first: int, fields: Any) -> Any:
+    import pyarrow as pa
+
+    arrays = [_column([row.get(field.name) for row in group], first, field) for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=fields)
+
+
+def _column(values: list[Any], first: int, field: Any) -> Any:
+    try:
+        return _array(values, field.type)
+    except (TypeError, ValueError, OverflowError) as error:
+        at = next((at for at, value in enumerate(values) if not _fits(value, field.type)), 0)
+        raise ValueError(f"row {first + at}, column {field.name!r}: expected {field.type}; {error}.") from None
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    try:
+        _array([value], kind)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _array(values: list[Any], kind: Any) -> Any:
+    """An array of this type. Raises TypeError, ValueError or OverflowError, also where Arrow would change a number."""
+    import numpy as np
+    import pyarrow as pa
+
+    array = pa.array(values, kind)
+    numbers = array
+    while pa.types.is_list(numbers.type):
+        numbers = numbers.flatten()
+    if pa.types.is_integer(numbers.type) and any(map(_has_floats, values)):
+        raise ValueError("got a number with a decimal point")
+    if pa.types.is_floating(numbers.type) and np.isinf(numbers.drop_null().to_numpy()).any():
+        raise ValueError("got a number that is too large for it")
+    return array
+
+
+def _has_floats(value: Any) -> bool:
+    if hasattr(value, "dtype"):
+        return bool(value.dtype.kind == "f" and value.size)
+    return float in set(map(type, value)) if isinstance(value, (list, tuple)) else isinstance(value, float)

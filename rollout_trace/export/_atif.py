@@ -1,0 +1,180 @@
+"""ATIF 1.8, the trajectory format of Harbor: one document for each run, sub-agents inside."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from mimetypes import guess_extension
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from rollout_trace.export._atif_facts import final_metrics, model_of, trajectory_facts
+from rollout_trace.export._atif_parts import Keep, without_none
+from rollout_trace.export._atif_steps import Steps
+from rollout_trace.export._common import ExportReport, exporting
+from rollout_trace.export._episodes import episodes
+from rollout_trace.export._files import replacing
+from rollout_trace.export._messages import tools_of
+from rollout_trace.export._strict_json import strict_json
+from rollout_trace.file.plain import dumps
+
+if TYPE_CHECKING:
+    from rollout_trace.trajectories import Trajectory
+
+
+def atif(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    agent_version: str = "unknown",
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> list[dict[str, Any]]:
+    """ATIF 1.8 documents (``harbor.models.trajectories.Trajectory``), one for each outermost trajectory.
+
+    Each call is an agent step with its metrics: the ids of the whole prompt, the ids and logprobs of the completion.
+    Before it stand the system and user messages that are new in its request; results of tools are observations of the
+    step that called them. Where a call does not go on from the step before it (several choices, a fork, a rewritten
+    history), ``extra.follows`` is the number of the step it goes on from, 0 for none. Answers in a request that no step
+    gave are marked ``is_copied_context``. Trajectories that were opened inside another are embedded in it, and
+    referenced from the step after which they began. What ATIF has no field for (status, reward, policy version, group,
+    task) is in ``extra``; calls without an answer are in ``extra["failed_calls"]``.
+
+    Raises:
+        ExportError: ``strict``, and something has no place in the format.
+    """
+    with exporting("atif", strict, report) as found:
+        return [document for document, _ in documents(trajectories, agent_version, found, _as_it_is)]
+
+
+def _as_it_is(media_type: str, url: str) -> str:
+    return url
+
+
+def documents(
+    trajectories: Trajectory | Iterable[Trajectory],
+    version: str,
+    report: ExportReport,
+    keep: Keep,
+    *,
+    arrays: bool = False,
+) -> Iterator[tuple[dict[str, Any], Trajectory]]:
+    """Each document with its outermost trajectory."""
+    for group in episodes(trajectories, report):
+        family = _Family(group, version, report, keep)
+        for trajectory in group:
+            if not family.has_parent(trajectory):
+                document = family.document(trajectory)
+                yield strict_json(document, report, f"trajectory {trajectory.id}", arrays=arrays), trajectory
+        report.drop("trajectories that are inside each other", len(group) - family.seen)
+
+
+class _Family:
+    """The trajectories of one episode."""
+
+    def __init__(self, group: list[Trajectory], version: str, report: ExportReport, keep: Keep) -> None:
+        self.seen = 0
+        self._ids = {trajectory.id for trajectory in group}
+        self._children: dict[str, list[Trajectory]] = {}
+        for trajectory in group:
+            if self.has_parent(trajectory):
+                self._children.setdefault(str(trajectory.parent_id), []).append(trajectory)
+        self._version, self._report, self._keep = version, report, keep
+
+    def has_parent(self, trajectory: Trajectory) -> bool:
+        """Whether the trajectory in which it was opened is here."""
+        return trajectory.parent_id in self._ids
+
+    def document(self, trajectory: Trajectory) -> dict[str, Any]:
+        """The document of a trajectory with those inside it."""
+        self.seen += 1
+        children = self._children.get(trajectory.id, [])
+        inner = [self.document(child) for child in children]
+        steps = Steps(trajectory, children, self._report, self._keep)
+        missing = trajectory.parent_id is not None and not self.has_parent(trajectory)
+        notes = [*steps.notes, *(["The trajectory in which this one was opened is not here."] if missing else ())]
+        return without_none(
+            {
+                "schema_version": "ATIF-v1.8",
+                "session_id": trajectory.episode_id,
+                "trajectory_id": trajectory.id,
+                "agent": self._agent(trajectory),
+                "steps": [without_none({**step, "extra": step["extra"] or None}) for step in steps.all],
+                "notes": " ".join(notes) or None,
+                "final_metrics": final_metrics(trajectory, len(steps.all), inner),
+                "extra": trajectory_facts(trajectory, steps.failed) or None,
+                "subagent_trajectories": inner or None,
+            }
+        )
+
+    def _agent(self, trajectory: Trajectory) -> dict[str, Any]:
+        tools: dict[str, Any] = {}
+        offered: dict[int, Any] = {}
+        for step in trajectory.steps:
+            # The tools of most steps are the same objects: what cannot be converted counts once.
+            fresh = [tool for tool in step.tools or () if id(tool) not in offered]
+            if fresh or step.tools is None:
+                offered.update((id(tool), tool) for tool in fresh)
+                for tool in tools_of(step, self._report) or ():
+                    tools.setdefault(json.dumps(tool, sort_keys=True, default=str), tool)
+        model = next((name for step in trajectory.steps if (name := model_of(step)) is not None), None)
+        agent = {"name": trajectory.name, "version": self._version, "model_name": model}
+        return without_none({**agent, "tool_definitions": list(tools.values()) or None})
+
+
+def write_atif(
+    folder: str | os.PathLike[str],
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    agent_version: str = "unknown",
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> int:
+    """Writes each document of ``atif`` to a file of its own, and gives their number.
+
+    A file is named after the id of its outermost trajectory, and appears whole or not at all. Images and audio that are
+    in the messages themselves are written to ``media`` beside them, by their sha256, and named by their path, as ATIF
+    has it.
+
+    Raises:
+        ExportError: ``strict``, and something has no place in the format.
+        OSError: a file cannot be written.
+    """
+    place = Path(folder)
+    with exporting("write_atif", strict, report) as found:
+        names: dict[str, int] = {}
+        for document, trajectory in documents(trajectories, agent_version, found, _Media(place), arrays=True):
+            name = quote(trajectory.id, safe="")
+            # The same trajectory may be given twice: two documents, as of `atif`.
+            names[name] = names.get(name, 0) + 1
+            number = "" if names[name] == 1 else f"-{names[name]}"
+            with replacing(place / f"{name}{number}.json") as file:
+                file.write(dumps(document))
+        return sum(names.values())
+
+
+class _Media:
+    """Writes what data URLs hold to files, and gives their paths from the folder on; other URLs stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: set[str] = set()
+
+    def __call__(self, media_type: str, url: str) -> str:
+        head, _, data = url.partition(",")
+        if not head.startswith("data:") or not head.endswith(";base64"):
+            return url
+        try:
+            content = base64.b64decode(data, validate=True)
+        except binascii.Error:
+            return url
+        name = f"media/{sha256(content).hexdigest()}{guess_extension(media_type) or ''}"
+        if name not in self._written:
+            with replacing(self._folder / name) as file:
+                file.write(content)
+            self._written.add(name)
+        return name

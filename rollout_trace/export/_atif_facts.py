@@ -1,0 +1,132 @@
+"""What ATIF documents say beside the messages: the metrics of a step and of a run, and what goes to ``extra``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.export._atif_parts import without_none
+
+if TYPE_CHECKING:
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.model import ErrorInfo, Step
+    from rollout_trace.trajectories import Trajectory
+
+
+def metrics(step: Step, *, first: bool, report: ExportReport) -> dict[str, Any] | None:
+    """The metrics of a step. Usage counts all choices of a call: the first one (``first``) has it."""
+    usage = step.usage if first else None
+    cost = step.cost
+    in_usd = cost is not None and cost.currency == "USD"
+    extra = {
+        "reasoning_tokens": None if usage is None else usage.reasoning,
+        "cache_write_tokens": None if usage is None else usage.cache_write,
+        "cost": None if cost is None or in_usd else {"amount": cost.amount, "currency": cost.currency},
+        "logprobs_mode": None if step.logprobs is None else step.logprobs_mode,
+        "advantage": step.advantage,
+    }
+    found = {
+        "prompt_tokens": None if usage is None else usage.input,
+        "completion_tokens": None if usage is None else usage.output,
+        "cached_tokens": None if usage is None else usage.cache_read,
+        "cost_usd": cost.amount if cost is not None and in_usd else None,
+        **_tokens(step, report),
+        "extra": without_none(extra) or None,
+    }
+    return without_none(found) or None
+
+
+def _tokens(step: Step, report: ExportReport) -> dict[str, Any]:
+    """Ids and logprobs, whatever became of the step: not ids made from text, nor logprobs that break a rule."""
+    import numpy as np
+
+    if step.token_source == "retokenized":
+        report.drop("token ids that were made from text", where=f"step {step.id}")
+        return {}
+    ids, logprobs = step.completion_token_ids, step.logprobs
+    if logprobs is not None and (
+        (ids is not None and len(ids) != len(logprobs)) or not np.isfinite(logprobs).all() or (logprobs > 0).any()
+    ):
+        report.drop("logprobs that are not one finite number up to 0 for each id", where=f"step {step.id}")
+        logprobs = None
+    return {
+        "prompt_token_ids": step.prompt_token_ids,
+        "completion_token_ids": ids,
+        "logprobs": logprobs,
+    }
+
+
+def model_of(step: Step) -> str | None:
+    return step.response_model or step.model
+
+
+def usage_of(step: Step) -> dict[str, Any] | None:
+    usage = step.usage
+    return None if usage is None else without_none({"input": usage.input, "output": usage.output}) or None
+
+
+def _error(error: ErrorInfo | None) -> dict[str, Any] | None:
+    names = ("type", "message", "code", "status")
+    return None if error is None else without_none({name: getattr(error, name) for name in names})
+
+
+def step_facts(step: Step) -> dict[str, Any]:
+    issue = step.token_issue
+    return without_none(
+        {
+            "step_id": step.id,
+            "call_id": step.call_id,
+            "choice": step.choice or None,
+            "agent": step.agent,
+            "status": None if step.status == "ok" else step.status,
+            "error": _error(step.error),
+            "finish_reason": step.finish_reason,
+            "latency_seconds": step.latency,
+            "trainable": None if step.trainable else False,
+            "token_source": step.token_source,
+            "token_issue": None if issue is None else {"code": issue.code, "message": issue.message},
+            "reward": step.reward,
+            "policy_version": step.policy_version,
+            "metadata": step.metadata or None,
+        }
+    )
+
+
+def trajectory_facts(trajectory: Trajectory, failed: list[dict[str, Any]]) -> dict[str, Any]:
+    task = trajectory.task
+    return without_none(
+        {
+            "task": None if task is None else without_none({"id": task.id, "data": task.data}),
+            "group_id": trajectory.group_id,
+            "rollout_index": trajectory.rollout_index,
+            "parent_id": trajectory.parent_id,
+            "status": trajectory.status,
+            "stop_reason": trajectory.stop_reason,
+            "error": _error(trajectory.error),
+            "started_at": None if trajectory.started_at is None else trajectory.started_at.isoformat(),
+            "ended_at": None if trajectory.ended_at is None else trajectory.ended_at.isoformat(),
+            "environment": trajectory.environment,
+            "metadata": trajectory.metadata or None,
+            "failed_calls": failed or None,
+        }
+    )
+
+
+def final_metrics(trajectory: Trajectory, steps: int, inner: list[dict[str, Any]]) -> dict[str, Any]:
+    cost = trajectory.cost
+    amounts = [cost.amount if cost is not None and cost.currency == "USD" else None if trajectory.steps else 0.0]
+    amounts += [document["final_metrics"].get("total_cost_usd") for document in inner]
+    known = [amount for amount in amounts if amount is not None]
+    return without_none(
+        {
+            "total_prompt_tokens": trajectory.n_input_tokens,
+            "total_completion_tokens": trajectory.n_output_tokens,
+            "total_cached_tokens": trajectory.n_cache_read_tokens,
+            # Of sub-agents too, as ATIF counts it.
+            "total_cost_usd": sum(known) if len(known) == len(amounts) else None,
+            "total_steps": steps,
+            "extra": without_none(
+                {"reward": trajectory.reward, "rewards": trajectory.rewards, "metrics": trajectory.metrics}
+            )
+            or None,
+        }
+    )

@@ -1,0 +1,156 @@
+"""The steps of an ATIF document: what was said, by whom, and what the tools gave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.export._atif_facts import metrics, model_of, step_facts, usage_of
+from rollout_trace.export._atif_parts import SOURCES, Keep, call_id, content_of, run_result, said, without_none
+from rollout_trace.export._conversation import Conversation, Node
+
+if TYPE_CHECKING:
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._messages import Message
+    from rollout_trace.model import Step
+    from rollout_trace.trajectories import Trajectory
+
+_FORKS = "Not every step follows the one before it: extra.follows names the step it follows, 0 for none."
+_NOTHING = "No call of this run has messages or an answer: its step stands for none."
+_DISPATCH = "Sub-agents that were begun before the first answer are referenced from a step without a model call."
+
+
+class Steps:
+    """The steps of one document."""
+
+    def __init__(self, trajectory: Trajectory, children: list[Trajectory], report: ExportReport, keep: Keep) -> None:
+        self.all: list[dict[str, Any]] = []
+        self.failed: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+        self._report, self._keep = report, keep
+        self._numbers: dict[str, int] = {}
+        self._calls: set[str] = set()
+        self._tree = Conversation(report, f"trajectory {trajectory.id}")
+        known = {step.id for step in trajectory.steps}
+        early = [child for child in children if child.parent_step_id not in known]
+        if early:
+            self.notes.append(_DISPATCH)
+            self._new("agent", {"message": "", "llm_call_count": 0})
+            self._tree.root.place = 1
+        for step in trajectory.steps:
+            self._add(step)
+        if not self.all:
+            self.notes.append(_NOTHING)
+            self._new("agent", {"message": "", "llm_call_count": 0})
+        for child in children:
+            self._refer(child, 1 if child in early else max(1, self._numbers[str(child.parent_step_id)]))
+        self._add_runs(trajectory)
+
+    def _new(self, source: str, fields: dict[str, Any], timestamp: str | None = None) -> dict[str, Any]:
+        step = {"step_id": len(self.all) + 1, "timestamp": timestamp, "source": source, **fields}
+        step["extra"] = fields.get("extra") or {}
+        self.all.append(step)
+        return step
+
+    def _add(self, step: Step) -> None:
+        node, messages = self._tree.read(step)
+        before, follows = len(self.all), node.place
+        when = None if step.started_at is None else step.started_at.isoformat()
+        for message in messages:
+            node = self._tree.say(node, message)
+            node.place = self._said(node, when)
+        answer = self._tree.answer(node, step)
+        if answer is None:
+            self._failed(step, node.place)
+        else:
+            answer.place = self._answered(step, answer.message, when)
+        self._numbers[step.id] = len(self.all) if answer is not None else node.place or len(self.all)
+        if len(self.all) > before and follows != before:
+            self.all[before]["extra"]["follows"] = follows
+            if _FORKS not in self.notes:
+                self.notes.append(_FORKS)
+
+    def _said(self, node: Node, when: str | None) -> int:
+        """Puts a message of a request where it belongs; gives the number of that step."""
+        message = node.message
+        role = message.get("role")
+        if role in ("tool", "function") and (caller := self._caller(node)):
+            self._observe(caller, message)
+            return caller
+        fields = said(message, self._keep, self._report)
+        if role == "assistant":
+            fields["is_copied_context"] = True
+        else:
+            fields = {"message": fields["message"], "extra": fields["extra"]}
+        if role not in ("user", "system", "assistant"):
+            fields["extra"]["role"] = role
+        return int(self._new(SOURCES.get(str(role), "user"), fields, when)["step_id"])
+
+    def _caller(self, node: Node) -> int:
+        """The agent step above a tool's message that called it, or else the nearest one; 0 without."""
+        asked, nearest, above = node.message.get("tool_call_id"), 0, node.parent
+        while above is not None:
+            if above.message.get("role") == "assistant":
+                calls = above.message.get("tool_calls") or ()
+                if asked is not None and asked in {call_id(call, at) for at, call in enumerate(calls)}:
+                    return above.place
+                nearest = nearest or above.place
+            above = above.parent
+        return nearest
+
+    def _observe(self, number: int, message: Message) -> None:
+        asked = message.get("tool_call_id")
+        extra = {name: message[name] for name in ("is_error", "name") if message.get(name) is not None}
+        known = self._has_call(number, asked)
+        if asked is not None and not known:
+            extra["tool_call_id"] = asked
+        result = {
+            "source_call_id": asked if known else None,
+            "content": content_of(message.get("content"), self._keep, self._report),
+            "extra": extra or None,
+        }
+        self._result(number, without_none(result))
+
+    def _has_call(self, number: int, asked: Any) -> bool:
+        return any(call["tool_call_id"] == asked for call in self.all[number - 1].get("tool_calls") or ())
+
+    def _result(self, number: int, result: dict[str, Any]) -> None:
+        observation = self.all[number - 1].setdefault("observation", {"results": []})
+        observation["results"].append(result)
+
+    def _answered(self, step: Step, message: Message, when: str | None) -> int:
+        fields = said(message, self._keep, self._report)
+        first = step.call_id not in self._calls
+        self._calls.add(step.call_id)
+        effort = (step.sampling or {}).get("reasoning_effort")
+        fields |= {
+            "model_name": model_of(step),
+            "reasoning_effort": effort if isinstance(effort, (str, float)) else None,
+            "metrics": metrics(step, first=first, report=self._report),
+            "llm_call_count": None if step.status == "cached" else 1,
+            "extra": {**fields["extra"], **step_facts(step)},
+        }
+        return int(self._new("agent", fields, when)["step_id"])
+
+    def _failed(self, step: Step, number: int) -> None:
+        self._calls.add(step.call_id)
+        self.failed.append(without_none({"after": number, "usage": usage_of(step), **step_facts(step)}))
+
+    def _refer(self, child: Trajectory, number: int) -> None:
+        reference = without_none({"trajectory_id": child.id, "session_id": child.episode_id})
+        self._result(number, {"subagent_trajectory_ref": [reference]})
+
+    def _add_runs(self, trajectory: Trajectory) -> None:
+        """Adds what is known of the runs of tools to their results, and the results that were never sent back."""
+        for run in trajectory.tool_runs:
+            number = self._numbers.get(str(run.step_id), 0)
+            if not number:
+                self._report.drop("tool runs that no answer asked for", where=f"trajectory {trajectory.id}")
+                continue
+            results = self.all[number - 1].get("observation", {"results": []})["results"]
+            asked = run.tool_call_id if self._has_call(number, run.tool_call_id) else None
+            text, extra = run_result(run)
+            sent = [result for result in results if asked is not None and result.get("source_call_id") == asked]
+            if sent:
+                sent[0]["extra"] = {**sent[0].get("extra", {}), **extra}
+            else:
+                self._result(number, without_none({"source_call_id": asked, "content": text, "extra": extra or None}))

@@ -1,0 +1,93 @@
+"""Content parts of every provider in the shape of OpenAI's chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollout_trace.export._common import ExportReport
+
+_CHAT = frozenset({"text", "image_url", "input_audio", "file", "refusal"})
+
+
+def content_of(value: Any, report: ExportReport | None = None) -> str | list[dict[str, Any]] | None:
+    """The content of a message: a text, or a list of chat parts. One part that is a text is that text.
+
+    A part that has no place in a chat message (a search result, a file that the provider holds, ...) is left out and
+    counted in the report.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    parts = [part for item in (value if isinstance(value, list) else [value]) for part in _parts(item, report)]
+    return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
+
+
+def _parts(item: Any, report: ExportReport | None) -> list[dict[str, Any]]:
+    if isinstance(item, str):
+        return [_text(item)]
+    kind = item.get("type") if isinstance(item, dict) else type(item).__name__
+    read = _READERS.get(str(kind))
+    found = read(item) if read is not None else [item] if kind in _CHAT else None
+    if found is None:
+        if report is not None:
+            report.drop(f"content parts without a place in a chat message: {kind}")
+        return []
+    return [part for inner in found for part in (_parts(inner, report) if inner.get("type") not in _CHAT else [inner])]
+
+
+def _text(text: Any) -> dict[str, Any]:
+    return {"type": "text", "text": text if isinstance(text, str) else ""}
+
+
+def _responses_image(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    url, detail = item.get("image_url"), item.get("detail")
+    if not isinstance(url, str):
+        return None
+    return [{"type": "image_url", "image_url": {"url": url} if detail is None else {"url": url, "detail": detail}}]
+
+
+def _responses_file(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    held = {name: item[name] for name in ("file_data", "file_id", "filename") if item.get(name) is not None}
+    return [{"type": "file", "file": held}] if "file_data" in held or "file_id" in held else None
+
+
+def _anthropic_image(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    url = _url(item.get("source"))
+    return None if url is None else [{"type": "image_url", "image_url": {"url": url}}]
+
+
+def _anthropic_document(item: dict[str, Any]) -> list[dict[str, Any]] | None:
+    source, title = item.get("source"), item.get("title")
+    if not isinstance(source, dict):
+        return None
+    if source.get("type") == "text":
+        return [_text(source.get("data"))]
+    if source.get("type") == "content":
+        inner = source.get("content")
+        return [_text(inner)] if isinstance(inner, str) else [part for part in inner or () if isinstance(part, dict)]
+    data = _url(source) if source.get("type") == "base64" else None
+    if data is None:
+        return None
+    return [{"type": "file", "file": {"file_data": data} if title is None else {"file_data": data, "filename": title}}]
+
+
+def _url(source: Any) -> str | None:
+    if not isinstance(source, dict):
+        return None
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    url = source.get("url")
+    return url if isinstance(url, str) else None
+
+
+_READERS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]] | None]] = {
+    # A text may have a cache mark, citations or annotations beside it, which say nothing to a model that reads it.
+    "text": lambda item: [_text(item.get("text"))],
+    "input_text": lambda item: [_text(item.get("text"))],
+    "output_text": lambda item: [_text(item.get("text"))],
+    "input_image": _responses_image,
+    "input_file": _responses_file,
+    "image": _anthropic_image,
+    "document": _anthropic_document,
+}

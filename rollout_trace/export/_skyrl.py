@@ -1,0 +1,157 @@
+"""SkyRL: what its generators return.
+
+Shapes: SkyRL 0.3.0, ``GeneratorOutput`` in ``skyrl/train/generators/base.py``, as its
+``validate_generator_output`` and ``merge_stepwise_output`` take it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollout_trace.export._common import exporting, plain, token_rows
+from rollout_trace.export._rows import halves, say_unused, task_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.model import Step
+    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.sequences import Sequence, Sequences
+    from rollout_trace.trajectories import Trajectory
+
+
+def skyrl(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    stepwise: bool = False,
+    strict: bool = False,
+    report: ExportReport | None = None,
+    **options: Unpack[SequenceOptions],
+) -> dict[str, Any]:
+    """A ``GeneratorOutput``: one row for each sequence, or for each step with ``stepwise=True``.
+
+    The rows of a trajectory stand together, in the order of the steps, as SkyRL's trainer needs them; ``is_last_step``
+    is True on the last, which alone has the reward: that is where the trainer looks. ``stop_reasons`` are "stop" for
+    every natural end (tool calls too) and "length", the two that SkyRL tells apart; others are as the server said.
+    A trajectory with several rows is valid in SkyRL's step-wise training alone (``step_wise_trajectories``).
+
+    ``trajectory_ids`` are plain: ``instance_id`` is the group (else the task's id, else the trajectory's own; for a
+    trajectory opened inside another with its name after it, so that agents compare with their own kind), and
+    ``repetition_id`` the ``rollout_index``, or the next number that is free. The trainer takes
+    ``[TrajectoryID(**one) for one in output["trajectory_ids"]]``.
+
+    Args:
+        trajectories: one, or any iterable. Those without a reward are left out: SkyRL has no word for "not scored".
+        stepwise: a row for each step, with its whole prompt; ``merge_stepwise_output`` makes of them what
+            ``stepwise=False, linear=True`` gives.
+        strict: raise at the first thing that would be left out.
+        report: counts what is left out. ``rollout_logprobs`` is for all rows or none: one step without logprobs leaves
+            out all.
+        **options: of ``Trajectory.sequences()``; ``reward`` is "last".
+
+    Raises:
+        ExportError: something would be left out, and ``strict``.
+        ValueError: another ``reward``.
+    """
+    if options.setdefault("reward", "last") != "last":
+        raise ValueError(f"reward={options['reward']!r}: SkyRL takes a trajectory's reward on its last row: 'last'.")
+    with exporting("skyrl", strict, report) as found:
+        rows = list(_rows(trajectories, stepwise, found, options))
+        unknown = sum(row.rollout_logprobs is None for row in rows)
+        if unknown:
+            found.drop("rows whose logprobs are left out because other rows have none", len(rows) - unknown)
+    columns = {name: [getattr(row, name) for row in rows] for name in _Row._fields}
+    return {**columns, "rollout_logprobs": None if unknown else columns["rollout_logprobs"], "rollout_metrics": None}
+
+
+class _Row(NamedTuple):
+    prompt_token_ids: list[int]
+    response_ids: list[int]
+    rewards: float
+    loss_masks: list[int]
+    stop_reasons: str | None
+    rollout_logprobs: list[float] | None
+    trajectory_ids: dict[str, Any]
+    is_last_step: bool
+
+
+def _rows(
+    trajectories: Trajectory | Iterable[Trajectory], stepwise: bool, report: ExportReport, options: SequenceOptions
+) -> Iterator[_Row]:
+    names = _Names()
+    for trajectory, sequences in token_rows(trajectories, report, options):
+        if trajectory.reward is None:
+            report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
+            continue
+        for sequence in sequences:
+            say_unused(sequence, report)
+        found = list(_steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences))
+        name = names.of(trajectory) if found else {}
+        for position, row in enumerate(found):
+            last = position == len(found) - 1
+            reward = float(trajectory.reward) if last else 0.0
+            yield row._replace(rewards=reward, trajectory_ids=name, is_last_step=last)
+
+
+def _merged(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
+    steps = {step.id: step for step in trajectory.steps}
+    for row in sequences:
+        cut = halves(row)
+        reason = _stop_reason(steps[row.step_ids[-1]], row.truncated)
+        yield _Row(cut.prompt_ids, cut.response_ids, 0.0, cut.response_mask, reason, cut.logprobs, {}, False)
+
+
+def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
+    """The steps that the sequences hold, in the order in which their calls began."""
+    places: dict[str, tuple[Sequence, int, int]] = {}
+    for row in sequences:
+        for step_id, (start, end) in zip(row.step_ids, row.spans, strict=True):
+            places[step_id] = row, start, end
+    for step in trajectory.steps:
+        if step.id not in places:
+            continue
+        row, start, end = places[step.id]
+        cut = row.truncated and end == len(row.token_ids)
+        yield _Row(
+            plain(row.token_ids[:start]),
+            plain(row.token_ids[start:end]),
+            0.0,
+            [1] * (end - start),
+            _stop_reason(step, cut),
+            None if row.logprobs is None else plain(row.logprobs[start:end]),
+            {},
+            False,
+        )
+
+
+_NATURAL_ENDS = frozenset(
+    {"stop", "tool_calls", "function_call", "completed", "end_turn", "stop_sequence", "tool_use", "eos"}
+)
+_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+
+
+def _stop_reason(step: Step, truncated: bool) -> str | None:
+    if truncated or step.finish_reason in _CUT:
+        return "length"
+    return "stop" if step.finish_reason in _NATURAL_ENDS else step.finish_reason
+
+
+class _Names:
+    """Gives each trajectory a name that no other has."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, set[int]] = {}
+
+    def of(self, trajectory: Trajectory) -> dict[str, Any]:
+        instance = trajectory.group_id or task_id(trajectory) or trajectory.id
+        if trajectory.parent_id is not None:
+            instance = f"{instance}/{trajectory.name}"
+        taken = self._taken.setdefault(instance, set())
+        number = trajectory.rollout_index
+        if number is None or number in taken:
+            number = next(free for free in range(len(taken) + 1) if free not in taken)
+        taken.add(number)
+        return {"instance_id": instance, "repetition_id": number}

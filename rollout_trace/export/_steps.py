@@ -1,0 +1,170 @@
+"""One row a step: the per-turn dataset, of token ids, logprobs and text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rollout_trace.export._arrow import Rows
+from rollout_trace.export._common import each, exporting, plain
+from rollout_trace.export._conversations import text_reason
+from rollout_trace.export._files import write_rows
+from rollout_trace.export._messages import answer, to_chat, tools_of
+from rollout_trace.export._values import counted, number
+from rollout_trace.selection import left_out
+
+if TYPE_CHECKING:
+    import os
+
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._conversations import Include
+    from rollout_trace.model import Step
+    from rollout_trace.trajectories import Trajectory
+
+    Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
+    Read: TypeAlias = Callable[[Trajectory, Step], Any]
+
+_TOKENS: dict[str, tuple[str, Read]] = {
+    "prompt_ids": ("list<int32>", lambda _, step: step.prompt_token_ids),
+    "completion_ids": ("list<int32>", lambda _, step: step.completion_token_ids),
+    "logprobs": ("list<float32>", lambda _, step: step.logprobs),
+    "advantages": ("list<float32>", lambda _, step: _advantages(step)),
+    "token_source": ("string", lambda _, step: step.token_source),
+    "logprobs_mode": ("string", lambda _, step: step.logprobs_mode),
+}
+_FACTS: dict[str, tuple[str, Read]] = {
+    "trajectory_id": ("string", lambda run, _: run.id),
+    "episode_id": ("string", lambda run, _: run.episode_id),
+    "parent_id": ("string", lambda run, _: run.parent_id),
+    "group_id": ("string", lambda run, _: run.group_id),
+    "rollout_index": ("int64", lambda run, _: run.rollout_index),
+    "task_id": ("string", lambda run, _: None if run.task is None else run.task.id),
+    "task": ("json", lambda run, _: None if run.task is None else run.task.data),
+    "trajectory_status": ("string", lambda run, _: run.status),
+    "step_id": ("string", lambda _, step: step.id),
+    "call_id": ("string", lambda _, step: step.call_id),
+    "choice": ("int64", lambda _, step: step.choice),
+    "turn": ("int64", lambda _, step: step.index),
+    "agent": ("string", lambda _, step: step.agent),
+    "protocol": ("string", lambda _, step: step.protocol),
+    "engine": ("string", lambda _, step: step.engine),
+    "model": ("string", lambda _, step: step.model),
+    "sampling": ("json", lambda _, step: step.sampling),
+    "finish_reason": ("string", lambda _, step: step.finish_reason),
+    "status": ("string", lambda _, step: step.status),
+    "trainable": ("bool", lambda _, step: bool(step.trainable)),
+    "policy_version": ("string", lambda _, step: None if step.policy_version is None else str(step.policy_version)),
+    "reward": ("float64", lambda run, _: number(run.reward)),
+    "step_reward": ("float64", lambda _, step: number(step.reward)),
+}
+_TEXTS = {"messages": "json", "completion": "json", "tools": "json"}
+STEP_COLUMNS = {name: kind for name, (kind, _) in (*_FACTS.items(), *_TOKENS.items())} | _TEXTS
+"""The columns of ``steps``, with their types (see ``rollout_trace.export.arrow``)."""
+
+
+def steps(
+    trajectories: Trajectories,
+    *,
+    tokens: bool = True,
+    arrays: bool = False,
+    include: Include | None = None,
+    allow: Collection[str] = (),
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> Rows:
+    """One row for each step that can be trained on token for token, by the rules of ``Trajectory.sequences()``.
+
+    Every row has every column of ``STEP_COLUMNS``; what is not known is None. ``reward`` is the trajectory's,
+    ``step_reward`` the step's own; ``turn`` is the step's position in its trajectory. ``advantages`` has one number a
+    token, also where the step has one for all. ``messages``, ``completion`` and ``tools`` are in chat's shape whatever
+    the protocol was; tool arguments are the text that the model wrote. ``policy_version`` is a text.
+
+    Args:
+        trajectories: one or several.
+        tokens: False: a row for each trainable step with an answer, with or without ids; the columns of ids, logprobs
+            and advantages are None.
+        arrays: the columns of ids, logprobs and advantages are arrays (read-only, int32 and float32), not lists.
+        include: which steps to take.
+        allow: reasons for leaving steps out that do not count, such as ``{"abandoned", "retokenized"}``.
+        strict: raise at the first thing that would be left out.
+        report: counts what is left out: steps, what a chat message has no place for, and numbers that are not finite
+            (they are None).
+
+    Raises:
+        ExportError: ``strict``, and something would be left out.
+        ValueError: a step has another number of advantages than of completion tokens.
+    """
+    with exporting("steps", strict, report) as found:
+        rows = _rows(trajectories, tokens, include, allow, found)
+        return Rows(rows if arrays else map(_listed, rows), STEP_COLUMNS)
+
+
+def write_steps(
+    path: str | os.PathLike[str],
+    trajectories: Trajectories,
+    *,
+    tokens: bool = True,
+    include: Include | None = None,
+    allow: Collection[str] = (),
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> int:
+    """Writes the rows of ``steps`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; gives their number.
+
+    In parquet ids are lists of int32, logprobs and advantages of float32; ``messages`` and the like have Arrow's JSON
+    type: ``datasets`` gives the values, others see text.
+
+    Raises:
+        ExportError: ``strict``, and something would be left out.
+        ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
+        ValueError: as ``steps``, or the name has another suffix.
+    """
+    with exporting("write_steps", strict, report) as found:
+        return write_rows(path, _rows(trajectories, tokens, include, allow, found), STEP_COLUMNS)
+
+
+def _rows(
+    trajectories: Trajectories,
+    tokens: bool,
+    include: Include | None,
+    allow: Collection[str],
+    report: ExportReport,
+) -> Iterator[dict[str, Any]]:
+    for trajectory in each(trajectories):
+        for step in trajectory.steps:
+            where = f"trajectory {trajectory.id}, step {step.id}"
+            if tokens:
+                reason = left_out(step, {"include": include, "allow": allow})
+            else:
+                reason = text_reason(step, include, allow)
+            if reason is not None:
+                report.drop(f"steps left out: {reason}", where=where)
+                continue
+            row = {name: read(trajectory, step) for name, (_, read) in _FACTS.items()}
+            row |= {name: read(trajectory, step) if tokens else None for name, (_, read) in _TOKENS.items()}
+            row |= {
+                "messages": None if step.messages is None else to_chat(step, report),
+                "completion": answer(step, "json", report),
+                "tools": tools_of(step, report),
+            }
+            yield {name: counted(value, report, f"values of {name}", where) for name, value in row.items()}
+
+
+def _advantages(step: Step) -> Any:
+    """float32 [completion length], or None."""
+    import numpy as np
+
+    given, ids = step.advantage, step.completion_token_ids
+    if given is None or ids is None:
+        return None
+    values = np.asarray(given, np.float32)
+    if values.ndim and values.shape != ids.shape:
+        raise ValueError(
+            f"step {step.id!r}: its advantage has {values.size} values and its completion {len(ids)} tokens; give one "
+            "number, or one for each token."
+        )
+    return np.broadcast_to(values, ids.shape)
+
+
+def _listed(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: plain(value) if name in _TOKENS and hasattr(value, "dtype") else value for name, value in row.items()}

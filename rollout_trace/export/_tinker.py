@@ -1,0 +1,115 @@
+"""Tinker: shifted arrays, as its training client takes them.
+
+Shapes: ``tinker`` 0.38, ``tinker.Datum``; and ``trajectory_to_data`` of ``tinker_cookbook.rl.data_processing``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from rollout_trace.export._common import each, exporting, plain, token_rows
+from rollout_trace.export._rows import say_unused
+from rollout_trace.grouping import groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.sequences import Sequence
+    from rollout_trace.tokens import FloatArray
+    from rollout_trace.trajectories import Trajectory
+
+Advantages = Literal["grpo", "leave_one_out", "steps"]
+
+
+def tinker(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    advantages: Advantages | None = "grpo",
+    strict: bool = False,
+    report: ExportReport | None = None,
+    **options: Unpack[SequenceOptions],
+) -> list[dict[str, Any]]:
+    """What a ``tinker.Datum`` is made of, one dict for each sequence.
+
+    Arrays are shifted: ``model_input`` has all ids but the last, and the others, as long as it, say of each next token:
+    ``loss_fn_inputs`` its id (``target_tokens``), ``logprobs`` and ``advantages`` (0.0 where it was not sampled), and
+    ``mask`` whether it was sampled. ``mask`` stands beside ``loss_fn_inputs``, because the losses do not take it::
+
+        tinker.Datum(model_input=tinker.ModelInput.from_ints(row["model_input"]), loss_fn_inputs=row["loss_fn_inputs"])
+
+    With ``advantages=None`` the rows are for supervised training (``cross_entropy``): ``target_tokens`` and ``weights``
+    (1.0 where the token was sampled).
+
+    Args:
+        trajectories: one, or any iterable; all runs of a group must be in it.
+        advantages: ``grpo`` or ``leave_one_out``, of each run within its group: ``rt.Group.advantages()``; ``steps``:
+            what is set on the steps; None: no reinforcement learning.
+        strict: raise at the first thing that would be left out.
+        report: counts what is left out. Rows without logprobs are, and those without an advantage: a run that was not
+            scored, is in no group, or is part of another run of its group.
+        **options: of ``Trajectory.sequences()``. The cookbook merges as ``linear=True`` does.
+
+    Raises:
+        ExportError: something would be left out, and ``strict``.
+        ValueError: a reward is no finite number, or there are no such advantages.
+    """
+    if advantages not in (None, "grpo", "leave_one_out", "steps"):
+        raise ValueError(f"advantages={advantages!r}: expected 'grpo', 'leave_one_out', 'steps', or None.")
+    with exporting("tinker", strict, report) as found:
+        return list(_rows(list(each(trajectories)), advantages, found, options))
+
+
+def _rows(
+    trajectories: list[Trajectory], advantages: Advantages | None, report: ExportReport, options: SequenceOptions
+) -> Iterator[dict[str, Any]]:
+    compared = _of_runs(trajectories, advantages)
+    for trajectory, rows in token_rows(trajectories, report, options):
+        for row in rows:
+            say_unused(row, report, advantages=advantages != "steps")
+            inputs = _inputs(row, advantages, compared.get(trajectory.id), report)
+            if inputs is None:
+                continue
+            report.drop("sampled tokens with no token before them", row.prompt_length == 0)
+            yield {
+                "model_input": plain(row.token_ids[:-1]),
+                "loss_fn_inputs": {name: plain(values[1:]) for name, values in inputs.items()},
+                "mask": plain(row.loss_mask[1:]),
+                "reward": row.reward,
+                "trajectory_id": trajectory.id,
+            }
+
+
+def _inputs(
+    row: Sequence, advantages: Advantages | None, of_run: float | None, report: ExportReport
+) -> dict[str, Any] | None:
+    """Unshifted arrays by the names of Tinker's losses; None where the row cannot be trained on."""
+    import numpy as np
+
+    where = f"step {row.step_ids[0]}"
+    if advantages is None:
+        return {"target_tokens": row.token_ids, "weights": row.loss_mask.astype(np.float32)}
+    found: FloatArray | None = row.advantages
+    if advantages != "steps":
+        found = None if of_run is None else row.loss_mask * np.float32(of_run)
+    if found is None:
+        report.drop("rows without an advantage", where=where)
+    if row.logprobs is None:
+        report.drop("rows without logprobs", where=where)
+    if found is None or row.logprobs is None:
+        return None
+    return {"target_tokens": row.token_ids, "logprobs": row.logprobs, "advantages": found}
+
+
+def _of_runs(trajectories: list[Trajectory], advantages: Advantages | None) -> dict[str, float | None]:
+    """The advantage of each run within its group, by the trajectory's id."""
+    if advantages is None or advantages == "steps":
+        return {}
+    return {
+        run.id: value
+        for group in groups(trajectories)
+        for run, value in zip(group.trajectories, group.advantages(advantages), strict=True)
+    }

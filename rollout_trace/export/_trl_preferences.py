@@ -1,0 +1,140 @@
+"""TRL: preferences between the runs of a group, as messages, for ``DPOTrainer`` and ``KTOTrainer``.
+
+Shapes: TRL 1.16, its page "Dataset formats": "preference" and "unpaired preference", conversational.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollout_trace.export._arrow import Rows
+from rollout_trace.export._common import each, exporting
+from rollout_trace.export._conversations import conversations
+from rollout_trace.export._messages import decoded
+from rollout_trace.grouping import groups
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._messages import Message
+    from rollout_trace.trajectories import Trajectory
+
+
+def trl_dpo(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> Rows:
+    """Rows for ``trl.DPOTrainer``: of each group, the run with the highest reward over the one with the lowest.
+
+    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` where
+    the agent had any. The first of equal runs counts. TRL renders and tokenises the messages anew, and learns from all
+    that follows the prompt, results of tools as well. Tool arguments are dicts, as chat templates take them: make a
+    dataset with ``export.dataset(rows)``; ``Dataset.from_list(rows)`` gives all calls the keys and number types of one.
+
+    Args:
+        trajectories: one, or any iterable; all runs of a group must be in it.
+        strict: raise at the first thing that would be left out.
+        report: counts what is left out: runs that were not scored, are in no group, or are not one conversation
+            (see ``chat``); groups in which no two of the others differ in reward; pairs whose prompts or tools differ.
+
+    Raises:
+        ExportError: something would be left out, and ``strict``.
+        ValueError: a reward is no finite number.
+    """
+    with exporting("trl_dpo", strict, report) as found:
+        return Rows(_pairs(trajectories, found), dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json"))
+
+
+def trl_kto(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    threshold: float | None = None,
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> Rows:
+    """Rows for ``trl.KTOTrainer``: ``prompt`` and ``completion`` of each run as for ``trl_dpo``, and a ``label``.
+
+    Args:
+        trajectories: one, or any iterable; without a threshold all runs of a group must be in it.
+        threshold: the label is whether the reward is as high as this. None: whether it is above the mean of the run's
+            group; runs exactly at the mean say nothing and are left out.
+        strict, report: as for ``trl_dpo``.
+
+    Raises:
+        ExportError: something would be left out, and ``strict``.
+        ValueError: a reward is no finite number.
+    """
+    with exporting("trl_kto", strict, report) as found:
+        labelled = _by_mean(trajectories, found) if threshold is None else _by_threshold(trajectories, threshold, found)
+        rows = (_row(run, completion=run.completion, label=label) for run, label in labelled)
+        return Rows(rows, {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"})
+
+
+class _Run(NamedTuple):
+    reward: float
+    prompt: list[Message]
+    completion: list[Message]
+    tools: list[dict[str, Any]] | None
+
+
+def _row(run: _Run, **columns: Any) -> dict[str, Any]:
+    row = {"prompt": run.prompt, **columns}
+    return row if run.tools is None else {**row, "tools": run.tools}
+
+
+def _pairs(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[dict[str, Any]]:
+    for where, _, runs in _groups(trajectories, report):
+        best = max(runs, key=lambda run: run.reward, default=None)
+        worst = min(runs, key=lambda run: run.reward, default=None)
+        if best is None or worst is None or best.reward == worst.reward:
+            report.drop("groups without two different rewards", where=where)
+        elif (best.prompt, best.tools) != (worst.prompt, worst.tools):
+            report.drop("pairs whose prompts or tools differ", where=where)
+        else:
+            yield _row(best, chosen=best.completion, rejected=worst.completion)
+
+
+def _by_mean(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[tuple[_Run, bool]]:
+    for where, mean, runs in _groups(trajectories, report):
+        for run in runs:
+            if run.reward == mean:
+                report.drop("runs with the mean reward of their group", where=where)
+            else:
+                yield run, run.reward > mean
+
+
+def _by_threshold(
+    trajectories: Trajectory | Iterable[Trajectory], threshold: float, report: ExportReport
+) -> Iterator[tuple[_Run, bool]]:
+    for trajectory in each(trajectories):
+        for run in _runs([trajectory], report):
+            yield run, run.reward >= threshold
+
+
+def _groups(
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport
+) -> Iterator[tuple[str, float, list[_Run]]]:
+    """Each group by its name, with the mean of its rewards and those of its runs that can be shown."""
+    given = list(each(trajectories))
+    found = groups(given)
+    report.drop("trajectories in no group", len(given) - sum(len(group.trajectories) for group in found))
+    for group in found:
+        yield f"group {group.id}", group.mean or 0.0, list(_runs(group.trajectories, report))
+
+
+def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[_Run]:
+    for trajectory in trajectories:
+        where = f"trajectory {trajectory.id}"
+        if trajectory.reward is None:
+            report.drop("trajectories without a reward", where=where)
+            continue
+        held = conversations(trajectory, report)
+        if len(held) != 1:
+            report.drop("trajectories that are not one conversation", where=where)
+            continue
+        messages = [decoded(message, report) for message in held[0].messages]
+        first = held[0].answers[0]
+        yield _Run(trajectory.reward, messages[:first], messages[first:], held[0].tools)

@@ -1,0 +1,160 @@
+"""Episodes of verifiers 0.4 (``verifiers.v1``, the ``traces.jsonl`` of prime-rl): message graphs with token ids."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.export._common import ExportReport, exporting, token_rows
+from rollout_trace.export._episodes import episodes
+from rollout_trace.export._files import write_jsonl
+from rollout_trace.export._strict_json import strict_json
+from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
+from rollout_trace.export._verifiers_graph import Graph
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.trajectories import Trajectory
+
+_FAILED = frozenset({"failed", "aborted", "running"})
+
+
+def verifiers(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    strict: bool = False,
+    report: ExportReport | None = None,
+    **options: Unpack[SequenceOptions],
+) -> list[dict[str, Any]]:
+    """One ``Episode`` for each run, as ``verifiers.v1.WireEpisode`` reads it; each of its trajectories is a ``Trace``.
+
+    Each sequence is one branch of the trace's graph, and nothing else is: the concatenated ``token_ids``, ``mask`` and
+    ``logprobs`` of its nodes are the sequence's own. A node of a message that was read has no ids: those of the prompt
+    that are new stand before the completion's, on the node of the answer, as verifiers itself has it where it does not
+    know which message a token belongs to. Branches share the messages they begin with, but no sampled node: an answer
+    that a second branch goes on from is context there, and is trained on once.
+
+    ``Trace.reward`` is the trajectory's reward; its parts by name have weight 0. A trajectory without sequences keeps
+    its text: nodes without ids. What verifiers has no field for is in ``info["rollout_trace"]``.
+
+    Args:
+        trajectories: one, or any iterable of them.
+        strict: raise instead of leaving something out.
+        report: counts what was left out.
+        options: of ``Trajectory.sequences()``.
+
+    Raises:
+        ExportError: ``strict``, and something has no place in the format.
+    """
+    with exporting("verifiers", strict, report) as found:
+        return list(_episodes(trajectories, found, options))
+
+
+def write_verifiers(
+    path: str | os.PathLike[str],
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    strict: bool = False,
+    report: ExportReport | None = None,
+    **options: Unpack[SequenceOptions],
+) -> int:
+    """Writes the episodes of ``verifiers``, one a line (``traces.jsonl``), and gives their number.
+
+    Logprobs are written with all their digits, where verifiers itself rounds to four.
+
+    Raises:
+        ExportError: ``strict``, and something has no place in the format.
+        OSError: the file cannot be written.
+        ValueError: the name does not end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``.
+    """
+    with exporting("write_verifiers", strict, report) as found:
+        return write_jsonl(path, _episodes(trajectories, found, options))
+
+
+def _episodes(
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
+) -> Iterator[dict[str, Any]]:
+    for group in episodes(trajectories, report):
+        outermost = next((one for one in group if one.parent_id is None), group[0])
+        traces = [_trace(trajectory, rows, report) for trajectory, rows in token_rows(group, report, options)]
+        episode = {
+            "id": outermost.episode_id or outermost.id,
+            "task": _task(outermost),
+            "group": None if outermost.group_id is None else {"id": outermost.group_id},
+            "ok": all(trace["ok"] for trace in traces),
+            "errors": [],
+            "traces": traces,
+        }
+        yield strict_json(episode, report, f"episode {episode['id']}")
+
+
+def _trace(trajectory: Trajectory, rows: Any, report: ExportReport) -> dict[str, Any]:
+    graph = Graph(trajectory, report)
+    graph.add(rows)
+    is_done = trajectory.status != "running"
+    began, ended = seconds(trajectory.started_at), seconds(trajectory.ended_at)
+    model = next((step.model for step in trajectory.steps if step.model is not None), None)
+    return {
+        "version": 1,
+        "id": trajectory.id,
+        "task": _task(trajectory),
+        "agent": {"config": {"model": model}, "name": trajectory.name, "trainable": bool(rows)},
+        "tools": graph.tools,
+        "nodes": graph.nodes,
+        "calls": [call_of(step, graph.node_of.get(step.id), first) for step, first in _calls(trajectory)],
+        "rewards": _rewards(trajectory, report),
+        "metrics": dict(trajectory.metrics or {}),
+        "info": {"rollout_trace": _info(trajectory, graph)},
+        "is_completed": is_done,
+        "ok": trajectory.status not in _FAILED,
+        "stop_condition": trajectory.stop_reason or (None if trajectory.status == "completed" else trajectory.status),
+        "errors": [] if trajectory.error is None else [error_of(trajectory.error)],
+        "timing": {"start": began, "agent": {"start": began, "end": ended}},
+    }
+
+
+def _calls(trajectory: Trajectory) -> Iterator[tuple[Any, bool]]:
+    """Each step, and whether it is the first of its call, which has the usage."""
+    seen: set[str] = set()
+    for step in trajectory.steps:
+        yield step, step.call_id not in seen
+        seen.add(step.call_id)
+
+
+def _task(trajectory: Trajectory) -> dict[str, Any]:
+    task = trajectory.task
+    if task is None:
+        return {"type": "Task", "data": {}}
+    # Under a name of its own: the data are the user's, and verifiers has types for fields such as `prompt` and `image`.
+    return {"type": "Task", "key": task.id, "data": {"id": task.id, "data": task.data}}
+
+
+def _rewards(trajectory: Trajectory, report: ExportReport) -> dict[str, Any]:
+    parts = {name: {"score": value, "weight": 0.0} for name, value in (trajectory.rewards or {}).items()}
+    if "reward" in parts:
+        report.drop('rewards by the name "reward", which the whole one has', where=f"trajectory {trajectory.id}")
+    whole = trajectory.reward
+    return {**parts, "reward": None if whole is None else {"score": whole, "weight": 1.0}}
+
+
+def _info(trajectory: Trajectory, graph: Graph) -> dict[str, Any]:
+    steps = [
+        {
+            "id": step.id,
+            "call_id": step.call_id,
+            "node": graph.node_of.get(step.id),
+            "status": step.status,
+            "trainable": step.trainable,
+            "finish_reason": step.finish_reason,
+            "policy_version": step.policy_version,
+            "reward": step.reward,
+            "token_source": step.token_source,
+            "metadata": step.metadata,
+        }
+        for step in trajectory.steps
+    ]
+    names = ("parent_id", "parent_step_id", "rollout_index", "status", "environment", "metadata")
+    return {**{name: getattr(trajectory, name) for name in names}, "steps": steps}

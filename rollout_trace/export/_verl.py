@@ -1,0 +1,219 @@
+"""verl: what an agent loop returns, and prompts for its datasets.
+
+Shapes: verl 0.9.1, ``verl/experimental/agent_loop/agent_loop.py`` and ``verl/utils/dataset/rl_dataset.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.export._arrow import import_pyarrow
+from rollout_trace.export._common import each, exporting, token_rows
+from rollout_trace.export._messages import to_chat
+from rollout_trace.export._rows import halves, say_unused, task_id
+from rollout_trace.file.plain import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.export._common import ExportReport
+    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.sequences import Sequence
+    from rollout_trace.trajectories import Trajectory
+
+
+def verl(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    strict: bool = False,
+    report: ExportReport | None = None,
+    **options: Unpack[SequenceOptions],
+) -> list[dict[str, Any]]:
+    """The arguments of ``AgentLoopOutput``, one dict for each sequence: ``AgentLoopOutput(**row)``.
+
+    ``response_ids`` is all that follows the first prompt; ``response_logprobs`` is 0.0 where ``response_mask`` is 0,
+    and None when a step of the row has none. ``num_turns`` counts as verl does: two for each completion.
+    ``extra_fields`` says which rows belong together (``trajectory_id``, ``group_id``, ``rollout_index``), has the parts
+    of the reward (``reward_extra_info``: verl wants the same names in every row of a batch), the step rewards where
+    every step has one (``turn_scores``) and the policy versions where all are integers (``min_global_steps``,
+    ``max_global_steps``).
+
+    The rows of a trajectory stand together, in order. A trajectory with several has drift or forks; an agent loop may
+    return them as a list in verl's v1 trainer alone, which gives all the reward of the last. verl cuts nothing: keep
+    rows within its lengths with ``max_length=``.
+
+    Args:
+        trajectories: one, or any iterable.
+        strict: raise at the first thing that would be left out.
+        report: counts what is left out.
+        **options: of ``Trajectory.sequences()``.
+
+    Raises:
+        ExportError: something would be left out, and ``strict``.
+    """
+    with exporting("verl", strict, report) as found:
+        return [
+            _output(trajectory, row, found)
+            for trajectory, rows in token_rows(trajectories, found, options)
+            for row in rows
+        ]
+
+
+def _output(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict[str, Any]:
+    scored = None not in row.step_rewards
+    say_unused(row, report, rewards=not scored)
+    cut = halves(row)
+    return {
+        "prompt_ids": cut.prompt_ids,
+        "response_ids": cut.response_ids,
+        "response_mask": cut.response_mask,
+        "response_logprobs": cut.logprobs,
+        "reward_score": row.reward,
+        "num_turns": 2 * len(row.step_ids),
+        "metrics": _metrics(trajectory, row),
+        "extra_fields": {
+            "turn_scores": list(row.step_rewards) if scored else [],
+            "tool_rewards": [],
+            "reward_extra_info": dict(trajectory.rewards or {}),
+            "trajectory_id": trajectory.id,
+            "group_id": trajectory.group_id,
+            "rollout_index": trajectory.rollout_index,
+            **_versions(row, report),
+        },
+    }
+
+
+def _metrics(trajectory: Trajectory, row: Sequence) -> dict[str, float]:
+    """Seconds that the steps of the row took, and the tools that they asked for; where they are known."""
+    ids = set(row.step_ids)
+    spent = {
+        "generate_sequences": [step.latency for step in trajectory.steps if step.id in ids],
+        "tool_calls": [run.duration for run in trajectory.tool_runs if run.step_id in ids],
+    }
+    known = {name: [value for value in values if value is not None] for name, values in spent.items()}
+    return {name: sum(values) for name, values in known.items() if values}
+
+
+def _versions(row: Sequence, report: ExportReport) -> dict[str, int]:
+    """First and last version of the weights that sampled the row, which verl counts in training steps."""
+    numbers = [version for version in row.policy_versions if isinstance(version, int)]
+    if len(numbers) < len(row.policy_versions):
+        others = sum(version is not None for version in row.policy_versions)
+        report.drop("policy versions of rows where not all are integers", others, where=f"step {row.step_ids[0]}")
+        return {}
+    return {"min_global_steps": min(numbers), "max_global_steps": max(numbers)}
+
+
+def verl_prompts(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    data_source: str,
+    ability: str,
+    split: str = "train",
+    ground_truth: Callable[[Trajectory], str | None] | None = None,
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> list[dict[str, Any]]:
+    """Rows for verl's ``RLHFDataset``: the tasks of these trajectories, to sample them again.
+
+    One row for each task: the messages of the first call of its first run, ``data_source`` and ``ability`` as given,
+    ``reward_model`` (``style`` "rule" and the ground truth) and ``extra_info`` (``index``, ``split``, ``task_id``).
+    Runs are of one task where they share their ``group_id``, else the task's id; without both each has its own row.
+
+    Args:
+        ground_truth: what a reward function compares with; by default the task's data, as JSON unless it is a string.
+        strict, report: as for ``verl``. Left out are trajectories that were opened inside another, those without
+            messages, and prompts of more than roles and texts.
+
+    Raises:
+        ExportError: something would be left out, and ``strict``.
+    """
+    with exporting("verl_prompts", strict, report) as found:
+        facts = {"data_source": data_source, "ability": ability, "split": split}
+        return list(_prompts(trajectories, facts, ground_truth or _task_data, found))
+
+
+def write_verl_prompts(
+    path: str | Path,
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    data_source: str,
+    ability: str,
+    split: str = "train",
+    ground_truth: Callable[[Trajectory], str | None] | None = None,
+    strict: bool = False,
+    report: ExportReport | None = None,
+) -> int:
+    """Writes the rows of ``verl_prompts()``; returns how many.
+
+    Args:
+        path: ends in ``.parquet``, which verl's documents use, or in ``.jsonl``.
+    """
+    from rollout_trace.export._files import write_rows
+
+    with exporting("write_verl_prompts", strict, report) as found:
+        facts = {"data_source": data_source, "ability": ability, "split": split}
+        return write_rows(path, _prompts(trajectories, facts, ground_truth or _task_data, found), _schema(path))
+
+
+def _prompts(
+    trajectories: Trajectory | Iterable[Trajectory],
+    facts: dict[str, str],
+    ground_truth: Callable[[Trajectory], str | None],
+    report: ExportReport,
+) -> Iterator[dict[str, Any]]:
+    first_prompts: dict[str, Any] = {}
+    for trajectory in each(trajectories):
+        where = f"trajectory {trajectory.id}"
+        task = trajectory.group_id or task_id(trajectory) or trajectory.id
+        prompt = to_chat(trajectory.steps[0]) if trajectory.steps else []
+        if trajectory.parent_id is not None:
+            report.drop("trajectories inside another", where=where)
+        elif not prompt:
+            report.drop("trajectories without messages", where=where)
+        elif task in first_prompts:
+            differ = prompt != first_prompts[task]
+            report.drop("prompts that differ from that of the task's first run", differ, where=where)
+        elif not all(set(message) == {"role", "content"} and _is_text(message) for message in prompt):
+            report.drop("prompts of more than roles and texts", where=where)
+        else:
+            first_prompts[task] = prompt
+            yield {
+                "data_source": facts["data_source"],
+                "prompt": prompt,
+                "ability": facts["ability"],
+                "reward_model": {"style": "rule", "ground_truth": ground_truth(trajectory)},
+                "extra_info": {
+                    "index": len(first_prompts) - 1,
+                    "split": facts["split"],
+                    "task_id": task_id(trajectory),
+                },
+            }
+
+
+def _schema(path: str | Path) -> Any:
+    """The types of the columns in parquet, also where there are no rows."""
+    if not str(path).endswith(".parquet"):
+        return None
+    pa = import_pyarrow()
+    text = pa.string()
+    types = {
+        "data_source": text,
+        "prompt": pa.list_(pa.struct({"role": text, "content": text})),
+        "ability": text,
+        "reward_model": pa.struct({"style": text, "ground_truth": text}),
+        "extra_info": pa.struct({"index": pa.int64(), "split": text, "task_id": text}),
+    }
+    return pa.schema(types)
+
+
+def _is_text(message: dict[str, Any]) -> bool:
+    return isinstance(message["content"], str)
+
+
+def _task_data(trajectory: Trajectory) -> str | None:
+    data = None if trajectory.task is None else trajectory.task.data
+    return data if data is None or isinstance(data, str) else dumps(data).decode()

@@ -1,0 +1,202 @@
+"""TRL's own trainers on CPU: what comes out of their collators is what went in, and a step of training runs."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, load_dataset
+from hypothesis import given, settings
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer
+from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
+
+import rollout_trace as rt
+from rollout_trace.export._arrow import dataset
+from rollout_trace.export._trl import trl, trl_rollout, write_trl
+from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
+from rollout_trace.grouping import groups
+from tests.consumers import recorded
+from tests.consumers.torch import tiny
+from tests.consumers.traces import Trace, traces, trajectory_of
+
+pytestmark = [  # of the trainers themselves
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning"),
+]
+
+
+def settings_of(folder: Path, rows: int, **fields: Any) -> dict[str, Any]:
+    """One step on all rows at once, on CPU, that reports to nobody."""
+    plain = {"output_dir": str(folder), "use_cpu": True, "report_to": "none", "max_steps": 1, "bf16": False}
+    return {**plain, "per_device_train_batch_size": rows, "save_strategy": "no", "disable_tqdm": True, **fields}
+
+
+def sft(rows: list[dict[str, Any]], folder: Path, **fields: Any) -> Any:
+    arguments = SFTConfig(**settings_of(folder, len(rows), **{"max_length": None, **fields}))
+    return SFTTrainer(tiny.model(), arguments, train_dataset=Dataset.from_list(rows), processing_class=tiny.tokenizer())
+
+
+def unpadded(batch: dict[str, Any]) -> list[tuple[list[int], list[int]]]:
+    lengths = batch["attention_mask"].sum(1).tolist()
+    ids, labels = batch["input_ids"].tolist(), batch["labels"].tolist()
+    return sorted((one[:length], its[:length]) for one, its, length in zip(ids, labels, lengths, strict=True))
+
+
+def test_the_sft_collator_gives_the_recorded_ids_and_learns_the_sampled_ones(tmp_path: Path) -> None:
+    trajectories = recorded.tool_agent()
+    trainer = sft(trl(trajectories), tmp_path)
+    (batch,) = trainer.get_train_dataloader()
+    expected = []
+    for trajectory in trajectories:
+        (row,) = trajectory.sequences()
+        expected.append((row.token_ids.tolist(), np.where(row.loss_mask == 1, row.token_ids, -100).tolist()))
+    assert unpadded(batch) == sorted(expected)
+    sampled = [ids[at] for ids, labels in expected for at, label in enumerate(labels) if label != -100]
+    spoken = [step.completion_token_ids for one in trajectories for step in one.steps]
+    assert sorted(sampled) == sorted(np.concatenate(spoken).tolist())  # type: ignore[arg-type]
+
+
+def test_the_sft_loss_is_the_mean_over_the_sampled_tokens(tmp_path: Path) -> None:
+    trajectories = recorded.tool_agent()
+    trainer = sft(trl(trajectories), tmp_path)
+    negative = []
+    for trajectory in trajectories:
+        (row,) = trajectory.sequences()
+        ids = torch.tensor(row.token_ids.tolist())
+        with torch.no_grad():
+            scores = tiny.model()(ids[None]).logits[0].log_softmax(-1)
+        negative += [-scores[at - 1, ids[at]].item() for at in np.flatnonzero(row.loss_mask)]
+    assert trainer.train().training_loss == pytest.approx(np.mean(negative), rel=1e-5)
+
+
+def test_sft_packs_the_rows_and_leaves_the_other_columns_alone(tmp_path: Path) -> None:
+    trajectories = recorded.tool_agent()
+    rows = trl(trajectories)
+    trainer = sft(rows, tmp_path, packing=True, max_length=4096)
+    assert sorted(trainer.train_dataset[0]["input_ids"]) == sorted(
+        chain.from_iterable(row["input_ids"] for row in rows)
+    )
+    assert torch.isfinite(torch.tensor(trainer.train().training_loss))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_written_file_is_the_same_dataset(tmp_path: Path, suffix: str) -> None:
+    trajectories = recorded.tool_agent() + recorded.forked()
+    path = tmp_path / f"rows{suffix}"
+    rows = trl(trajectories)
+    assert write_trl(path, trajectories) == len(rows)
+    kind = "json" if suffix == ".jsonl" else "parquet"
+    found = load_dataset(kind, data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"]
+    assert found.to_list() == rows
+
+
+def replayed(trajectories: list[rt.Trajectory], folder: Path, **options: Any) -> tuple[Any, dict[str, Any], list[Any]]:
+    """A GRPO trainer that was given recorded rollouts: itself, the batch it made, and what its reward function saw."""
+    seen: list[Any] = []
+    batches: list[dict[str, Any]] = []
+    generations = len(trajectories) // len(groups(trajectories))
+    prompts = [{"prompt": f"task {group.id}"} for group in groups(trajectories)]
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, list[Any]]:
+        order = list(dict.fromkeys(prompts))
+        by_task = {f"task {group.id}": group.trajectories for group in groups(trajectories)}
+        return trl_rollout([run for prompt in order for run in by_task[prompt]], **options)
+
+    def recorded_reward(reward: list[float | None], **others: Any) -> list[float | None]:
+        seen.append((reward, others))
+        return reward
+
+    class Watched(GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batches.append(super()._generate_and_score_completions(inputs))
+            return batches[-1]
+
+    arguments = GRPOConfig(**settings_of(folder, len(trajectories), num_generations=generations, beta=0.0))
+    trainer = Watched(
+        tiny.model(),
+        recorded_reward,
+        args=arguments,
+        train_dataset=Dataset.from_list(prompts),
+        processing_class=tiny.tokenizer(),
+        rollout_func=rollout,
+    )
+    trainer.train()
+    return trainer, batches[0], seen
+
+
+def test_grpo_trains_on_recorded_rollouts(tmp_path: Path) -> None:
+    trajectories = recorded.tool_agent()
+    trainer, batch, seen = replayed(trajectories, tmp_path)
+    (rewards, others), *_ = seen
+    order = [next(one for one in trajectories if one.id == name) for name in others["trajectory_id"]]
+    assert rewards == [trajectory.reward for trajectory in order]
+    for at, trajectory in enumerate(order):
+        (row,) = trajectory.sequences()
+        prompt, prompt_mask = batch["prompt_ids"][at], batch["prompt_mask"][at].bool()
+        completion, mask = batch["completion_ids"][at], batch["completion_mask"][at].bool()
+        assert [*prompt[prompt_mask].tolist(), *completion[mask].tolist()] == row.token_ids.tolist()
+        assert batch["tool_mask"][at][mask].tolist() == row.loss_mask[row.prompt_length :].tolist()
+        logprobs = batch["sampling_per_token_logps"][at][mask].numpy()
+        assert row.logprobs is not None
+        assert np.array_equal(logprobs, row.logprobs[row.prompt_length :])
+    advantages = {
+        run.id: value
+        for group in groups(trajectories)
+        for run, value in zip(group.trajectories, group.advantages(), strict=True)
+    }
+    assert batch["advantages"].tolist() == pytest.approx([advantages[one.id] for one in order], abs=1e-5)
+    assert trainer.state.global_step == 1
+
+
+def test_grpo_leaves_an_unscored_rollout_out_of_the_baseline(tmp_path: Path) -> None:
+    trajectories = recorded.unscored()
+    _, batch, ((rewards, others), *_) = replayed(trajectories, tmp_path)
+    assert rewards.count(None) == 2
+    advantages = {
+        run.id: value or 0.0
+        for group in groups(trajectories)
+        for run, value in zip(group.trajectories, group.advantages(), strict=True)
+    }
+    expected = [advantages[name] for name in others["trajectory_id"]]
+    assert batch["advantages"].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_dpo_trains_on_the_best_over_the_worst_run(tmp_path: Path) -> None:
+    rows = trl_dpo(recorded.tool_agent())
+    arguments = DPOConfig(**settings_of(tmp_path, len(rows), max_length=None))
+    data, reader = dataset(rows), tiny.tokenizer()
+    trainer = DPOTrainer(tiny.model(), tiny.model(), arguments, train_dataset=data, processing_class=reader)
+    for row, seen in zip(rows, trainer.train_dataset, strict=True):
+        for name in ("chosen", "rejected"):
+            text = reader.apply_chat_template([*row["prompt"], *row[name]], tokenize=False)
+            assert reader.decode([*seen["prompt_ids"], *seen[f"{name}_ids"]]) == text
+    assert trainer.train().training_loss == pytest.approx(np.log(2), abs=1e-4)  # the reference is the model itself
+
+
+def test_kto_trains_on_labelled_runs(tmp_path: Path) -> None:
+    rows = trl_kto(recorded.tool_agent(), threshold=0.5)
+    arguments = KTOConfig(**settings_of(tmp_path, len(rows), max_length=None))
+    data, reader = dataset(rows), tiny.tokenizer()
+    trainer = KTOTrainer(tiny.model(), tiny.model(), arguments, train_dataset=data, processing_class=reader)
+    assert [bool(one["label"]) for one in trainer.train_dataset] == [True, False, True, False, True, True]
+    for row, seen in zip(rows, trainer.train_dataset, strict=True):
+        text = reader.apply_chat_template([*row["prompt"], *row["completion"]], tokenize=False)
+        assert reader.decode([*seen["prompt_ids"], *seen["completion_ids"]]) == text
+    assert np.isfinite(trainer.train().training_loss)
+
+
+@settings(max_examples=2000, derandomize=True, deadline=None, database=None)
+@given(traces())
+def test_sequences_are_those_of_trls_asynchronous_worker(trace: Trace) -> None:
+    """Its ``fork_threshold`` of 0 mends no drift: prompts that are not extended begin a row."""
+    turns = [TurnRecord(prompt, completion, logprobs) for prompt, completion, logprobs in trace]
+    expected, tally = _chain_to_sequences(turns, ("rollout", 0), 0)  # type: ignore[arg-type, unused-ignore]
+    rows = trajectory_of(trace).sequences(linear=True)
+    assert [row.token_ids.tolist() for row in rows] == [one.input_ids for one in expected]
+    assert [row.loss_mask.tolist() for row in rows] == [one.completion_mask for one in expected]
+    assert [row.logprobs.tolist() for row in rows] == [one.old_log_probs for one in expected]  # type: ignore[union-attr]
+    assert len(rows) == tally["fork"] + bool(turns)

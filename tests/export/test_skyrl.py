@@ -1,0 +1,112 @@
+"""A GeneratorOutput for SkyRL, without SkyRL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+import rollout_trace as rt
+from rollout_trace.export._common import ExportReport
+from rollout_trace.export._skyrl import skyrl
+from tests.consumers import recorded
+from tests.consumers.traces import Trace, traces, trajectory_of
+from tests.strategies import PROFILE
+
+TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
+
+
+def test_a_row_is_a_sequence() -> None:
+    assert skyrl(trajectory_of(TRACE)) == {
+        "prompt_token_ids": [[1, 2]],
+        "response_ids": [[3, 4, 5, 6]],
+        "rewards": [1.0],
+        "loss_masks": [[1, 1, 0, 1]],
+        "stop_reasons": ["stop"],
+        "rollout_metrics": None,
+        "rollout_logprobs": [[-0.5, -0.25, 0.0, -1.0]],
+        "trajectory_ids": [{"instance_id": "task", "repetition_id": 0}],
+        "is_last_step": [True],
+    }
+
+
+def test_or_a_step() -> None:
+    assert skyrl(trajectory_of(TRACE), stepwise=True) == {
+        "prompt_token_ids": [[1, 2], [1, 2, 3, 4, 5]],
+        "response_ids": [[3, 4], [6]],
+        "rewards": [0.0, 1.0],
+        "loss_masks": [[1, 1], [1]],
+        "stop_reasons": ["stop", "stop"],
+        "rollout_metrics": None,
+        "rollout_logprobs": [[-0.5, -0.25], [-1.0]],
+        "trajectory_ids": [{"instance_id": "task", "repetition_id": 0}] * 2,
+        "is_last_step": [False, True],
+    }
+
+
+@PROFILE
+@given(traces())
+def test_rows_of_steps_are_the_steps_in_order(trace: Trace) -> None:
+    """Also those of sequences that take turns."""
+    found = skyrl(trajectory_of(trace), stepwise=True)
+    columns = ("prompt_token_ids", "response_ids", "rollout_logprobs")
+    assert list(zip(*(found[name] for name in columns), strict=True)) == trace
+    assert found["rewards"] == [0.0] * (len(trace) - 1) + [1.0] * bool(trace)
+
+
+def test_the_reward_is_on_the_last_row_alone() -> None:
+    found = skyrl(recorded.forked() + recorded.interleaved())
+    assert found["rewards"] == [0.0, 0.0, 0.25, 0.0, 0.75]
+    assert found["is_last_step"] == [False, False, True, False, True]
+    with pytest.raises(ValueError, match="reward='copy'"):
+        skyrl(recorded.forked(), reward="copy")
+
+
+def test_names_are_the_groups_and_no_two_are_one() -> None:
+    runs = recorded.tool_agent()
+    named = [(one["instance_id"], one["repetition_id"]) for one in skyrl(runs + runs)["trajectory_ids"]]
+    assert named[:6] == [(group, number) for group in ("add/1", "add/2") for number in range(3)]
+    assert len(set(named)) == 12
+    pair = recorded.two_agents()
+    for run in pair:
+        run.reward = 0.5
+    named = [(one["instance_id"], one["repetition_id"]) for one in skyrl(pair)["trajectory_ids"]]
+    assert [name for name, _ in named] == ["pair/1", "pair/1/worker", "pair/1/worker"] * 2
+    assert len(set(named)) == 6
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("tool_calls", "stop"), ("length", "length"), ("content_filter", "content_filter"), (None, None)],
+)
+def test_stop_reasons_are_skyrls(reason: str | None, expected: str | None) -> None:
+    trajectory = trajectory_of(TRACE)
+    trajectory.steps[1] = replace(trajectory.steps[1], finish_reason=reason)
+    assert skyrl(trajectory)["stop_reasons"] == [expected]
+    assert skyrl(trajectory, stepwise=True)["stop_reasons"] == ["stop", expected]
+
+
+def test_a_row_that_was_cut_says_length() -> None:
+    cut: Any = {"max_length": 3, "report": ExportReport()}
+    assert skyrl(trajectory_of(TRACE), **cut)["stop_reasons"] == ["length"]
+    found = skyrl(trajectory_of(TRACE), stepwise=True, **cut)
+    assert (found["response_ids"], found["stop_reasons"]) == ([[3]], ["length"])
+
+
+def test_logprobs_are_for_all_rows_or_none() -> None:
+    first, second = trajectory_of(TRACE), trajectory_of(TRACE)
+    second.steps = [replace(step, logprobs=None) for step in second.steps]
+    report = ExportReport()
+    assert skyrl([first, second], report=report)["rollout_logprobs"] is None
+    assert report.dropped == {"rows whose logprobs are left out because other rows have none": 1}
+
+
+def test_runs_that_were_not_scored_are_counted() -> None:
+    report = ExportReport()
+    found = skyrl(recorded.unscored(), report=report)
+    assert found["rewards"] == [1.0, 0.5, 0.25, 1.0]
+    assert report.dropped == {"trajectories without a reward": 2}
+    with pytest.raises(rt.ExportError, match="without a reward"):
+        skyrl(recorded.unscored(), strict=True)
