@@ -58,7 +58,7 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     required = {line.removeprefix("Requires-Dist: ") for line in metadata if line.startswith("Requires-Dist: ")}
     assert {line for line in required if "extra ==" not in line} == {"msgspec>=0.19", "numpy>=1.26", "orjson>=3.10"}
     extras = {line.removeprefix("Provides-Extra: ") for line in metadata if line.startswith("Provides-Extra: ")}
-    assert extras == {"all", "anthropic", "openai", "rich", "zstd"}
+    assert extras == {"all", "anthropic", "datasets", "openai", "parquet", "rich", "torch", "zstd"}
     assert "Requires-Python: >=3.10" in metadata
     assert "License-Expression: Apache-2.0" in metadata
 
