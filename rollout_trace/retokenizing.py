@@ -65,7 +65,8 @@ def retokenize(
         trajectory: a closed one; its steps are changed in place.
         tokenizer: anything with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
             ``encode(text, add_special_tokens=)``, as those of ``transformers``.
-        chat_template_kwargs: further arguments of the template, such as ``{"enable_thinking": False}``.
+        chat_template_kwargs: further arguments of the template, such as ``{"enable_thinking": False}``, beside those of
+            the request.
 
     Raises:
         ValueError: the trajectory is open.
@@ -121,6 +122,9 @@ def _made(step: Step, tokenizer: Any, arguments: dict[str, Any]) -> tuple[IntArr
     said = answer(step, "dict", lost)
     if said is None or lost.dropped:
         raise ValueError(f"not all of the conversation can be rendered: {lost}.")
+    arguments = {**_asked_of_the_template(step), **arguments}
+    if not _takes_parts(tokenizer):
+        messages = [{**message, "content": _as_text(message.get("content"))} for message in messages]
     tools = None if step.tools is None else copy.deepcopy(list(step.tools))
     before = _rendered(tokenizer, messages, tools, add_generation_prompt=True, **arguments)
     whole = _rendered(tokenizer, [*messages, said], tools, add_generation_prompt=False, **arguments)
@@ -132,6 +136,36 @@ def _made(step: Step, tokenizer: Any, arguments: dict[str, Any]) -> tuple[IntArr
     # Apart, as they were read and sampled: text on both sides of the border could become one token.
     completion = _until_its_end(_encoded(tokenizer, whole[len(before) :]), step, tokenizer)
     return _encoded(tokenizer, before), completion
+
+
+def _asked_of_the_template(step: Step) -> dict[str, Any]:
+    """What the request itself asked of the template."""
+    asked = step.sampling or {}
+    for name, usual in (("continue_final_message", False), ("add_generation_prompt", True)):
+        if asked.get(name, usual) is not usual:
+            raise ValueError(f"the request has {name}={asked[name]!r}: its answer is no message of its own.")
+    template = asked.get("chat_template")
+    return {**(asked.get("chat_template_kwargs") or {}), **({} if template is None else {"chat_template": template})}
+
+
+def _takes_parts(tokenizer: Any) -> bool:
+    """Whether the template reads contents that are lists of parts; some write them out as Python would."""
+    probe = [{"role": "user", "content": [{"type": "text", "text": "PROBE"}]}]
+    try:
+        text = str(tokenizer.apply_chat_template(probe, tokenize=False))
+    except Exception:
+        return False
+    return "PROBE" in text and "'type'" not in text and '"type"' not in text
+
+
+def _as_text(content: Any) -> Any:
+    """Parts that are all text as one text, a line each, as vLLM gives them to a template that takes texts."""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") for part in content if isinstance(part, dict)]
+    if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a message has parts that are no text, and the template takes none.")
+    return "\n".join(texts)
 
 
 def _rendered(tokenizer: Any, messages: list[dict[str, Any]], tools: Any, **arguments: Any) -> str:

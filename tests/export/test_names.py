@@ -1,0 +1,85 @@
+"""What `rollout_trace.export` offers, what it imports, and that every exporter takes every trajectory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rollout_trace as rt
+from rollout_trace import export
+from tests.strategies import trajectories
+
+CONSUMERS = ("atif", "datasets", "harbor", "pandas", "pyarrow", "skyrl", "tinker", "torch", "trl", "verifiers", "verl")
+ANY = st.lists(trajectories(), max_size=3)
+# `trl_rollout` raises where a trajectory is not one row; its own tests say when.
+EXPORTERS = {
+    "atif": export.atif,
+    "chat": export.chat,
+    "skyrl": export.skyrl,
+    "steps": export.steps,
+    "tinker": export.tinker,
+    "trl": export.trl,
+    "trl_dpo": export.trl_dpo,
+    "trl_kto": export.trl_kto,
+    "verifiers": export.verifiers,
+    "verl": export.verl,
+    "verl_prompts": export.verl_prompts,
+}
+
+
+def test_no_name_needs_a_consumer() -> None:
+    """Each resolves, in a process of its own, and nothing of a consumer's is imported for it."""
+    program = f"""
+import sys
+from rollout_trace import export
+for name in export.__all__:
+    getattr(export, name)
+assert set(export.__all__) <= set(dir(export))
+print([name for name in {CONSUMERS!r} if name in sys.modules])
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_every_exporter_is_tried() -> None:
+    functions = {name for name in export.__all__ if name.islower() and not name.startswith("write_")}
+    assert functions - set(EXPORTERS) == {"arrow", "dataset", "trl_rollout"}
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+@settings(max_examples=40, derandomize=True, deadline=None)
+@given(runs=ANY)
+def test_every_trajectory_is_taken(name: str, runs: list[rt.Trajectory]) -> None:
+    """Plain data come out, which strict JSON can hold; a strict export gives the same, or says what it cannot give."""
+    options: Any = {"verl_prompts": {"data_source": "tests", "ability": "any"}}.get(name, {})
+    exporter: Any = EXPORTERS[name]
+    report = export.ExportReport()
+    try:
+        rows = exporter(runs, report=report, **options)
+    except ValueError as error:
+        # What only the user can have set, and no array can hold.
+        assert "advantage" in str(error)
+        return
+    json.dumps(rows, allow_nan=False)
+    try:
+        assert exporter(runs, strict=True, **options) == rows
+        assert not report.dropped
+    except rt.ExportError:
+        assert report.dropped
+
+
+def test_the_report_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    failed = [rt.Trajectory(steps=[rt.Step(id=str(at), call_id=str(at), status="error") for at in range(3)])]
+    assert export.trl(failed) == []
+    (line,) = caplog.messages
+    assert line.startswith("export.trl left out: steps left out: error: 3.")
+    with pytest.raises(rt.ExportError, match=r"export.trl: steps left out: error \(trajectory .*, step 0\): 3\."):
+        export.trl(failed, strict=True)
