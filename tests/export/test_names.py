@@ -62,12 +62,11 @@ def test_every_trajectory_is_taken(name: str, runs: list[rt.Trajectory]) -> None
     options: Any = {"verl_prompts": {"data_source": "tests", "ability": "any"}}.get(name, {})
     exporter: Any = EXPORTERS[name]
     report = export.ExportReport()
-    try:
-        rows = exporter(runs, report=report, **options)
-    except ValueError as error:
-        # What only the user can have set, and no array can hold.
-        assert "advantage" in str(error)
-        return
+    for run in runs:
+        for step in run.steps:
+            # It fits no completion by chance, and is then refused: tests/test_sequence_options.py.
+            step.advantage = None
+    rows = exporter(runs, report=report, **options)
     json.dumps(rows, allow_nan=False)
     try:
         assert exporter(runs, strict=True, **options) == rows

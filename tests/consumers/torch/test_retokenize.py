@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
 import rollout_trace as rt
 from rollout_trace.model import Step
 from rollout_trace.testing import load_exchanges
+from rollout_trace.tokens import same_array
 from rollout_trace.wire import decode
 
 DATA = Path(__file__).parents[2] / "data"
@@ -62,7 +62,7 @@ def test_prompts_are_those_that_the_engine_read(tokenizer: Any) -> None:
     differ = [
         step.id
         for step in STEPS
-        if step.id in report.retokenized and not np.array_equal(made[step.id].prompt_token_ids, step.prompt_token_ids)
+        if step.id in report.retokenized and not same_array(made[step.id].prompt_token_ids, step.prompt_token_ids)
     ]
     # vLLM gives its template a tool without a description as one whose description is null; the counts tell.
     assert differ == ["tools_two_required"]
@@ -76,7 +76,7 @@ def test_completions_are_no_better_than_their_text(tokenizer: Any) -> None:
     same = 0
     for step in STEPS:
         if step.id in report.retokenized:
-            equal = np.array_equal(made[step.id].completion_token_ids, step.completion_token_ids)
+            equal = same_array(made[step.id].completion_token_ids, step.completion_token_ids)
             assert not (equal and step.id in differ)
             same += equal
     assert differ
