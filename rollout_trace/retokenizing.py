@@ -162,8 +162,8 @@ def _as_text(content: Any) -> Any:
     """Parts that are all text as one text, a line each, as vLLM gives them to a template that takes texts."""
     if not isinstance(content, list):
         return content
-    texts = [part.get("text") for part in content if isinstance(part, dict)]
-    if len(texts) < len(content) or not all(isinstance(text, str) for text in texts):
+    texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    if len(texts) < len(content):
         raise ValueError("a message has parts that are no text, and the template takes none.")
     return "\n".join(texts)
 
