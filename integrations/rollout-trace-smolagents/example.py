@@ -1,0 +1,81 @@
+"""Records a code agent with a managed agent, and prints what was recorded.
+
+Without options against a scripted server; with ``--base-url http://localhost:8000/v1 --model NAME --engine vllm``
+against a real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from smolagents import CodeAgent, LogLevel, OpenAIModel, ToolCallingAgent, tool
+
+import rollout_trace as rt
+from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace_smolagents import record
+
+
+@tool
+def population(city: str) -> int:
+    """The number of people in a city.
+
+    Args:
+        city: its name
+    """
+    return {"Paris": 2_100_000, "Lyon": 520_000}.get(city, 0)
+
+
+MANAGER = [
+    "Let me ask.\n<code>\nprint(statistician(task='How many in Paris and Lyon?'))\n</code>",
+    "<code>\nfinal_answer('2.62 million')\n</code>",
+]
+STATISTICIAN = [
+    Reply(tool_calls=[("population", '{"city": "Paris"}'), ("population", '{"city": "Lyon"}')]),
+    Reply(tool_calls=[("final_answer", '{"answer": "2100000 and 520000"}')]),
+]
+
+
+def script(request: Mapping[str, Any]) -> str | Reply:
+    """What the scripted model says: the manager asks the statistician, who looks two cities up."""
+    answers = STATISTICIAN if "tools" in request else MANAGER
+    return answers[sum(message["role"] == "assistant" for message in request["messages"])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base-url", help="of an OpenAI API; without it a scripted server answers")
+    parser.add_argument("--model", default="scripted")
+    parser.add_argument("--engine", help="of the server: vllm, sglang, llama-server, ...")
+    parser.add_argument("--output", default="smolagents.jsonl")
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        base_url, engine = options.base_url, options.engine
+        if base_url is None:
+            base_url, engine = stack.enter_context(ScriptedServer(script)).base_url, engine or "vllm"
+        model = OpenAIModel(options.model, api_base=base_url, api_key="none")
+        statistician = ToolCallingAgent(
+            [population], model, name="statistician", description="Knows numbers.", verbosity_level=LogLevel.OFF
+        )
+        agent = CodeAgent([], model, managed_agents=[statistician], verbosity_level=LogLevel.OFF)
+
+        record(agent, engine=engine)
+        with rt.recording(options.output), rt.trajectory("manager", task="population") as trajectory:
+            answer = agent.run("How many people live in Paris and Lyon together?")
+            trajectory.reward = float("2.62" in str(answer))
+
+    for one in rt.read(options.output):
+        print(f"{one.name}: {one.status}, reward {one.reward}, {len(one.steps)} steps")
+        for step in one.steps:
+            ids = "no" if step.completion_token_ids is None else len(step.completion_token_ids)
+            print(f"  {(step.metadata or {}).get('turn')}: {ids} token ids, {step.finish_reason}")
+        for run in one.tool_runs:
+            print(f"  tool {run.name}({run.arguments!r:.60}) -> {run.result!r:.60}")
+        report = one.sequences().report
+        print(f"  {report.sequences} sequences of {report.steps_used} steps")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,9 @@
+"""What the integration says of itself, without its framework."""
+
+from __future__ import annotations
+
+from rollout_trace.installed import About
+
+__version__ = "0.1.0"
+
+ABOUT = About(framework="smolagents", tested=("1.24", "1.26"))

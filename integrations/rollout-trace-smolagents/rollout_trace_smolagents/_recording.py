@@ -1,0 +1,130 @@
+"""``record(agent)``: the agent, its managed agents, their models and executors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import rollout_trace as rt
+from rollout_trace.clients import seam
+from rollout_trace.clients.common import client_kind
+from rollout_trace.engines import profile
+from rollout_trace.frames import guarded
+from rollout_trace.installed import framework_missing
+from rollout_trace_smolagents._classes import Settings, settings_of, swap, unswap
+
+try:
+    import smolagents
+
+    from rollout_trace_smolagents._agents import agent_methods
+    from rollout_trace_smolagents._executors import executor_methods
+    from rollout_trace_smolagents._models import model_methods
+except ImportError as error:
+    raise framework_missing("rollout-trace-smolagents", "smolagents", error) from error
+
+A = TypeVar("A")
+
+_wrapped_here: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Clients that were wrapped here, not by the user, who may have asked for other things."""
+
+
+def record(agent: A, *, engine: str | None = None, scores: bool = False) -> A:
+    """Records every run of an agent and of its managed agents. Gives the same agent back.
+
+    Inside ``with rt.trajectory()`` a run is recorded there, else it opens a trajectory of its own; a managed agent's
+    run is a child of its manager's. What the agent has when a run begins is recorded: a model or a managed agent that
+    was put in later too. Recording again only changes the settings.
+
+    Args:
+        agent: a ``ToolCallingAgent``, a ``CodeAgent``, or a subclass.
+        engine: the server behind the models with an OpenAI client, as in ``rt.wrap_openai``. A client that is already
+            wrapped keeps its own.
+        scores: have ``TransformersModel`` keep its scores while it generates (4 bytes for each token times the size of
+            the vocabulary), which gives the steps logprobs.
+
+    Raises:
+        TypeError: not an agent of smolagents.
+        ValueError: the engine is not known.
+    """
+    if not isinstance(agent, smolagents.MultiStepAgent):
+        raise TypeError(
+            f"record() needs an agent of smolagents, such as CodeAgent or ToolCallingAgent, got {agent!r:.80}. "
+            "To record a client alone, use rt.wrap_openai(client)."
+        )
+    profile(engine)
+    settings = Settings(engine=engine, scores=bool(scores))
+    _attach(agent, settings)
+    for one in _family(agent):
+        if (client := _client_of(one.model)) in _wrapped_here:
+            rt.wrap_openai(client, engine=engine)
+    return agent
+
+
+def unrecord(agent: A) -> A:
+    """Undoes ``record``, for its managed agents, models and clients too. Gives the same agent back.
+
+    A model that another recorded agent shares is recorded again when that agent's next run begins.
+    """
+    for one in _family(agent):
+        unswap(one)
+        _release_model(one.model)
+        if (executor := getattr(one, "python_executor", None)) is not None:
+            unswap(executor)
+    return agent
+
+
+def _family(agent: Any) -> Iterator[Any]:
+    """The agent, those it manages, those they manage, ...; each once."""
+    seen, waiting = set(), [agent]
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen and isinstance(one, smolagents.MultiStepAgent):
+            seen.add(id(one))
+            yield one
+            waiting += one.managed_agents.values()
+
+
+def _attach(agent: Any, settings: Settings) -> None:
+    for one in _family(agent):
+        if settings_of(one) != settings:
+            swap(one, settings, _agent_methods)
+        _attach_model(one.model, settings)
+        executor = getattr(one, "python_executor", None)
+        if executor is not None and settings_of(executor) is None:
+            swap(executor, Settings(), executor_methods)
+
+
+_attach_again = guarded(_attach)
+
+
+def _agent_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    return agent_methods(base, lambda agent: _attach_again(agent, settings))
+
+
+def _attach_model(model: Any, settings: Settings) -> None:
+    if model is None:
+        return
+    client = _client_of(model)
+    if client is not None and seam.settings_of(client) is None:
+        _wrapped_here.add(client)
+        rt.wrap_openai(client, engine=settings.engine)
+    if settings_of(model) != settings:
+        swap(model, settings, model_methods)
+
+
+def _release_model(model: Any) -> None:
+    client = _client_of(model)
+    if client in _wrapped_here:
+        _wrapped_here.discard(client)
+        rt.unwrap(client)
+    unswap(model)
+
+
+def _client_of(model: Any) -> Any:
+    """The model's client of the openai SDK; None where it has another, or none."""
+    client = getattr(model, "client", None)
+    return client if client_kind(client, "openai") == "sync" else None
+
+
+__all__ = ["record", "unrecord"]

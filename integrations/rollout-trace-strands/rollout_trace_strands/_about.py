@@ -1,0 +1,5 @@
+"""What this integration says of itself; imports no framework."""
+
+from rollout_trace.installed import About
+
+ABOUT = About(framework="strands-agents", tested=("1.62", "1.62"))

@@ -1,0 +1,60 @@
+"""The runs that are going on: by who runs, and by the state that Strands hands to every hook of one invocation."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rollout_trace.frames import AgentFrame
+from rollout_trace_strands.stages import ModelCall
+
+
+class Run:
+    """An invocation of an agent, a graph or a swarm."""
+
+    def __init__(self, owner: Any, state: Any, frame: AgentFrame) -> None:
+        # Held: their ids are the run's, as long as it lasts.
+        self.owner = owner
+        self.state = state
+        self.frame = frame
+        self.handled = sys.exc_info()[1]
+        """The exception that whoever started the run was handling: no failure of the run's."""
+        self.calls: list[ModelCall] = []
+        """The model calls of this turn."""
+        self.is_denied = False
+        """Whether a hook has refused this turn's model call."""
+
+
+class Runs:
+    """Thread safe: one owner's runs begin and end one after the other, or are told apart by their states."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[int, list[Run]] = {}
+
+    def begin(self, owner: Any, state: Any, name: str | None, *, alone: bool) -> None:
+        """A run begins, in a frame of this context. ``alone``: no other of its owner's can be going on."""
+        runs = self._by_owner.setdefault(id(owner), [])
+        if alone:
+            # Strands says nothing of the end where a hook or a conversation manager raises.
+            for run in runs:
+                run.frame.abandon()
+            runs.clear()
+        runs.append(Run(owner, state, AgentFrame(name).enter()))
+
+    def of(self, owner: Any, state: Any) -> Run | None:
+        """The run with this state, else the owner's latest: middleware may replace the state."""
+        runs = self._by_owner.get(id(owner))
+        if not runs:
+            return None
+        return next((run for run in runs if run.state is state), runs[-1])
+
+    def end(self, owner: Any, state: Any, error: BaseException | None) -> None:
+        """A run is over; ``error`` is what was being handled then."""
+        run = self.of(owner, state)
+        if run is None:
+            return
+        runs = self._by_owner[id(owner)]
+        runs.remove(run)
+        if not runs:
+            del self._by_owner[id(owner)]
+        run.frame.end(None if error is run.handled else error)

@@ -1,0 +1,141 @@
+"""One model call and one tool run, each inside its frame: what goes through Strands' middleware."""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Generic, TypeVar, cast
+
+from strands.middleware import (
+    ExecuteToolContext,
+    InvokeModelContext,
+    ModelStopReason,
+    ToolResultEvent,
+    TypedEvent,
+)
+
+from rollout_trace import guard
+from rollout_trace.frames import Frame, ModelFrame, ToolFrame, enter, guarded
+from rollout_trace.model import ErrorInfo
+from rollout_trace_strands import chat
+
+C = TypeVar("C")
+F = TypeVar("F", bound=Frame)
+R = TypeVar("R", bound=TypedEvent)
+
+
+class Stage(Generic[C, F, R]):
+    """What Strands does inside a frame.
+
+    Args:
+        frame: of what is done.
+        context: what Strands gives its middleware.
+        result_type: of the event that has the result.
+    """
+
+    def __init__(self, frame: F, context: C, result_type: type[R]) -> None:
+        self.frame = frame
+        self.context = context
+        self.result: R | None = None
+        self._result_type = result_type
+
+    async def run(self, next_fn: Callable[[C], AsyncGenerator[TypedEvent, None]]) -> AsyncGenerator[TypedEvent, None]:
+        """Does it, and passes its events on. What their reader does between them is not the frame's."""
+        following = next_fn(self.context).__anext__
+        result_type, inside = self._result_type, cast("Frame | None", self.frame)
+        try:
+            while True:
+                outside = enter(inside)
+                try:
+                    event = await following()
+                except StopAsyncIteration:
+                    break
+                finally:
+                    # Frames entered inside, by the agent that a tool is, hold on until the next event.
+                    inside = enter(outside)
+                if isinstance(event, result_type):
+                    self.result = event
+                yield event
+        except BaseException as error:
+            self.ended(error)
+            raise
+        else:
+            self.ended(None)
+        finally:
+            await self.close()
+
+    def ended(self, error: BaseException | None) -> None:
+        """It is over; ``error`` is what ended it."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Lets go of what was opened for it."""
+
+
+class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
+    """A call of a model.
+
+    Args:
+        frame: of the call.
+        context: what Strands gives its middleware.
+        is_reached: whether the model's client records, so that an answer without a call is a cached one.
+        client: to be closed after the call; None where it is not ours.
+    """
+
+    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_reached: bool, client: Any) -> None:
+        super().__init__(frame, context, ModelStopReason)
+        self._is_reached = is_reached
+        self._client = client
+
+    @property
+    def message(self) -> Any:
+        """The message that the call gave; None before, or where it gave none."""
+        return None if self.result is None else self.result["stop"][1]
+
+    @guarded
+    def ended(self, error: BaseException | None) -> None:
+        """What the model answered; told where no bytes were seen."""
+        stop: Any = (None,) * 4 if self.result is None else self.result["stop"]
+        reason, message, usage, _ = stop
+        if reason == "cancelled":
+            # What stands in the message is Strands' own sentence.
+            error = CancelledError("the agent was cancelled")
+        elif message is not None:
+            # Whatever came after the answer, it arrived.
+            error = None
+        is_answer = message is not None and error is None
+        if not self.frame.calls and (is_answer or error is not None):
+            context = self.context
+            told = chat.asked(context.messages, context.system_prompt, context.tool_specs, context.model)
+            if is_answer:
+                told.update(chat.answered(message, reason, usage))
+            self.frame.answered(told, cached=self._is_reached and is_answer)
+        self.frame.end(error)
+
+    async def close(self) -> None:
+        """Closes the client of the call, where it has one of its own."""
+        if self._client is None:
+            return
+        try:
+            await self._client.close()
+        except Exception as failure:
+            guard.failed("close", None, failure)
+
+
+class ToolCall(Stage[ExecuteToolContext, ToolFrame, ToolResultEvent]):
+    """A run of a tool."""
+
+    def __init__(self, frame: ToolFrame, context: ExecuteToolContext) -> None:
+        super().__init__(frame, context, ToolResultEvent)
+
+    @guarded
+    def ended(self, error: BaseException | None) -> None:
+        """What the tool gave, or how it failed."""
+        if self.result is not None:
+            result, error = self.result.tool_result, self.result.exception
+            content = chat.result_of(result.get("content") or ())
+            self.frame.run.result = content
+            if error is None and result.get("status") == "error":
+                # Strands' word: the tool said so itself, without an exception.
+                self.frame.run.error = ErrorInfo(type="error", message=str(content))
+        self.frame.end(error)
