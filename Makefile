@@ -9,11 +9,12 @@ BIN := .venv/bin
 CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
 
+SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(CONSUMERS)
 
 .PHONY: demo test check bench fuzz clean test-core test-consumers test-engines $(NAMES:%=test-%)
-.PHONY: environment $(NAMES:%=environment-%)
+.PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%)
 
 demo: environment
 	$(BIN)/python examples/quickstart.py
@@ -34,6 +35,8 @@ test-consumers: $(CONSUMERS:%=test-%)
 
 $(CONSUMERS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/consumers/$(*:consumers-%=%)
+	$(if $(filter consumers-torch,$*),PYTHONPATH=$(SMOLAGENTS) \
+	.venvs/$*/bin/python -m pytest -q -c pyproject.toml $(SMOLAGENTS)/tests/test_transformers.py)
 
 # Against live engines, those that are installed: docs/engines.md.
 test-engines: environment
@@ -45,8 +48,11 @@ check: environment
 	$(BIN)/mypy
 	$(BIN)/mkdocs build --strict --quiet
 
-bench: environment
+bench: environment $(INTEGRATIONS:%=bench-%)
 	$(BIN)/python benchmarks/run.py
+
+$(INTEGRATIONS:%=bench-%): bench-%: environment-%
+	.venvs/$*/bin/python integrations/$*/benchmark.py
 
 fuzz: environment
 	$(BIN)/python -m tests.fuzz.run
