@@ -1,0 +1,7 @@
+"""What this integration says of itself; its framework is not imported for it."""
+
+from __future__ import annotations
+
+from rollout_trace.installed import About
+
+ABOUT = About(framework="langchain-core", tested=("1.8", "1.8"))

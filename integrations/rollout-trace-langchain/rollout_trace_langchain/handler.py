@@ -1,0 +1,189 @@
+"""The callback handler: LangChain's events become frames."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.outputs import LLMResult
+from langchain_core.tracers.context import register_configure_hook
+
+import rollout_trace as rt
+from rollout_trace.frames import ToolFrame, guarded
+from rollout_trace.model import ErrorInfo
+from rollout_trace_langchain import calls, runs
+
+
+class RolloutCallbackHandler(BaseCallbackHandler):
+    """Records what LangChain and LangGraph run: pass it as ``config={"callbacks": [RolloutCallbackHandler()]}``.
+
+    Inside ``with rt.trajectory()`` nothing needs to be passed. Outside, every run that it is passed to is a trajectory.
+    Pass it where the agent is invoked: a model that alone has it gives a trajectory for every call. It holds no state:
+    one handler or several, shared or not, record the same.
+    """
+
+    # In the context of what is called, also where that is async; otherwise the wire call could not be told.
+    run_inline = True
+    # Only under pytest is there anything to raise.
+    raise_error = True
+    ignore_retriever = True
+    ignore_retry = True
+    ignore_custom_event = True
+
+    @guarded
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any],
+        inputs: dict[str, Any],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        run = runs.begin(run_id, parent_run_id, tags, metadata, kwargs.get("name"))
+        if run is not None:
+            runs.open_root(run)
+
+    @guarded
+    def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:
+        runs.end(run_id)
+
+    @guarded
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        runs.end(run_id, error)
+
+    @guarded
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        _model(messages[0], run_id, parent_run_id, tags, metadata, kwargs)
+
+    @guarded
+    def on_llm_start(
+        self,
+        serialized: dict[str, Any],
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        _model(prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
+
+    @guarded
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        run = runs.find(run_id)
+        if run is not None and isinstance(run.own, calls.Call):
+            run.own.told(response)
+            runs.end(run_id)
+
+    @guarded
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        runs.end(run_id, error)
+
+    @guarded
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        run = runs.begin(run_id, parent_run_id, tags, metadata)
+        if run is None:
+            return
+        runs.lift(run, None)
+        frame = runs.made(
+            ToolFrame,
+            run.frame,
+            (serialized or {}).get("name"),
+            tool_call_id=kwargs.get("tool_call_id"),
+            arguments=input_str if inputs is None else _snapshot(inputs, input_str),
+        )
+        run.put(frame.enter())
+
+    @guarded
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        run = runs.find(run_id)
+        if run is not None and isinstance(run.own, ToolFrame):
+            _put_result(run.own.run, output)
+            runs.end(run_id)
+
+    @guarded
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        runs.end(run_id, error)
+
+
+def _model(
+    prompt: Sequence[BaseMessage] | str,
+    run_id: UUID,
+    parent_run_id: UUID | None,
+    tags: list[str] | None,
+    metadata: Mapping[str, Any] | None,
+    more: Mapping[str, Any],
+) -> None:
+    calls.begin(
+        prompt,
+        more.get("invocation_params") or {},
+        run_id=run_id,
+        parent_run_id=parent_run_id,
+        tags=tags,
+        metadata=metadata,
+        batch_size=more.get("batch_size") or 1,
+    )
+
+
+def _snapshot(inputs: Mapping[str, Any], text: str) -> Any:
+    """The arguments as they are now: a tool may change what it is given."""
+    try:
+        return copy.deepcopy(dict(inputs))
+    except Exception:
+        return text
+
+
+def _put_result(run: rt.ToolRun, output: Any) -> None:
+    """What the model is told, whole."""
+    if not isinstance(output, ToolMessage):
+        run.result = output
+        return
+    run.result = output.content
+    if output.status == "error":
+        run.error = ErrorInfo(type="ToolException", message=output.text)
+
+
+class _Ambient:
+    """In the place of a context variable: the handler, where the context is in a trajectory."""
+
+    name = "rollout_trace_langchain"
+
+    def __init__(self) -> None:
+        self._handler = RolloutCallbackHandler()
+
+    def get(self) -> RolloutCallbackHandler | None:
+        """The handler that LangChain should call in this context."""
+        return None if rt.current() is None else self._handler
+
+
+# By its class: where a handler is passed, that one is called alone.
+register_configure_hook(_Ambient(), True, RolloutCallbackHandler)  # type: ignore[arg-type]

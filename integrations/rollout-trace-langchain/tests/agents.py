@@ -1,0 +1,105 @@
+"""Agents and scripts of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+
+from rollout_trace.testing import Reply, ScriptedServer, ToolCall
+from rollout_trace_langchain import record
+
+_numbers = itertools.count()
+
+
+def chat(server: ScriptedServer, *, engine: str | None = "vllm", recorded: bool = True, **more: Any) -> ChatOpenAI:
+    """A model at the server. Its address is its own: LangChain keeps one async HTTP client, of one loop, for each."""
+    address = f"{server.url}/{next(_numbers)}/v1"
+    llm = ChatOpenAI(model="m", base_url=address, api_key="none", max_retries=0, **more)  # type: ignore[arg-type]
+    return record(llm, engine=engine) if recorded else llm
+
+
+@contextmanager
+def serving(script: Any, **more: Any) -> Iterator[ScriptedServer]:
+    """A server that lets everything go on at the end."""
+    with ScriptedServer(script, **more) as server:
+        yield server
+        server.release()
+
+
+@tool
+def add(a: int, b: int) -> str:
+    """Add two numbers."""
+    return str(a + b)
+
+
+@tool
+def fail(text: str) -> str:
+    """Always fails."""
+    raise KeyError(text)
+
+
+def first_user(request: Mapping[str, Any]) -> str:
+    """What the user said first."""
+    return str(next(message["content"] for message in request["messages"] if message["role"] == "user"))
+
+
+def three_turns(request: Mapping[str, Any]) -> Reply:
+    """Two calls of ``add``, one after the other, then an answer."""
+    done = sum(message["role"] == "assistant" for message in request["messages"])
+    if done < 2:
+        return Reply(reasoning=None, tool_calls=[ToolCall("add", f'{{"a": {done}, "b": 1}}')])
+    return Reply(f"Done: {first_user(request)}")
+
+
+def question(text: str = "Add") -> Any:
+    """The input of an agent."""
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+def adder(llm: Any, name: str | None = "adder") -> Any:
+    """An agent with the tools above."""
+    return create_agent(llm, [add, fail], name=name)
+
+
+def _consumed(values: Any) -> list[Any]:
+    return list(values)
+
+
+async def _aconsumed(values: Any) -> list[Any]:
+    return [value async for value in values]
+
+
+def _v3(agent: Any, given: Any, config: Any) -> Any:
+    return agent.stream_events(given, config=config, version="v3").output
+
+
+async def _av3(agent: Any, given: Any, config: Any) -> Any:
+    stream = await agent.astream_events(given, config=config, version="v3")
+    return await stream.output()
+
+
+WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "invoke": lambda agent, given, config: agent.invoke(given, config),
+    "stream": lambda agent, given, config: _consumed(agent.stream(given, config)),
+    "stream messages": lambda agent, given, config: _consumed(agent.stream(given, config, stream_mode="messages")),
+    "stream_events v3": _v3,
+    "batch": lambda agent, given, config: agent.batch([given], config),
+    "ainvoke": lambda agent, given, config: asyncio.run(agent.ainvoke(given, config)),
+    "astream": lambda agent, given, config: asyncio.run(_aconsumed(agent.astream(given, config))),
+    "astream messages": lambda agent, given, config: asyncio.run(
+        _aconsumed(agent.astream(given, config, stream_mode="messages"))
+    ),
+    "astream_events v2": lambda agent, given, config: asyncio.run(
+        _aconsumed(agent.astream_events(given, config, version="v2"))
+    ),
+    "astream_events v3": lambda agent, given, config: asyncio.run(_av3(agent, given, config)),
+    "abatch": lambda agent, given, config: asyncio.run(agent.abatch([given], config)),
+}
+"""The ways to run a LangGraph agent; each gives what it gives."""

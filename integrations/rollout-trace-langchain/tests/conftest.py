@@ -1,0 +1,41 @@
+"""Fixtures of the LangChain tests."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+import warnings
+
+import pytest
+
+from rollout_trace import guard
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    # langchain-tests brings pytest-asyncio, which warns while it is configured, before pytest's own filters are asked.
+    warnings.filterwarnings("ignore", message="The configuration option .asyncio_default_fixture_loop_scope")
+    # LangChain announces its v3 streams as beta; ignoring it is what its users do, too.
+    config.addinivalue_line("filterwarnings", "ignore:The v3 streaming protocol:Warning")
+    # Its process-wide HTTP clients, one for every address, are never closed.
+    config.addinivalue_line("filterwarnings", "ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _everything_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is logged once per process is logged once per test."""
+    monkeypatch.setattr(guard, "_said", set())
+
+
+_shared_context = functools.lru_cache(ssl.create_default_context)
+
+
+@pytest.fixture(autouse=True)
+def _certificates_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every HTTP client reads all certificates anew, for tens of milliseconds; no test uses them."""
+    monkeypatch.setattr(ssl, "create_default_context", _shared_context)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_sent_to_langsmith(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANGSMITH_TRACING", "false")
