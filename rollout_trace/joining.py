@@ -20,14 +20,20 @@ if TYPE_CHECKING:
 def joined(frames: Sequence[Frame], held: Sequence[tuple[Call, list[Step]]]) -> list[Step]:
     """All steps in the order their calls began, with what the framework knows on them."""
     by_call = {id(call): steps for call, steps in held}
-    by_response = {step.response_id: steps for _, steps in held for step in steps if step.response_id is not None}
+    by_response: dict[str, list[list[Step]]] = {}
+    for _, steps in held:
+        for response_id in {step.response_id for step in steps if step.response_id is not None}:
+            by_response.setdefault(response_id, []).append(steps)
     entries = [(call.began, steps) for call, steps in held]
     for frame in frames:
         if not isinstance(frame, ModelFrame):
             continue
-        # The response id says it exactly; calls of one batch may have begun in another order than they were announced.
-        found = by_response.get(frame.response_id) if frame.response_id is not None else None
-        seen = [found] if found is not None else [by_call[id(call)] for call in frame.calls if id(call) in by_call]
+        seen = [by_call[id(call)] for call in frame.calls if id(call) in by_call]
+        answers = [] if frame.response_id is None else by_response.get(frame.response_id, [])
+        if len(answers) == 1 and answers[0] not in seen:
+            # It says exactly which: calls of one batch may have begun in another order than they were announced. An id
+            # that several answers have, as some servers give it, says nothing.
+            seen = answers
         for steps in seen:
             frame.mark(steps)
         if not seen:

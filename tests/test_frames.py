@@ -16,7 +16,7 @@ import rollout_trace as rt
 from rollout_trace import frames
 from rollout_trace.frames import AgentFrame, ModelFrame, ToolFrame
 from rollout_trace.model import Completion, Step
-from rollout_trace.testing import Fault, ScriptedServer
+from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 
 @pytest.fixture
@@ -137,6 +137,19 @@ def test_the_response_id_joins_where_the_context_does_not(client: OpenAI) -> Non
     assert [(step.agent, said(step)) for step in trajectory.steps] == [
         ("three", "re: three"), ("one", "re: one"), ("two", "re: two"),
     ]  # fmt: skip
+
+
+def test_a_response_id_that_all_answers_have_says_nothing() -> None:
+    """Some servers give every answer the same one: the context decides."""
+    reply = Reply("Ho", extra={"id": "always"})
+    with ScriptedServer(lambda request: reply) as same:
+        with OpenAI(base_url=same.base_url, api_key="none") as plain:
+            client = rt.wrap_openai(plain)
+            with rt.trajectory() as trajectory:
+                for name in ("one", "two"):
+                    with ModelFrame("tiny", agent=name) as frame:
+                        frame.answered(response_id=ask(client).id)
+    assert [(step.agent, step.response_id) for step in trajectory.steps] == [("one", "always"), ("two", "always")]
 
 
 def test_a_batch_is_joined_in_its_order(client: OpenAI) -> None:
