@@ -62,7 +62,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A number that changes with the content of these files, with PYTHON and with the folder of the checkout.
-number = $(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR)'; } | cksum))
+number = $(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR) $(torch)'; } | cksum))
 
 # The environment's own pip; where the system's venv cannot make one, the system's pip does its work.
 pip = $$$$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON) -m pip --python $(1)/bin/python) \
@@ -71,6 +71,9 @@ pip = $$$$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON)
 # The files name every package with its hashes; --no-deps, because one may hold a release older than another one asks
 # for, on purpose: its .in file then says why.
 #
+# Harbor, whose validator of ATIF is the one to ask, needs Python 3.12.
+python = $(if $(filter %/consumers-atif,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
+
 # PyTorch comes in many builds, one for each kind of machine: whichever pip finds, before the others and without a hash.
 torch = $(if $(filter %/consumers-torch.txt %/consumers-tinker.txt,$(1)),torch==2.13.0)
 
@@ -86,7 +89,7 @@ $(2)/packages-$(call number,$(4:%=%/pyproject.toml)): $(2)/requirements-$(call n
 
 $(2)/requirements-$(call number,$(3)):
 	@echo "$(2): installing $(3)"
-	@$(PYTHON) -m venv --clear $(2) >/dev/null 2>&1 || $(PYTHON) -m venv --clear --without-pip $(2)
+	@$(call python,$(2)) -m venv --clear $(2) >/dev/null 2>&1 || $(call python,$(2)) -m venv --clear --without-pip $(2)
 	$(if $(call torch,$(3)),@$(call pip,$(2)) $(call torch,$(3)))
 	@$(call pip,$(2)) --no-deps --require-hashes -r $(3)
 	@touch $$@
