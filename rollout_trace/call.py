@@ -40,8 +40,12 @@ class Failure:
 
 
 def _error_info(error: BaseException) -> ErrorInfo:
-    response = getattr(error, "response", None)
-    status = getattr(response, "status_code", None)
+    try:
+        response = getattr(error, "response", None)
+        status = getattr(response, "status_code", None)
+    except Exception:
+        # A property of somebody's own exception.
+        return error_info(error)
     if response is None or not isinstance(status, int) or status < 400:
         return error_info(error)
     try:

@@ -77,7 +77,7 @@ def place(call: Call) -> None:
     trajectory = around if bound is None else bound()
     log = None if trajectory is None else trajectory._log
     if log is not None and trajectory is not None and log.admit(call):
-        call.agent = trajectory.name
+        call.agent = trajectory.name if bound is not None or frame is None else frame.agent or trajectory.name
         if isinstance(frame, ModelFrame) and frame.trajectory is trajectory:
             frame.join(call)
         return

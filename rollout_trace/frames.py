@@ -36,10 +36,14 @@ _entered: ContextVar[Frame | None] = ContextVar("rollout_trace_frame", default=N
 
 def active() -> Frame | None:
     """The innermost frame of this context that has not ended; None where the user opened a trajectory inside it."""
-    frame = _entered.get()
-    while frame is not None and not frame.is_open:
-        frame = frame.parent
+    frame = _nearest(_entered.get())
     return frame if frame is not None and frame.scope is current_scope.get() else None
+
+
+def _nearest(frame: Frame | None) -> Frame | None:
+    while frame is not None and not (frame.is_open and frame.takes_calls):
+        frame = frame.parent
+    return frame
 
 
 def here() -> Trajectory | None:
@@ -96,7 +100,7 @@ class Frame:
     """Something that a framework does. Thread safe where the framework calls its hooks in order."""
 
     def __init__(self, parent: Frame | None, agent: str | None) -> None:
-        around = active() if parent is None else parent
+        around = active() if parent is None else _nearest(parent)
         # A model call is not a place where other things happen, though a context may still be in one.
         self.parent: Frame | None = around.parent if isinstance(around, ModelFrame) else around
         """The frame around this one: the given one, or the active one of this context."""
@@ -109,6 +113,11 @@ class Frame:
         self._inner: dict[Frame, None] = {}
         if self.parent is not None:
             self.parent._inner[self] = None
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether what happens in its context is still its own."""
+        return True
 
     def enter(self) -> Self:
         """Makes the frame this context's: calls made in it, and in contexts copied from it, belong to the frame.
@@ -127,7 +136,10 @@ class Frame:
         self.is_open = False
         if self.parent is not None:
             self.parent._inner.pop(self, None)
-        self._ended(error)
+        try:
+            self._ended(error)
+        except Exception as failure:
+            guard.failed("end", None, failure)
         self.trajectory = None
 
     def abandon(self) -> None:
@@ -178,7 +190,9 @@ class AgentFrame(Frame):
         self.end()
 
     def _ended(self, error: BaseException | None) -> None:
-        if self._is_owned and self.trajectory is not None:
+        log = None if self.trajectory is None else self.trajectory._log
+        # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
+        if self._is_owned and self.trajectory is not None and (log is None or log.is_ours):
             finish(self.trajectory, self._outer, error)
         # A context may know the frame for long.
         self._outer = None
@@ -223,9 +237,19 @@ class ModelFrame(Frame):
         self._superseded = False
         self._latency: float | None = None
         self._made: list[Step] | None = None
+        self.is_arriving = False
+        """The framework has the first piece of the answer: the calls that follow in its context are its consumer's."""
         self._id = new_id()
         if self.trajectory is not None and self.trajectory._log is not None:
             self.trajectory._log.frames.append(self)
+
+    @property
+    def takes_calls(self) -> bool:
+        """Not once its answer arrives, nor after its call was cancelled: few frameworks tell of that."""
+        if self.is_arriving:
+            return False
+        last = self.calls[-1].failure if self.calls else None
+        return last is None or last.kind != "cancelled"
 
     @property
     def step_id(self) -> str:
@@ -306,6 +330,7 @@ class ModelFrame(Frame):
             return []
         if self._made is None:
             self._made = [self._step(choice, answer) for choice, answer in enumerate(self._answers or [{}])]
+        self.mark(self._made)
         return self._made
 
     def _step(self, choice: int, answer: Mapping[str, Any]) -> Step:

@@ -14,6 +14,7 @@ from rollout_trace import guard
 from rollout_trace.assemble import Stores, steps_of
 from rollout_trace.call import AttemptMark, Call, drain, settle
 from rollout_trace.engines import AUTO
+from rollout_trace.frames import ModelFrame
 from rollout_trace.joining import joined
 from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step, shared
 from rollout_trace.shared_lists import ListStore
@@ -58,8 +59,11 @@ class StepLog:
         return len(self._calls)
 
     def last_step_id(self) -> str | None:
-        """Id of the first step of the call begun last."""
+        """Id of the first step of the call begun last; of those that frameworks told of, where there are any."""
         with self._lock:
+            for frame in reversed(self.frames):
+                if isinstance(frame, ModelFrame):
+                    return frame.step_id
             return f"{self._calls[-1].id}.0" if self._calls else None
 
     def settle(self, call: Call) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -330,3 +331,154 @@ def test_an_answer_that_the_framework_could_not_read(client: OpenAI) -> None:
         frame.failed(ValueError("no call in it"))
     (step,) = trajectory.steps
     assert (step.id, step.status, step.error and step.error.message) == (asked_by, "ok", "no call in it")
+
+
+class Odd(RuntimeError):
+    """An exception whose own property fails."""
+
+    @property
+    def response(self) -> Any:
+        raise KeyError("resp")
+
+
+def test_an_exception_that_cannot_be_looked_at_is_raised_on(client: OpenAI) -> None:
+    with rt.trajectory() as own:
+        with pytest.raises(Odd, match="mine"), ModelFrame("tiny"):
+            raise Odd("mine")
+    (step,) = own.steps
+    assert (step.status, step.error and step.error.type) == ("error", "Odd")
+
+
+def test_a_frame_whose_end_fails_leaves_the_caller_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it cannot take note of is the recorder's failure."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("the recorder's own")
+
+    before = rt.stats().recorder_errors
+    with rt.trajectory():
+        frame = ToolFrame("add")
+        monkeypatch.setattr(frame, "_ended", broken)
+        monkeypatch.delenv("PYTEST_CURRENT_TEST")
+        with pytest.raises(ValueError, match="mine"), frame:
+            raise ValueError("mine")
+    assert not frame.is_open
+    assert rt.stats().recorder_errors == before + 1
+
+
+def test_a_call_after_the_answer_began_is_its_consumers(client: OpenAI) -> None:
+    """The frame of a stream stays open in the context of who reads it; so does that of a call that was cancelled."""
+    with rt.trajectory("own") as own:
+        frame = ModelFrame("tiny", agent="solver").enter()
+        ask(client, "first")
+        frame.is_arriving = True
+        ask(client, "second")
+        frame.end()
+    assert [(step.agent, step.metadata is None) for step in own.steps] == [("solver", False), ("own", True)]
+
+
+def test_a_call_after_a_cancelled_one_is_not_the_frames() -> None:
+    async def main(server: ScriptedServer) -> rt.Trajectory:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="none", max_retries=0) as plain:
+            client = rt.wrap_openai(plain)
+            messages: Any = [{"role": "user", "content": "Hi"}]
+            with rt.trajectory("own") as own:
+                ModelFrame("tiny", agent="solver").enter()
+                task = asyncio.ensure_future(client.chat.completions.create(model="m", messages=messages))
+                await asyncio.to_thread(server.wait_held)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                server.release()
+                await client.chat.completions.create(model="m", messages=messages)
+        return own
+
+    with ScriptedServer([Fault(hold=True), "fine"]) as server:
+        own = asyncio.run(main(server))
+    assert [(step.status, step.agent) for step in own.steps] == [("cancelled", "solver"), ("ok", "own")]
+
+
+def test_what_is_said_after_steps_were_looked_at_counts() -> None:
+    with rt.trajectory() as own:
+        frame = ModelFrame("tiny")
+        frame.answered({"completion": Completion(content="Ho")})
+        frame.end()
+        assert own.steps[0].status == "ok"
+        frame.supersede()
+        frame.failed(ValueError("no call in it"))
+    (step,) = own.steps
+    assert (step.status, step.error) == ("superseded", None)
+
+
+def test_a_child_comes_of_the_step_that_asked_for_it(client: OpenAI) -> None:
+    """Not of a call that its tool made by hand before."""
+    with rt.trajectory() as own:
+        with AgentFrame("lead"):
+            with ModelFrame("tiny"):
+                ask(client, "plan")
+            with ToolFrame("helper"):
+                ask(client, "by hand")
+                with AgentFrame("helper") as helper:
+                    child = helper.trajectory
+    assert child is not None
+    assert child.parent_step_id == own.steps[0].id
+
+
+def test_a_frame_whose_parent_has_ended_goes_to_the_next_one_around(client: OpenAI) -> None:
+    with rt.trajectory() as own:
+        over = ToolFrame("over")
+        over.end()
+        with ModelFrame("tiny", parent=over):
+            ask(client)
+    assert len(own.steps) == 1
+
+
+def test_frames_give_way_to_those_around_them(client: OpenAI) -> None:
+    """A with block leaves the context as it found it; so does a function that carries its context into a thread."""
+    with rt.trajectory(), ToolFrame("outer") as outer:
+        carried = rt.propagate(frames.entered)
+        with ToolFrame("inner") as inner:
+            assert frames.entered() is inner
+            assert carried() is outer
+            assert frames.entered() is inner
+        assert frames.entered() is outer
+
+
+def test_arguments_of_a_tool_are_those_it_was_given() -> None:
+    arguments = {"rows": [1]}
+    with rt.trajectory() as own, rt.tool_run("add", arguments=arguments):
+        arguments["rows"].append(2)
+    assert own.tool_runs[0].arguments == {"rows": [1]}
+
+
+def test_an_error_leaves_a_frame_as_it_leaves_a_block(client: OpenAI) -> None:
+    with rt.trajectory() as own:
+        with pytest.raises(ValueError, match="mine"), ToolFrame("add"):
+            raise ValueError("mine")
+    assert own.tool_runs[0].error is not None
+    assert own.tool_runs[0].error.message == "mine"
+
+
+def test_a_cached_answer_of_a_batch_takes_no_call(client: OpenAI) -> None:
+    with rt.trajectory() as own:
+        first = ModelFrame("tiny", agent="a")
+        second = ModelFrame("tiny", agent="b", after=first).enter()
+        ask(client)
+        first.answered({"completion": Completion(content="known")}, cached=True)
+        first.end()
+        second.answered(response_id=own.steps[-1].response_id)
+        second.end()
+    assert sorted((step.status, step.agent) for step in own.steps) == [("cached", "a"), ("ok", "b")]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_that_unwinds_writes_nothing(tmp_path: Path) -> None:
+    """The agent's run is its parent's, who closes and writes it."""
+    with rt.recording(tmp_path / "runs.jsonl"):
+        pid = 0
+        with AgentFrame("lone"):
+            pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+    assert len(list(rt.read(tmp_path / "runs.jsonl"))) == 1

@@ -6,6 +6,7 @@ would do for most methods, but not for ``__call__``, and a copy of the object wo
 
 from __future__ import annotations
 
+import copyreg
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,5 +56,19 @@ def settings_of(thing: Any) -> Settings | None:
 def _recording_class(base: Any, settings: Settings, methods: Methods) -> type:
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
     # Of the base's metaclass: agents are abstract base classes.
-    kind: type = type(base)(base.__name__, (base,), {**names, _MARK: settings, **methods(base, settings)})
+
+    def reduced(thing: Any, protocol: Any) -> Any:
+        # The class is this process's own; where the object is pickled to it is made anew.
+        make, arguments, *rest = base.__reduce_ex__(thing, protocol)
+        if make is not copyreg.__newobj__:  # type: ignore[attr-defined]
+            return make, arguments, *rest
+        return _new, (base, settings, methods, *arguments[1:]), *rest
+
+    own = {_MARK: settings, "__reduce_ex__": reduced, **methods(base, settings)}
+    kind: type = type(base)(base.__name__, (base,), {**names, **own})
     return kind
+
+
+def _new(base: Any, settings: Settings, methods: Methods, *arguments: Any) -> Any:
+    kind = _recording_class(base, settings, methods)
+    return kind.__new__(kind, *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -128,6 +129,16 @@ def test_a_copy_of_an_agent_runs_itself(serve: Serve) -> None:
     with rt.trajectory() as trajectory:
         assert copied.run("go") == "four"
     assert_served(trajectory.steps, server.requests)
+
+
+def test_a_recorded_model_can_be_pickled() -> None:
+    """It could be before; where it arrives, it is recorded again."""
+    agent = tool_agent(Spoken([]))
+    agent.model.answers = ["four"]
+    record(agent, engine="vllm")
+    back = pickle.loads(pickle.dumps(agent.model))
+    assert type(back) is type(agent.model)
+    assert (back.model_id, back.answers) == ("spoken", ["four"])
 
 
 def test_a_model_without_a_client_is_recorded_from_what_smolagents_says(tmp_path: Path) -> None:

@@ -25,6 +25,10 @@ class Clients:
         self._settled: set[type] = set()
         """The classes of clients that record as they should: a class carries its settings."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A model that is pickled takes it along; the classes of clients are this process's."""
+        return {**vars(self), "_settled": set()}
+
     def reach(self, model: Any) -> bool:
         """Lets a model's client record; False where there is none that can. Models may be reached again and again."""
         kind = _kind(model)

@@ -40,6 +40,9 @@ T = TypeVar("T")
 _LAST = math.inf
 """After every other hook: what they decide (to cancel, to ask again) is what is recorded."""
 
+_FIRST = -math.inf
+"""Before every other hook: one that raises ends the run all the same."""
+
 _recorded: weakref.WeakSet[HookRegistry] = weakref.WeakSet()
 """The hooks of all agents, graphs and swarms that a provider records: none is recorded twice."""
 
@@ -85,12 +88,12 @@ class RolloutHookProvider(HookProvider):
         _recorded.add(registry)
         registry.add_callback(AgentInitializedEvent, self._agent_made)
         registry.add_callback(BeforeInvocationEvent, self._agent_begins, order=_LAST)
-        registry.add_callback(AfterInvocationEvent, self._agent_ends, order=_LAST)
+        registry.add_callback(AfterInvocationEvent, self._agent_ends, order=_FIRST)
         registry.add_callback(BeforeModelCallEvent, self._turn_begins, order=_LAST)
         registry.add_callback(AfterModelCallEvent, self._turn_ends, order=_LAST)
         registry.add_callback(MultiAgentInitializedEvent, self._group_made)
         registry.add_callback(BeforeMultiAgentInvocationEvent, self._group_begins, order=_LAST)
-        registry.add_callback(AfterMultiAgentInvocationEvent, self._group_ends, order=_LAST)
+        registry.add_callback(AfterMultiAgentInvocationEvent, self._group_ends, order=_FIRST)
 
     @guarded
     def _agent_made(self, event: AgentInitializedEvent) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import Any
 
 import pytest
+from strands.hooks import AfterInvocationEvent, HookProvider, HookRegistry
 
 import rollout_trace as rt
 from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace_strands import RolloutHookProvider
 
 from .harness import Recorded, Served, adding, agent_of, assert_served, openai_model, results
 
@@ -195,3 +198,38 @@ def test_a_sub_agent_of_a_cancelled_run_is_aborted(recorded: Recorded) -> None:
     assert [step.status for step in adder.steps] == ["cancelled"]
     (run_,) = boss.tool_runs
     assert run_.error is not None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_hook_of_the_users_that_raises_at_the_end(recorded: Recorded, first: bool) -> None:
+    """The run is over all the same: it is written, and takes no later call."""
+
+    class Raises(HookProvider):
+        def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+            registry.add_callback(AfterInvocationEvent, self.raises)
+
+        def raises(self, event: AfterInvocationEvent) -> None:
+            raise LookupError("the user's own")
+
+    with ScriptedServer(adding(0)) as server:
+        hooks = [Raises(), RolloutHookProvider(engine="vllm")]
+        agent = agent_of(openai_model(server), is_recorded=False, hooks=hooks if first else hooks[::-1])
+        with pytest.raises(LookupError):
+            agent("Add.")
+        assert rt.current() is None
+    (trajectory,) = recorded.all()
+    assert [step.status for step in trajectory.steps] == ["ok"]
+
+
+def test_a_recorded_model_can_be_pickled() -> None:
+    """It could be before."""
+    with ScriptedServer(adding(0)) as server:
+        agent = agent_of(openai_model(server))
+        with rt.trajectory():
+            agent("Add.")
+        back = pickle.loads(pickle.dumps(agent.model))
+        with rt.trajectory() as trajectory:
+            agent_of(back)("Add.")
+        server.wait_idle()
+        Served(server.requests[1]).assert_is(trajectory.steps[0])
+    assert [step.status for step in trajectory.steps] == ["ok"]
