@@ -30,6 +30,7 @@ SECTIONS = {
     "imports": "Importing (CPU time)",
     "decode": "Decoding a call's bytes (`wire.decode`)",
     "sequences": "Training sequences",
+    "exports": "Exporting (MB of output per second of CPU time, peak memory)",
 }
 
 

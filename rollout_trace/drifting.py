@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rollout_trace import history
+from rollout_trace.model import CUT_OFF
 from rollout_trace.tokens import Span, common_prefix
 
 if TYPE_CHECKING:
@@ -97,11 +98,13 @@ class Break:
 
     def explain(self, tokenizer: Decodes | None) -> Drift | None:
         """``drift``, with texts where there is a tokenizer."""
-        earlier = self._placed[: self._count]
-        fitting = [one for one in reversed(earlier) if history.goes_on(self.step, one[0])]
-        if not fitting:
+        # The longest is wanted: of equals, the latest.
+        earlier = self._placed[: self._count][::-1]
+        earlier.sort(key=lambda one: -history.n_messages(one[0]))
+        before_it = next((one for one in earlier if history.goes_on(self.step, one[0])), None)
+        if before_it is None:
             return None
-        previous, completion, row = max(fitting, key=lambda one: len(one[0].messages or ()))
+        previous, completion, row = before_it
         before = Span(completion.segment, 0, completion.stop).get()
         prompt = self._prompt.get()
         at = common_prefix(before, prompt)
@@ -154,7 +157,7 @@ def _kind(step: Step, previous: Step, row: Row, at: int, end: int) -> DriftKind:
         return "template"
     if said != "same":
         return "rewritten" if said == "changed" else "tool_arguments"
-    if at == stop - 1 and owner.finish_reason not in (None, "length"):
+    if at == stop - 1 and owner.finish_reason is not None and owner.finish_reason not in CUT_OFF:
         # Of the whole answer the stop token alone is another.
         return "template"
     return "tool_arguments" if _is_in_calls(owner, at - begin, stop - begin) else "retokenized"

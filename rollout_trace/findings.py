@@ -11,21 +11,18 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.advantages import fault_of
 from rollout_trace.finding_codes import CODES, Grade
-from rollout_trace.selection import left_out
+from rollout_trace.model import CUT_OFF
+from rollout_trace.selection import left_out, n_sampled
 
 if TYPE_CHECKING:
     from rollout_trace.model import Step
     from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
 
-TRUNCATED = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
-"""Finish reasons of an answer that a limit cut off: OpenAI and the engines, Anthropic, Responses, Anthropic."""
-
 DEGENERATE_LENGTH = 64
 """Ids a completion must have to be called degenerate. Shorter ones may well be a ruler of dashes."""
-
-_FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +87,7 @@ def _of_step(step: Step, vocab_size: int | None) -> Iterator[Finding]:
     yield from _of_advantage(step)
     if not _is_finite(step.reward):
         yield _finding("reward_not_finite", f"reward is {step.reward!r}; expected a finite number.", step.id)
-    if step.finish_reason in TRUNCATED:
+    if step.finish_reason in CUT_OFF:
         yield _finding("truncated", f"finish_reason is {step.finish_reason!r}: the completion has no end.", step.id)
 
 
@@ -183,27 +180,9 @@ def _temperature(sampling: Any) -> Real | None:
 
 
 def _of_advantage(step: Step) -> Iterator[Finding]:
-    import numpy as np
-
-    if step.advantage is None:
-        return
-    try:
-        values = np.asarray(step.advantage)
-    except ValueError:
-        values = np.empty((0, 0), object)
-    ids = step.completion_token_ids
-    if values.dtype.kind not in "iuf" or values.ndim > 1:
-        message = f"advantage is {_brief(step.advantage)}; expected a number, or one for each completion id."
-        yield _finding("advantage_invalid", message, step.id)
-    elif values.ndim == 1 and ids is not None and len(values) != len(ids):
-        message = f"{len(ids)} completion ids but {len(values)} advantages."
-        yield _finding("advantage_invalid", message, step.id, min(len(ids), len(values)))
-    else:
-        bad = ~(np.abs(np.atleast_1d(values)) <= _FLOAT32_MAX)
-        if bad.any():
-            at = int(bad.argmax())
-            message = f"an advantage is {np.atleast_1d(values)[at]}; expected a number that float32 holds."
-            yield _finding("advantage_invalid", message, step.id, at if values.ndim else None)
+    fault = fault_of(step, n_sampled(step))
+    if fault is not None:
+        yield _finding("advantage_invalid", fault[0], step.id, fault[1])
 
 
 def _is_finite(reward: Any) -> bool:
@@ -212,11 +191,6 @@ def _is_finite(reward: Any) -> bool:
         return reward is None or math.isfinite(reward)
     except (TypeError, OverflowError):
         return False
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 # The whole trajectory

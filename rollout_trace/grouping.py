@@ -73,7 +73,7 @@ class Group:
         if method not in ("grpo", "leave_one_out"):
             raise ValueError(f"method={method!r}: expected 'grpo' or 'leave_one_out'.")
         scored, mean = len(self._scored()), self.mean or 0.0
-        above = [None if run.reward is None else _number(run) - mean for run in self.trajectories]
+        above = [None if run.reward is None else finite_reward(run) - mean for run in self.trajectories]
         if method == "leave_one_out":
             # reward - mean of the others = (reward - mean of all) * n / (n - 1)
             return [None if one is None or scored < 2 else one * scored / (scored - 1) for one in above]
@@ -82,7 +82,7 @@ class Group:
         return [one / spread if one else one for one in above]
 
     def _scored(self) -> list[tuple[Trajectory, float]]:
-        return [(run, _number(run)) for run in self.trajectories if run.reward is not None]
+        return [(run, finite_reward(run)) for run in self.trajectories if run.reward is not None]
 
 
 def groups(
@@ -121,7 +121,12 @@ def _is_inside(run: Trajectory, its_key: Hashable, around: dict[str, tuple[str |
     return False
 
 
-def _number(run: Trajectory) -> float:
+def finite_reward(run: Trajectory) -> float:
+    """A run's reward, where it has one.
+
+    Raises:
+        ValueError: it is no finite number.
+    """
     try:
         reward = float(run.reward)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

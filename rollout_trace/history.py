@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rollout_trace.model import shared
+from rollout_trace.shared_lists import ListSpan
+
 if TYPE_CHECKING:
     from rollout_trace.model import Completion, Step
 
 Repeat = Literal["same", "arguments", "changed"]
 
 _ITEMS_SAID = frozenset({"function_call", "custom_tool_call", "reasoning"})
+
+
+def n_messages(step: Step) -> int:
+    """How many messages a request has, without making the list of them."""
+    held = shared(step, "messages")
+    return held.length if isinstance(held, ListSpan) else len(held or ())
 
 
 def goes_on(step: Step, previous: Step) -> bool:
@@ -72,7 +81,8 @@ def _first(messages: Sequence[Any] | None) -> Any:
 def _is_said(message: Any) -> bool:
     if not isinstance(message, dict):
         return False
-    return message.get("role") == "assistant" or message.get("type") in _ITEMS_SAID
+    kind = message.get("type")
+    return message.get("role") == "assistant" or (isinstance(kind, str) and kind in _ITEMS_SAID)
 
 
 def _said(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]], bool]:
@@ -88,9 +98,11 @@ def _said(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]], bool]:
         reasoning = reasoning or message.get("type") == "reasoning"
         reasoning = reasoning or bool(message.get("reasoning_content") or message.get("reasoning"))
         reasoning = _add_content(message.get("content"), texts, calls) or reasoning
-        for call in message.get("tool_calls") or ():
-            function = call.get("function") or call.get("custom") or {}
-            calls.append((function.get("name"), function.get("arguments", function.get("input"))))
+        asked = message.get("tool_calls")
+        for call in asked if isinstance(asked, list) else ():
+            function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+            held = function if isinstance(function, dict) else {}
+            calls.append((held.get("name"), held.get("arguments", held.get("input"))))
     return "".join(texts), calls, reasoning
 
 

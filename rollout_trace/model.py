@@ -22,6 +22,9 @@ TokenSource: TypeAlias = Literal["engine", "logprobs", "retokenized"]
 LogprobsMode: TypeAlias = Literal["raw", "processed"]
 CostSource: TypeAlias = Literal["override", "table", "provider", "unknown"]
 
+CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+"""Finish reasons of an answer that a limit cut off: OpenAI and the engines, Anthropic, Responses, Anthropic."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._common import ExportReport
 from rollout_trace.export._messages import answer, decoded, to_chat
-from rollout_trace.model import Usage, amend, shared
+from rollout_trace.model import CUT_OFF, Usage, amend, shared
 from rollout_trace.tokens import as_int32
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class RetokenizeReport:
     """Steps that have the engine's completion ids: left as they are."""
     failed: dict[str, str] = field(default_factory=dict)
     """Steps without ids as before, and why."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Steps that are not tried, and why: their status (``error``, ``cancelled``, ...), or ``retokenized`` before."""
     disagreements: list[CountDifference] = field(default_factory=list)
     """Where the number of made ids is not the number that the engine counted."""
 
@@ -76,7 +78,11 @@ def retokenize(
     report = RetokenizeReport()
     choices = Counter(step.call_id for step in trajectory.steps)
     for step in trajectory.steps:
-        if step.token_source == "retokenized" or step.status not in ("ok", "abandoned", "cached"):
+        if step.status not in ("ok", "abandoned", "cached"):
+            report.skipped[step.id] = step.status
+            continue
+        if step.token_source == "retokenized":
+            report.skipped[step.id] = "retokenized"
             continue
         if shared(step, "completion_token_ids") is not None:
             report.kept.append(step.id)
@@ -112,7 +118,7 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray) -> None:
 def _made(step: Step, tokenizer: Any, arguments: dict[str, Any]) -> tuple[IntArray, IntArray]:
     if step.completion is None:
         raise ValueError("the step has no completion.")
-    if step.messages and isinstance(step.messages[0], str):
+    if step.messages and isinstance(step.messages[0], str) and step.protocol != "openai.responses":
         content = step.completion.content
         if not isinstance(content, str):
             raise ValueError("the completion has no text.")
@@ -186,7 +192,7 @@ def _until_its_end(ids: IntArray, step: Step, tokenizer: Any) -> IntArray:
     ends = np.flatnonzero(ids == getattr(tokenizer, "eos_token_id", None))
     if not len(ends):
         return ids
-    return ids[: int(ends[-1]) + (step.finish_reason not in ("length", "max_tokens"))]
+    return ids[: int(ends[-1]) + (step.status != "abandoned" and step.finish_reason not in CUT_OFF)]
 
 
 def _differences(step: Step, prompt: int, completion: int | None) -> list[CountDifference]:

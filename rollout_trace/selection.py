@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from rollout_trace.model import Step
+    from rollout_trace.tokens import FloatArray
 
 
 class SequenceOptions(TypedDict, total=False):
@@ -47,6 +48,37 @@ NO_OPTIONS = SequenceOptions()
 INFINITY = float("inf")
 
 
+def check_options(options: SequenceOptions) -> None:
+    """Refuses what no option can be.
+
+    Raises:
+        TypeError: there is no such option, or ``allow`` is a text.
+        ValueError: an option has no such value.
+    """
+    unknown = options.keys() - SequenceOptions.__annotations__.keys()
+    if unknown:
+        known = ", ".join(SequenceOptions.__annotations__)
+        raise TypeError(f"sequences() has no option {', '.join(sorted(unknown))}; it has {known}.")
+    for name, words in (("on_drift", ("split", "raise", "drop")), ("reward", ("copy", "last", "split"))):
+        value = options.get(name, words[0])
+        if value not in words:
+            raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, words))}.")
+    limit = options.get("max_length")
+    if limit is not None and limit < 1:
+        raise ValueError(f"max_length={limit!r}: expected a number of tokens, or None for no limit.")
+    check_allow(options.get("allow", ()))
+
+
+def check_allow(allow: Collection[str]) -> None:
+    """Refuses a text for the reasons that do not count: any part of it would be a reason.
+
+    Raises:
+        TypeError: it is one.
+    """
+    if isinstance(allow, str):
+        raise TypeError(f"allow={allow!r}: expected a set of reasons, such as {{{allow!r}}}.")
+
+
 def left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
     """Why a step is not trained on: a status, ``not_trainable``, the code of its ``token_issue``, or what its ids or
     logprobs break; None where it is."""
@@ -60,6 +92,12 @@ def left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
     return "excluded" if include is not None and not include(step) else None
 
 
+def n_sampled(step: Step) -> int | None:
+    """How many completion ids a step has, without making the array of them; None where it has none."""
+    held = shared(step, "completion_token_ids")
+    return None if held is None else held.stop - held.start if isinstance(held, Span) else len(held)
+
+
 def _by_its_record(step: Step, allowed: Collection[str]) -> str | None:
     if step.status != "ok" and step.status not in allowed:
         return step.status
@@ -70,19 +108,23 @@ def _by_its_record(step: Step, allowed: Collection[str]) -> str | None:
 
 
 def _by_its_tokens(step: Step) -> str | None:
-    completion = shared(step, "completion_token_ids")
-    if completion is None:
+    length = n_sampled(step)
+    if length is None:
         return "ids_missing"
     if shared(step, "prompt_token_ids") is None:
         return "prompt_ids_missing"
-    length = completion.stop - completion.start if isinstance(completion, Span) else len(completion)
     if not length:
         return "empty_completion"
     logprobs = step.logprobs
     if logprobs is None:
         return None
-    if len(logprobs) != length:
-        return "lengths_differ"
+    return "lengths_differ" if len(logprobs) != length else of_logprobs(logprobs)
+
+
+def of_logprobs(logprobs: FloatArray) -> str | None:
+    """Why logprobs cannot be trained on; None where they can."""
+    if not len(logprobs):
+        return None
     # A NaN is the least and the greatest of what it stands among, and no comparison with it holds.
     least, greatest = logprobs.min(), logprobs.max()
     if not (least > -INFINITY and greatest < INFINITY):

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.advantages import advantage_of
 from rollout_trace.errors import DriftError
 from rollout_trace.model import shared
-from rollout_trace.selection import SequenceOptions, left_out
+from rollout_trace.selection import SequenceOptions, check_options, left_out
 from rollout_trace.tokens import Segment, Span, TokenStore, readonly
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from rollout_trace.model import Step, TokenSource
     from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
-
-
-FLOAT32_MAX = 3.4028234663852886e38
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -51,7 +49,10 @@ class Sequence:
     advantages: FloatArray | None
     """float32 [length], 0.0 where the mask is 0, from the steps' ``advantage``; None when one of them has none."""
     token_source: TokenSource | None
-    """Where the ids come from. Retokenised ids are never in one row with others."""
+    """Where the ids come from: of rows of both kinds ``logprobs``, the weaker; None where it is not known of a step.
+
+    Retokenised ids are never in one row with others.
+    """
     truncated: bool = False
     """``max_length`` cut the row."""
 
@@ -135,6 +136,8 @@ class Row:
         self.end = 0
         self.steps: list[tuple[Step, int, int]] = []
         self.began_at: Break | None = None
+        self.last = 0
+        """Place of its last step among those that are used."""
 
     def add(self, step: Step, completion: Span) -> None:
         """Goes on with a step's prompt and completion."""
@@ -151,7 +154,8 @@ class Row:
         import numpy as np
 
         assert self.segment is not None
-        held = [(step, start, min(end, length)) for step, start, end in self.steps if start < length]
+        whole = [(step, start, end) for step, start, end in self.steps if start < length]
+        held = [(step, start, min(end, length)) for step, start, end in whole]
         mask = np.zeros(length, np.int8)
         known = all(step.logprobs is not None for step, _, _ in held)
         row = np.zeros(length, np.float32) if known else None
@@ -168,8 +172,8 @@ class Row:
             reward=reward,
             step_rewards=tuple(step.reward for step, _, _ in held),
             policy_versions=tuple(step.policy_version for step, _, _ in held),
-            advantages=_advantages(self.steps, length),
-            token_source=held[0][0].token_source,
+            advantages=_advantages(whole, length),
+            token_source=_source([step for step, _, _ in held]),
             truncated=length < self.end,
         )
 
@@ -177,21 +181,21 @@ class Row:
 def _advantages(steps: list[tuple[Step, int, int]], length: int) -> FloatArray | None:
     import numpy as np
 
-    if any(step.advantage is None for step, _, _ in steps):
-        return None
-    found = np.zeros(max(end for _, _, end in steps), np.float32)
+    found = np.zeros(length, np.float32)
     for step, start, end in steps:
-        given = np.asarray(step.advantage, np.float64)
-        if given.ndim and given.shape != (end - start,):
-            raise ValueError(
-                f"step {step.id!r}: its advantage has {given.size} values and its completion {end - start} tokens; "
-                "give one number, or one for each token."
-            )
-        if not (abs(given) <= FLOAT32_MAX).all():
-            raise ValueError(f"step {step.id!r}: its advantage is {step.advantage!r:.80}: float32 cannot hold that.")
-        found[start:end] = given
-    array: FloatArray = readonly(found[:length])
+        given = advantage_of(step, end - start)
+        if given is None:
+            return None
+        found[start:end] = given[: length - start]
+    array: FloatArray = readonly(found)
     return array
+
+
+def _source(steps: list[Step]) -> TokenSource | None:
+    sources = {step.token_source for step in steps}
+    if len(sources) == 1:
+        return sources.pop()
+    return "logprobs" if "logprobs" in sources else None
 
 
 class _Rows:
@@ -234,10 +238,10 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
 
     Raises:
         DriftError: there is drift, and ``on_drift="raise"``.
-        TypeError: there is no such option.
+        TypeError: there is no such option, or ``allow`` is a text.
         ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
-    _check_options(options)
+    check_options(options)
     reasons: dict[str, list[str]] = {}
     usable = []
     for step in trajectory.steps:
@@ -246,7 +250,8 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
             usable.append(step)
         else:
             reasons.setdefault(reason, []).append(step.id)
-    rows = _without_drift(_build(usable, options), options, reasons)
+    built = _build(usable, options)
+    rows = _without_drift(built, options, reasons)
     limit = options.get("max_length")
     kept = [row for row in rows if limit is None or row.steps[0][1] < limit]
     shares = _shares(kept, trajectory.reward, options.get("reward", "copy"))
@@ -259,21 +264,7 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
         if gone:
             reasons.setdefault("max_length", []).extend(gone)
     cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in found)
-    return Sequences(found, _report(found, rows, reasons, cut))
-
-
-def _check_options(options: SequenceOptions) -> None:
-    unknown = options.keys() - SequenceOptions.__annotations__.keys()
-    if unknown:
-        known = ", ".join(SequenceOptions.__annotations__)
-        raise TypeError(f"sequences() has no option {', '.join(sorted(unknown))}; it has {known}.")
-    for name, words in (("on_drift", ("split", "raise", "drop")), ("reward", ("copy", "last", "split"))):
-        value = options.get(name, words[0])
-        if value not in words:
-            raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, words))}.")
-    limit = options.get("max_length")
-    if limit is not None and limit < 1:
-        raise ValueError(f"max_length={limit!r}: expected a number of tokens, or None for no limit.")
+    return Sequences(found, _report(found, built, reasons, cut))
 
 
 def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
@@ -286,6 +277,7 @@ def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
 
             row.began_at = Break(step, prompt, placed, len(placed))
         row.add(step, completion)
+        row.last = len(placed)
         rows.put(row)
         placed.append((step, completion, row))
     return rows.all
@@ -306,11 +298,11 @@ def _without_drift(rows: list[Row], options: SequenceOptions, reasons: dict[str,
 
 def _shares(rows: list[Row], reward: float | None, how: str) -> list[float | None]:
     """What each row gets of the trajectory's reward."""
-    if reward is None or how == "copy":
+    if reward is None or how == "copy" or not rows:
         return [reward] * len(rows)
     if how == "split":
         return [reward / len(rows)] * len(rows)
-    last = max(rows, key=lambda row: row.steps[-1][0].index, default=None)
+    last = max(rows, key=lambda row: row.last)
     return [reward if row is last else 0.0 for row in rows]
 
 

@@ -85,12 +85,84 @@ tool_runs = some(
     duration=durations,
     step_id=texts,
 )
+
+
+def mostly(kind: Values) -> Values:
+    """Values of the kind that is meant, and now and then any other: what servers and users send is not checked."""
+    return st.integers(0, 5).flatmap(lambda chance: kind if chance else json_values)
+
+
+PARTS = (
+    "text", "input_text", "output_text", "image_url", "image", "document", "refusal", "tool_use", "tool_result",
+    "thinking",
+)  # fmt: skip
+contents = mostly(
+    texts
+    | st.lists(
+        mostly(
+            some(
+                dict,
+                type=mostly(st.sampled_from(PARTS)),
+                text=mostly(texts),
+                image_url=mostly(st.fixed_dictionaries({"url": texts})),
+                source=mostly(st.fixed_dictionaries({"type": st.sampled_from(["base64", "text", "url"])})),
+                id=mostly(texts),
+                name=mostly(texts),
+                input=mostly(objects),
+                tool_use_id=mostly(texts),
+                content=mostly(texts),
+                thinking=mostly(texts),
+            )
+        ),
+        max_size=2,
+    )
+)
+sent_calls = some(
+    dict,
+    id=mostly(texts),
+    type=mostly(st.sampled_from(["function", "custom"])),
+    function=mostly(some(dict, name=mostly(texts), arguments=mostly(texts | st.just('{"a": 1}')))),
+    custom=mostly(some(dict, name=mostly(texts), input=mostly(texts))),
+)
+sent_messages = mostly(
+    some(
+        dict,
+        role=mostly(st.sampled_from(["user", "user", "assistant", "assistant", "system", "developer", "tool"])),
+        content=contents,
+        tool_calls=mostly(st.lists(mostly(sent_calls), max_size=2)),
+        tool_call_id=mostly(texts),
+        reasoning=mostly(texts),
+        refusal=mostly(texts),
+        # Items of Responses.
+        type=mostly(
+            st.sampled_from(["message", "reasoning", "function_call", "function_call_output", "web_search_call"])
+        ),
+        call_id=mostly(texts),
+        name=mostly(texts),
+        arguments=mostly(texts),
+        output=contents,
+        summary=mostly(st.lists(mostly(some(dict, text=mostly(texts))), max_size=2)),
+    )
+)
+"""Messages of every protocol, well formed or not."""
+sent_tools = mostly(
+    some(
+        dict,
+        type=mostly(st.sampled_from(["function", "custom", "web_search"])),
+        function=mostly(some(dict, name=mostly(texts), parameters=mostly(objects))),
+        name=mostly(texts),
+        input_schema=mostly(objects),
+    )
+)
+PROTOCOLS = (
+    "openai.chat", "openai.chat", "openai.responses", "anthropic.messages", "openai.completions", "sglang.generate"
+)  # fmt: skip
 step_facts = st.fixed_dictionaries(
     {},
     optional={
         "choice": st.integers(0, 3),
         "agent": names,
-        "protocol": st.just("openai.chat"),
+        "protocol": st.sampled_from(PROTOCOLS),
         "engine": names,
         "model": names,
         "response_model": names,
@@ -170,8 +242,9 @@ def prompt(draw: st.DrawFn, before: list[int], answer: list[int]) -> list[int]:
 def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
     """Steps of one conversation. ``live``: they hold spans of shared stores, as the recorder's; else plain arrays."""
     tokens, messages, tools = TokenStore(), ListStore(), ListStore()
-    distinct = draw(st.lists(json_values, min_size=1, max_size=5))
-    lists = st.lists(st.sampled_from(distinct), max_size=6) | st.integers(0, len(distinct)).map(lambda n: distinct[:n])
+    told, offered_ones = draw(st.lists(sent_messages, min_size=1, max_size=5)), draw(st.lists(sent_tools, max_size=2))
+    # Requests that go on from each other, and any others.
+    requests = st.integers(0, len(told)).map(lambda n: told[:n]) | st.lists(st.sampled_from(told), max_size=6)
     found: list[Step] = []
     before: list[int] = []
     answer: list[int] = []
@@ -179,7 +252,7 @@ def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
         before, answer = draw(prompt(before, answer)), draw(token_ids)
         ids: list[Any] = [None if draw(st.integers(0, 5)) == 0 else np.array(one, np.int32) for one in (before, answer)]
         logprobs: Any = draw(st.none() | st.lists(log_probabilities, min_size=len(answer), max_size=len(answer)))
-        sent, offered = draw(st.none() | lists), draw(st.none() | lists)
+        sent, offered = draw(st.none() | requests), draw(st.none() | st.just(offered_ones))
         held: dict[str, Any] = {"messages": sent, "tools": offered}
         if live:
             ids = list(tokens.add(*ids))

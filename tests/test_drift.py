@@ -12,8 +12,11 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
+from rollout_trace import history
+from rollout_trace.model import CUT_OFF, Completion, Step
 from rollout_trace.testing import ByteTokenizer, Reply, ScriptedServer, load_exchanges
 from rollout_trace.testing.recordings import load_reports
+from rollout_trace.tokens import as_int32
 from rollout_trace.wire import decode
 
 RECORDED = Path(__file__).parent / "data" / "wire_vllm.jsonl.xz"
@@ -159,7 +162,11 @@ def test_each_kind_of_drift(case: str) -> None:
     assert f"at token {at} ({kind}:" in str(found)
     # Both sequences are kept, dropped, or refused, as asked.
     assert [row.step_ids for row in trajectory.sequences(on_drift="drop")] == [(first.id,)]
-    assert trajectory.sequences(on_drift="drop").report.left_out == {"drift": (later.id,)}
+    dropped = trajectory.sequences(on_drift="drop").report
+    assert dropped.left_out == {"drift": (later.id,)}
+    # Its sequence is gone; that it drifted is not.
+    assert [(one.step_id, one.kind) for one in dropped.drift] == [(later.id, kind)]
+    assert (dropped.roots, dropped.forks) == (1, 0)
     with pytest.raises(rt.DriftError, match=f"{later.id}: its prompt leaves step {first.id} at token {at}"):
         trajectory.sequences(on_drift="raise")
 
@@ -203,3 +210,67 @@ def test_a_text_prompt_that_repeats_an_answer_in_other_ids() -> None:
         client.close()
     (found,) = rt.drift(trajectory)
     assert (found.kind, found.position) == ("retokenized", len("Greet: "))
+
+
+def test_looking_for_drift_grows_with_the_turns_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every turn drifts; each is compared with the turn that it goes on from, not with all before it."""
+    asked = 0
+    goes_on = history.goes_on
+
+    def counted(step: Step, previous: Step) -> bool:
+        nonlocal asked
+        asked += 1
+        return goes_on(step, previous)
+
+    monkeypatch.setattr(history, "goes_on", counted)
+    turns, steps = 60, []
+    messages: list[Any] = [*ASKED]
+    prompt: Any = [1]
+    for at in range(turns):
+        steps.append(
+            Step(
+                id=str(at), call_id=str(at), index=at, messages=list(messages), completion=Completion(content="Hi."),
+                prompt_token_ids=prompt, completion_token_ids=as_int32([10 + at], "ids"), finish_reason="length",
+            )
+        )  # fmt: skip
+        messages += [{"role": "assistant", "content": "Hi."}, *ASKED]
+        prompt = [*prompt, 1000 + at, 2]
+    report = rt.Trajectory(steps=steps).sequences().report
+    assert [one.previous_step_id for one in report.drift] == [str(at) for at in range(turns - 1)]
+    assert asked == turns - 1
+
+
+@pytest.mark.parametrize("reason", sorted(CUT_OFF))
+def test_an_answer_that_a_limit_cut_off_has_no_stop_token(reason: str) -> None:
+    """Its last id is a sampled one like the others."""
+    asked: Any = {"messages": ASKED, "prompt_token_ids": [1], "completion_token_ids": [5, 6]}
+    first = Step(id="a", call_id="a", completion=Completion(content="Hi"), finish_reason=reason, **asked)
+    again: Any = {"messages": [*ASKED, {"role": "assistant", "content": "Hi"}], "prompt_token_ids": [1, 5, 7, 2]}
+    second = Step(id="b", call_id="b", completion_token_ids=as_int32([3], "ids"), **again)
+    (found,) = rt.drift(rt.Trajectory(steps=[first, second]))
+    assert found.kind == "retokenized"
+
+
+NO_MESSAGES: list[Any] = [
+    {"role": "assistant", "tool_calls": 3},
+    {"role": "assistant", "tool_calls": "add"},
+    {"role": "assistant", "tool_calls": [None, {"function": "add"}, {"custom": 3}]},
+    {"type": ["message"]},
+    {"role": "assistant", "content": [None, 3, {"type": {}}]},
+    3,
+    None,
+]
+
+
+@pytest.mark.parametrize("sent", NO_MESSAGES)
+def test_messages_that_no_server_would_take_are_compared_all_the_same(sent: Any) -> None:
+    steps = [
+        Step(
+            id=name, call_id=name, messages=messages, prompt_token_ids=as_int32([1, at, at], "ids"),
+            completion_token_ids=as_int32([5], "ids"), completion=Completion(content="Hi"),
+        )
+        for at, (name, messages) in enumerate({"a": ASKED, "b": [*ASKED, sent], "c": [*ASKED, sent, *ASKED]}.items())
+    ]  # fmt: skip
+    report = rt.Trajectory(steps=steps).sequences().report
+    assert len(report.breaks) == 2
+    assert len(report.drift) + report.forks == 2

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.finding_codes import CODES
-from rollout_trace.findings import DEGENERATE_LENGTH, TRUNCATED, Finding, check
-from rollout_trace.model import ErrorInfo, Step, TokenIssue, new_step
+from rollout_trace.findings import DEGENERATE_LENGTH, Finding, check
+from rollout_trace.model import CUT_OFF, ErrorInfo, Step, TokenIssue, new_step
 from rollout_trace.selection import NEVER_ALLOWED, left_out
 from rollout_trace.testing.recordings import Exchange, load_exchanges
 from rollout_trace.tokens import as_int32
@@ -184,9 +184,9 @@ def test_degenerate_is_one_id_in_a_row_over_more_than_half(ids: list[int], place
     assert found(of(step(completion_token_ids=ids, logprobs=[-1.0] * len(ids)))) == expected
 
 
-@pytest.mark.parametrize("reason", [*TRUNCATED, "stop", "tool_calls", "end_turn", None])
+@pytest.mark.parametrize("reason", [*sorted(CUT_OFF), "stop", "tool_calls", "end_turn", None])
 def test_truncated_are_the_finish_reasons_of_a_limit(reason: str | None) -> None:
-    assert found(of(step(finish_reason=reason))) == ([("truncated", "s0", None)] if reason in TRUNCATED else [])
+    assert found(of(step(finish_reason=reason))) == ([("truncated", "s0", None)] if reason in CUT_OFF else [])
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_recordings_make_one_trajectory_without_a_fatal_finding() -> None:
 
 
 def test_recordings_that_hit_their_limit_are_truncated() -> None:
-    cut = [one for steps in recorded() for one in steps if one.finish_reason in TRUNCATED]
+    cut = [one for steps in recorded() for one in steps if one.finish_reason in CUT_OFF]
     assert {one.finish_reason for one in cut} == {"length", "max_tokens", "max_output_tokens"}
     for one in cut:
         assert ("truncated", one.id, None) in found(of(one))

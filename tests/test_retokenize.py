@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
+from rollout_trace.model import CUT_OFF, Completion, Step
 from rollout_trace.retokenizing import CountDifference
 from rollout_trace.testing import ByteTokenizer, Fault, Reply, ScriptedServer
 
@@ -125,6 +126,7 @@ def test_what_cannot_be_made_is_said(caplog: pytest.LogCaptureFixture) -> None:
     bare = agent(None, REPLIES[1], Fault(status=500), REPLIES[1])
     first, failed, third = bare.steps
     report = bare.retokenize(Strict())
+    assert report.skipped == {failed.id: "error"}
     assert set(report.failed) == {first.id, third.id}
     assert "otherwise than without" in report.failed[first.id]
     assert report.failed[third.id] == "KeyError: 'no tools here'"
@@ -149,3 +151,57 @@ def test_text_prompts_are_tokenised_as_they_are() -> None:
     assert step.completion_token_ids is not None
     assert bytes(step.prompt_token_ids.tolist()) == b"Greet: "
     assert bytes(step.completion_token_ids.tolist()) == b"Fine."
+
+
+def test_steps_that_are_not_tried_are_named() -> None:
+    bare = agent(None, REPLIES[1], REPLIES[1])
+    first, second = bare.steps
+    assert bare.retokenize(TOKENIZER).skipped == {}
+    report = bare.retokenize(TOKENIZER)
+    assert report.skipped == {first.id: "retokenized", second.id: "retokenized"}
+    assert (report.retokenized, report.kept, report.failed) == ([], [], {})
+
+
+class Ending(ByteTokenizer):
+    """A template whose every message ends with the end-of-sequence token."""
+
+    def apply_chat_template(self, messages: Any, *others: Any, **more: Any) -> Any:
+        said = "".join(f"<{one['role']}>{one['content']}\x03" for one in messages)
+        return said + ("<assistant>" if more.get("add_generation_prompt") else "")
+
+    def encode(self, text: str, *, special: bool = False, add_special_tokens: bool = True) -> list[int]:
+        return [self.eos_token_id if one == 3 else one for one in text.encode()]
+
+
+@pytest.mark.parametrize(
+    ("facts", "ends"),
+    [
+        ({}, True),
+        ({"finish_reason": "stop"}, True),
+        ({"finish_reason": "tool_use"}, True),
+        *(({"finish_reason": reason}, False) for reason in sorted(CUT_OFF)),
+        ({"status": "abandoned"}, False),
+        ({"status": "abandoned", "finish_reason": "stop"}, False),
+    ],
+)
+def test_an_answer_that_was_cut_off_has_no_end(facts: dict[str, Any], ends: bool) -> None:
+    """By a limit, by whichever name a server has for it, or because the client stopped reading."""
+    sent = [{"role": "user", "content": "Hi"}]
+    step = Step(
+        id="a", call_id="a", protocol="openai.chat", messages=sent, completion=Completion(content="half"), **facts
+    )
+    bare = rt.Trajectory(steps=[step])
+    bare.retokenize(Ending())
+    assert step.completion_token_ids is not None
+    assert step.completion_token_ids.tolist() == [*b"half", *([Ending().eos_token_id] if ends else [])]
+
+
+@pytest.mark.parametrize("sent", [["Hi"], [{"role": "user", "content": "Hi"}]])
+def test_the_input_of_responses_is_rendered_in_both_its_forms(sent: list[Any]) -> None:
+    """A text there is a user's message, not a raw prompt."""
+    step = Step(id="a", call_id="a", protocol="openai.responses", messages=sent, completion=Completion(content="Ho"))
+    report = rt.Trajectory(steps=[step]).retokenize(Ending())
+    assert (report.retokenized, report.failed) == (["a"], {})
+    assert step.prompt_token_ids is not None
+    end = Ending().eos_token_id
+    assert step.prompt_token_ids.tolist() == [*b"<user>Hi", end, *b"<assistant>"]

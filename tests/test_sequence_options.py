@@ -71,6 +71,18 @@ def test_the_last_row_is_the_one_with_the_last_step() -> None:
     assert [row.reward for row in trajectory(*steps).sequences(reward="last")] == [1.0, 0.0]
 
 
+def test_the_last_step_is_the_last_of_the_list() -> None:
+    """Steps that somebody made by hand may all have the index 0."""
+    steps = [replace(one, index=0) for one in TURNS]
+    assert [row.reward for row in trajectory(*steps).sequences(reward="last")] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("how", ["split", "last"])
+@pytest.mark.parametrize("options", [{"max_length": 2}, {"include": lambda step: False}])
+def test_a_reward_that_no_row_is_there_for(how: Any, options: Any) -> None:
+    assert trajectory(TURNS[0]).sequences(reward=how, **options) == []
+
+
 def test_max_length_cuts_all_arrays_alike_and_says_so() -> None:
     steps = [replace(one, reward=0.5, advantage=1.0) for one in TURNS]
     whole = trajectory(*steps).sequences()
@@ -110,15 +122,41 @@ def test_advantages_go_to_the_sampled_tokens() -> None:
     assert second.advantages is None
 
 
+def test_only_the_steps_that_a_row_holds_need_an_advantage() -> None:
+    steps = [replace(TURNS[0], advantage=[0.5, -0.5]), TURNS[1]]
+    (row,) = trajectory(*steps).sequences(max_length=5)
+    assert row.advantages is not None
+    assert row.advantages.tolist() == [0, 0, 0.5, -0.5, 0]
+    (row,) = trajectory(*steps).sequences(max_length=3)
+    assert row.advantages is not None
+    assert row.advantages.tolist() == [0, 0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        (("engine", "engine"), "engine"),
+        (("engine", "logprobs"), "logprobs"),
+        (("logprobs", None), "logprobs"),
+        (("engine", None), None),
+        ((None, None), None),
+    ],
+)
+def test_a_rows_source_is_the_weakest_of_its_steps(sources: Any, expected: str | None) -> None:
+    steps = [replace(one, token_source=source) for one, source in zip(TURNS, sources, strict=False)]
+    (row,) = trajectory(*steps).sequences()
+    assert row.token_source == expected
+
+
 def test_an_advantage_of_another_length_is_refused() -> None:
     wrong = replace(TURNS[0], advantage=[0.5, 0.5, 0.5])
-    with pytest.raises(ValueError, match=r"step 's0': its advantage has 3 values and its completion 2 tokens"):
+    with pytest.raises(ValueError, match=r"step 's0': 2 completion ids but 3 advantages"):
         trajectory(wrong).sequences()
 
 
 @pytest.mark.parametrize("value", [1e39, float("nan"), [0.0, float("-inf")]])
 def test_an_advantage_that_no_array_can_hold_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"step 's0': its advantage is .*: float32 cannot hold that"):
+    with pytest.raises(ValueError, match=r"step 's0': an advantage is .*; expected a number that float32 holds"):
         trajectory(replace(TURNS[0], advantage=value)).sequences()
 
 
@@ -192,6 +230,11 @@ def test_retokenized_ids_are_in_no_row_with_the_engines() -> None:
 def test_an_option_with_another_value_is_refused(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         trajectory().sequences(**options)
+
+
+def test_a_text_is_no_set_of_reasons() -> None:
+    with pytest.raises(TypeError, match="allow='retokenized': expected a set of reasons"):
+        trajectory().sequences(allow="retokenized")
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -78,6 +78,8 @@ def batches(rows: Iterable[Row], schema: Schema | None) -> Iterator[Any]:
             fields = _inferred(group)
         yield _batch(group, first, fields)
         first += len(group)
+        # Let go before the rows of the next batch are collected.
+        group.clear()
     if not first:
         if fields is None:
             raise ValueError("there are no rows to see types in: give a schema, such as {'input_ids': 'list<int32>'}.")

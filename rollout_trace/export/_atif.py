@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 from mimetypes import guess_extension
 from pathlib import Path
@@ -19,9 +19,10 @@ from rollout_trace.export._atif_steps import Steps
 from rollout_trace.export._common import ExportReport, exporting
 from rollout_trace.export._episodes import episodes
 from rollout_trace.export._files import replacing
-from rollout_trace.export._messages import tools_of
+from rollout_trace.export._once import Once
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps
+from rollout_trace.selection import check_allow
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
@@ -31,6 +32,7 @@ def atif(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     agent_version: str = "unknown",
+    allow: Collection[str] = (),
     strict: bool = False,
     report: ExportReport | None = None,
 ) -> list[dict[str, Any]]:
@@ -44,11 +46,21 @@ def atif(
     referenced from the step after which they began. What ATIF has no field for (status, reward, policy version, group,
     task) is in ``extra``; calls without an answer are in ``extra["failed_calls"]``.
 
+    Steps that ``Trajectory.sequences()`` leaves out have no ids and logprobs: ATIF's readers train on those there are.
+
+    Args:
+        trajectories: one, or any iterable.
+        agent_version: ``agent.version``, which ATIF requires and no recording has.
+        allow: reasons for withholding ids that do not count, such as ``{"abandoned", "retokenized"}``.
+        strict: raise instead of leaving something out.
+        report: counts what is left out.
+
     Raises:
         ExportError: ``strict``, and something has no place in the format.
+        TypeError: ``allow`` is a text.
     """
     with exporting("atif", strict, report) as found:
-        return [document for document, _ in documents(trajectories, agent_version, found, _as_it_is)]
+        return [document for document, _ in documents(trajectories, agent_version, allow, found, _as_it_is)]
 
 
 def _as_it_is(media_type: str, url: str) -> str:
@@ -58,14 +70,16 @@ def _as_it_is(media_type: str, url: str) -> str:
 def documents(
     trajectories: Trajectory | Iterable[Trajectory],
     version: str,
+    allow: Collection[str],
     report: ExportReport,
     keep: Keep,
     *,
     arrays: bool = False,
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
     """Each document with its outermost trajectory."""
+    check_allow(allow)
     for group in episodes(trajectories, report):
-        family = _Family(group, version, report, keep)
+        family = _Family(group, version, allow, report, keep)
         for trajectory in group:
             if not family.has_parent(trajectory):
                 document = family.document(trajectory)
@@ -76,14 +90,16 @@ def documents(
 class _Family:
     """The trajectories of one episode."""
 
-    def __init__(self, group: list[Trajectory], version: str, report: ExportReport, keep: Keep) -> None:
+    def __init__(
+        self, group: list[Trajectory], version: str, allow: Collection[str], report: ExportReport, keep: Keep
+    ) -> None:
         self.seen = 0
         self._ids = {trajectory.id for trajectory in group}
         self._children: dict[str, list[Trajectory]] = {}
         for trajectory in group:
             if self.has_parent(trajectory):
                 self._children.setdefault(str(trajectory.parent_id), []).append(trajectory)
-        self._version, self._report, self._keep = version, report, keep
+        self._version, self._allow, self._report, self._keep = version, allow, report, keep
 
     def has_parent(self, trajectory: Trajectory) -> bool:
         """Whether the trajectory in which it was opened is here."""
@@ -94,7 +110,7 @@ class _Family:
         self.seen += 1
         children = self._children.get(trajectory.id, [])
         inner = [self.document(child) for child in children]
-        steps = Steps(trajectory, children, self._report, self._keep)
+        steps = Steps(trajectory, children, self._allow, self._report, self._keep)
         missing = trajectory.parent_id is not None and not self.has_parent(trajectory)
         notes = [*steps.notes, *(["The trajectory in which this one was opened is not here."] if missing else ())]
         return without_none(
@@ -112,15 +128,11 @@ class _Family:
         )
 
     def _agent(self, trajectory: Trajectory) -> dict[str, Any]:
+        once = Once(self._report, f"trajectory {trajectory.id}")
         tools: dict[str, Any] = {}
-        offered: dict[int, Any] = {}
         for step in trajectory.steps:
-            # The tools of most steps are the same objects: what cannot be converted counts once.
-            fresh = [tool for tool in step.tools or () if id(tool) not in offered]
-            if fresh or step.tools is None:
-                offered.update((id(tool), tool) for tool in fresh)
-                for tool in tools_of(step, self._report) or ():
-                    tools.setdefault(json.dumps(tool, sort_keys=True, default=str), tool)
+            for tool in once.tools(step):
+                tools.setdefault(json.dumps(tool, sort_keys=True, default=str), tool)
         model = next((name for step in trajectory.steps if (name := model_of(step)) is not None), None)
         agent = {"name": trajectory.name, "version": self._version, "model_name": model}
         return without_none({**agent, "tool_definitions": list(tools.values()) or None})
@@ -131,6 +143,7 @@ def write_atif(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     agent_version: str = "unknown",
+    allow: Collection[str] = (),
     strict: bool = False,
     report: ExportReport | None = None,
 ) -> int:
@@ -142,12 +155,13 @@ def write_atif(
 
     Raises:
         ExportError: ``strict``, and something has no place in the format.
+        TypeError: ``allow`` is a text.
         OSError: a file cannot be written.
     """
     place = Path(folder)
     with exporting("write_atif", strict, report) as found:
         names: dict[str, int] = {}
-        for document, trajectory in documents(trajectories, agent_version, found, _Media(place), arrays=True):
+        for document, trajectory in documents(trajectories, agent_version, allow, found, _Media(place), arrays=True):
             name = quote(trajectory.id, safe="")
             # The same trajectory may be given twice: two documents, as of `atif`.
             names[name] = names.get(name, 0) + 1

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._atif_parts import without_none
+from rollout_trace.model import shared
+from rollout_trace.selection import left_out, n_sampled, of_logprobs
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rollout_trace.export._common import ExportReport
     from rollout_trace.model import ErrorInfo, Step
     from rollout_trace.trajectories import Trajectory
 
 
-def metrics(step: Step, *, first: bool, report: ExportReport) -> dict[str, Any] | None:
+def metrics(step: Step, *, first: bool, allow: Collection[str], report: ExportReport) -> dict[str, Any] | None:
     """The metrics of a step. Usage counts all choices of a call: the first one (``first``) has it."""
     usage = step.usage if first else None
     cost = step.cost
@@ -29,30 +33,29 @@ def metrics(step: Step, *, first: bool, report: ExportReport) -> dict[str, Any] 
         "completion_tokens": None if usage is None else usage.output,
         "cached_tokens": None if usage is None else usage.cache_read,
         "cost_usd": cost.amount if cost is not None and in_usd else None,
-        **_tokens(step, report),
+        **_tokens(step, allow, report),
         "extra": without_none(extra) or None,
     }
     return without_none(found) or None
 
 
-def _tokens(step: Step, report: ExportReport) -> dict[str, Any]:
-    """Ids and logprobs, whatever became of the step: not ids made from text, nor logprobs that break a rule."""
-    import numpy as np
+def _tokens(step: Step, allow: Collection[str], report: ExportReport) -> dict[str, Any]:
+    """Ids and logprobs of a step that can be trained on; none of others, as readers of ATIF train on what is there.
 
-    if step.token_source == "retokenized":
-        report.drop("token ids that were made from text", where=f"step {step.id}")
+    Logprobs alone, of a step without any ids, nobody can train on: they are given where they are sound.
+    """
+    if n_sampled(step) is None and shared(step, "prompt_token_ids") is None:
+        logprobs = step.logprobs
+        if logprobs is None or of_logprobs(logprobs) is None:
+            return {"logprobs": logprobs}
+        report.drop("logprobs that are not finite numbers up to 0", where=f"step {step.id}")
         return {}
-    ids, logprobs = step.completion_token_ids, step.logprobs
-    if logprobs is not None and (
-        (ids is not None and len(ids) != len(logprobs)) or not np.isfinite(logprobs).all() or (logprobs > 0).any()
-    ):
-        report.drop("logprobs that are not one finite number up to 0 for each id", where=f"step {step.id}")
-        logprobs = None
-    return {
-        "prompt_token_ids": step.prompt_token_ids,
-        "completion_token_ids": ids,
-        "logprobs": logprobs,
-    }
+    reason = left_out(step, {"allow": allow})
+    if reason is not None:
+        report.drop(f"token ids of steps left out: {reason}", where=f"step {step.id}")
+        return {}
+    names = ("prompt_token_ids", "completion_token_ids", "logprobs")
+    return {name: getattr(step, name) for name in names}
 
 
 def model_of(step: Step) -> str | None:

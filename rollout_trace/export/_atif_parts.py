@@ -7,7 +7,7 @@ from collections.abc import Callable
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.export._messages import Message, arguments_of
+from rollout_trace.export._messages import Message, arguments_of, calls_of
 
 if TYPE_CHECKING:
     from rollout_trace.export._common import ExportReport
@@ -68,7 +68,7 @@ def said(message: Message, keep: Keep, report: ExportReport) -> dict[str, Any]:
     return {
         "message": content_of(message.get("content") or refusal, keep, report),
         "reasoning_content": reasoning if isinstance(reasoning, str) and message.get("role") == "assistant" else None,
-        "tool_calls": [_call(call, at) for at, call in enumerate(message.get("tool_calls") or ())] or None,
+        "tool_calls": [_call(call, at) for at, call in enumerate(calls_of(message))] or None,
         "extra": extra if refusal is None else {**extra, "refusal": refusal},
     }
 

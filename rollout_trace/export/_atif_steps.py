@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.export._atif_facts import metrics, model_of, step_facts, usage_of
 from rollout_trace.export._atif_parts import SOURCES, Keep, call_id, content_of, run_result, said, without_none
 from rollout_trace.export._conversation import Conversation, Node
+from rollout_trace.export._messages import calls_of
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from rollout_trace.export._common import ExportReport
     from rollout_trace.export._messages import Message
     from rollout_trace.model import Step
@@ -22,11 +25,18 @@ _DISPATCH = "Sub-agents that were begun before the first answer are referenced f
 class Steps:
     """The steps of one document."""
 
-    def __init__(self, trajectory: Trajectory, children: list[Trajectory], report: ExportReport, keep: Keep) -> None:
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        children: list[Trajectory],
+        allow: Collection[str],
+        report: ExportReport,
+        keep: Keep,
+    ) -> None:
         self.all: list[dict[str, Any]] = []
         self.failed: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self._report, self._keep = report, keep
+        self._allow, self._report, self._keep = allow, report, keep
         self._numbers: dict[str, int] = {}
         self._calls: set[str] = set()
         self._tree = Conversation(report, f"trajectory {trajectory.id}")
@@ -90,8 +100,8 @@ class Steps:
         asked, nearest, above = node.message.get("tool_call_id"), 0, node.parent
         while above is not None:
             if above.message.get("role") == "assistant":
-                calls = above.message.get("tool_calls") or ()
-                if asked is not None and asked in {call_id(call, at) for at, call in enumerate(calls)}:
+                calls = calls_of(above.message)
+                if asked is not None and asked in [call_id(call, at) for at, call in enumerate(calls)]:
                     return above.place
                 nearest = nearest or above.place
             above = above.parent
@@ -125,7 +135,7 @@ class Steps:
         fields |= {
             "model_name": model_of(step),
             "reasoning_effort": effort if isinstance(effort, (str, float)) else None,
-            "metrics": metrics(step, first=first, report=self._report),
+            "metrics": metrics(step, first=first, allow=self._allow, report=self._report),
             "llm_call_count": None if step.status == "cached" else 1,
             "extra": {**fields["extra"], **step_facts(step)},
         }

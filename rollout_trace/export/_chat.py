@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import each, exporting
+from rollout_trace.export._common import exporting, with_steps
 from rollout_trace.export._conversations import Chain, conversations
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._messages import decoded
-from rollout_trace.export._values import counted, number
+from rollout_trace.export._rows import say_unused, task_id
+from rollout_trace.export._values import copied, counted, number
+from rollout_trace.selection import check_allow
 
 if TYPE_CHECKING:
     import os
@@ -51,7 +53,7 @@ class ChatOptions(TypedDict, total=False):
 CHAT_COLUMNS: dict[str, Column] = {
     "trajectory_id": ("string", lambda run, _: run.id),
     "group_id": ("string", lambda run, _: run.group_id),
-    "task_id": ("string", lambda run, _: getattr(run.task, "id", None)),
+    "task_id": ("string", lambda run, _: task_id(run)),
     "reward": ("float64", lambda run, _: number(run.reward)),
     "task": ("json", lambda run, _: getattr(run.task, "data", None)),
     "rewards": ("json", lambda run, _: run.rewards),
@@ -94,16 +96,17 @@ def chat(
     A row is a conversation: calls whose messages extend each other, up to the last answer. An agent that forks, samples
     several choices or rewrites its history has one for each end. Messages are in the shape of OpenAI's chat format,
     whatever the protocol was. What cannot be in a row is counted: steps that are not ``ok``, not trainable, without
-    messages or answer; parts of messages that chat has no place for; numbers that are not finite (they are None).
-    Messages share their parts with the steps: do not change them.
+    messages or answer; parts of messages that chat has no place for; numbers that are not finite (they are None);
+    rewards and advantages of steps.
 
     Raises:
         ExportError: ``strict``, and something would be left out.
+        TypeError: there is no such option, or ``allow`` is a text.
         ValueError: an option has no such value.
     """
     settings = _settings(options)
     with exporting("chat", strict, report) as found:
-        return Rows(_rows(trajectories, settings, found), _types(settings))
+        return Rows(map(copied, _rows(trajectories, settings, found)), _types(settings))
 
 
 def write_chat(
@@ -136,6 +139,7 @@ def _settings(options: ChatOptions) -> ChatOptions:
     for name, words in (("per", ("conversation", "step")), ("arguments", ("dict", "json"))):
         if settings.get(name) not in words:
             raise ValueError(f"{name}={settings.get(name)!r}: expected {' or '.join(map(repr, words))}.")
+    check_allow(settings["allow"])
     for name in settings["columns"]:
         if name not in CHAT_COLUMNS:
             raise ValueError(f"columns: there is no column {name!r}; there are {', '.join(CHAT_COLUMNS)}.")
@@ -148,9 +152,12 @@ def _types(settings: ChatOptions) -> dict[str, str]:
 
 def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportReport) -> Iterator[dict[str, Any]]:
     join = settings["per"] == "conversation"
-    for trajectory in each(trajectories):
+    for trajectory in with_steps(trajectories, report):
         where = f"trajectory {trajectory.id}"
-        for chain in conversations(trajectory, report, include=settings["include"], allow=settings["allow"], join=join):
+        chains = conversations(trajectory, report, include=settings["include"], allow=settings["allow"], join=join)
+        taken = (step.id for chain in chains for step in chain.steps)
+        say_unused(trajectory, taken, report, versions=False, named=False)
+        for chain in chains:
             row: dict[str, Any] = {"messages": rendered(chain, settings, report)}
             if chain.tools:
                 row["tools"] = chain.tools

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.errors import ExportError
+from rollout_trace.export._values import counted
+from rollout_trace.selection import check_options
 from rollout_trace.sequences import sequences
 from rollout_trace.trajectories import Trajectory
 
@@ -42,6 +45,15 @@ class ExportReport:
             )
         self.dropped[what] = self.dropped.get(what, 0) + count
 
+    def take(self, other: ExportReport, *, where: str | None = None) -> None:
+        """Counts what another report has counted.
+
+        Raises:
+            ExportError: the export is strict, and there is something.
+        """
+        for what, count in other.dropped.items():
+            self.drop(what, count, where=where)
+
     def __str__(self) -> str:
         return ", ".join(f"{what}: {count}" for what, count in self.dropped.items()) or "nothing was left out"
 
@@ -67,16 +79,52 @@ def each(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory
     return iter((trajectories,)) if isinstance(trajectories, Trajectory) else iter(trajectories)
 
 
+def with_steps(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
+    """Each trajectory that has a step; counts the others, of which no row says anything."""
+    for trajectory in each(trajectories):
+        if trajectory.steps:
+            yield trajectory
+        else:
+            report.drop("trajectories without steps", where=f"trajectory {trajectory.id}")
+
+
 def token_rows(
     trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
 ) -> Iterator[tuple[Trajectory, Sequences]]:
-    """Each trajectory with its sequences, also where it has none; counts the steps and tokens that are in no row."""
-    for trajectory in each(trajectories):
-        rows = sequences(trajectory, **options)
-        for reason, ids in rows.report.left_out.items():
-            report.drop(f"steps left out: {reason}", len(ids), where=f"trajectory {trajectory.id}, step {ids[0]}")
-        report.drop("tokens cut: max_length", rows.report.tokens_cut, where=f"trajectory {trajectory.id}")
-        yield trajectory, rows
+    """Each trajectory with its sequences, also where it has none; counts the steps and tokens that are in no row.
+
+    Rewards that are not finite numbers are counted, and None in what is given: the trajectory is then a copy.
+
+    Raises:
+        TypeError, ValueError: at once: there is no such option, or it has no such value.
+    """
+    check_options(options)
+    return (_with_rows(_scored(trajectory, report), report, options) for trajectory in each(trajectories))
+
+
+def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOptions) -> tuple[Trajectory, Sequences]:
+    where = f"trajectory {trajectory.id}"
+    rows = sequences(trajectory, **options)
+    for reason, ids in rows.report.left_out.items():
+        report.drop(f"steps left out: {reason}", len(ids), where=f"{where}, step {ids[0]}")
+    report.drop("tokens cut: max_length", rows.report.tokens_cut, where=where)
+    # Every loss predicts a token from those before it.
+    report.drop("sampled tokens with no token before them", sum(not row.prompt_length for row in rows), where=where)
+    return trajectory, rows
+
+
+def _scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
+    """The trajectory itself, or a copy without those of its rewards that are not finite numbers."""
+    where = f"trajectory {trajectory.id}"
+    reward = counted(trajectory.reward, report, "rewards", where)
+    named = counted(trajectory.rewards, report, "rewards", where)
+    rewards = [counted(step.reward, report, "step rewards", f"{where}, step {step.id}") for step in trajectory.steps]
+    pairs = list(zip(trajectory.steps, rewards, strict=True))
+    as_it_is = reward is trajectory.reward and named is trajectory.rewards
+    if as_it_is and all(step.reward is own for step, own in pairs):
+        return trajectory
+    steps = [step if step.reward is own else replace(step, reward=own) for step, own in pairs]
+    return replace(trajectory, reward=reward, rewards=named, steps=steps)
 
 
 def plain(array: Any) -> Any:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace.export._common import ExportReport
-from rollout_trace.export._messages import HELD_BY_SERVER, Message, answer, arguments_of, to_chat
+from rollout_trace.export._messages import (
+    HELD_BY_SERVER,
+    Message,
+    answer,
+    arguments_of,
+    asks_of_the_server,
+    convert,
+    parts_of,
+)
+from rollout_trace.export._once import Once
 from rollout_trace.file.plain import dumps
 
 if TYPE_CHECKING:
@@ -47,23 +56,19 @@ class Conversation:
     def __init__(self, report: ExportReport, where: str) -> None:
         self.root = Node({}, None)
         self._report = report
-        self._where = where
-        self._counted: dict[str, int] = {}
+        self._once = Once(report, where)
         self._keys: dict[int, tuple[Message, bytes]] = {}
         self._answers: dict[str, Node] = {}
 
     def read(self, step: Step) -> tuple[Node, list[Message]]:
         """The node at which a step's request goes on from what was said before, and its messages after that."""
-        here = ExportReport()
-        messages = to_chat(step, here)
+        messages = [message for part in parts_of(step) for message in self._converted(step.protocol, part)]
         node = self._held(step)
         if node is not None:
-            here.dropped.pop(HELD_BY_SERVER, None)
             first = node.path()[0]
             if messages and self._key(messages[0]) == first.key and first.message.get("role") == "system":
                 # A request that goes on from a held answer says its instructions again.
                 messages = messages[1:]
-        self._count(here)
         node = node or self.root
         for position, message in enumerate(messages):
             child = node.children.get(self._key(message))
@@ -71,6 +76,10 @@ class Conversation:
                 return node, messages[position:]
             node = child
         return node, []
+
+    def _converted(self, protocol: str | None, part: tuple[Any, ...]) -> list[Message]:
+        made: list[Message] = self._once.convert(protocol, part, lambda lost: convert(protocol, part, lost))
+        return made
 
     def say(self, node: Node, message: Message) -> Node:
         """Puts a message after a node."""
@@ -91,15 +100,13 @@ class Conversation:
 
     def _held(self, step: Step) -> Node | None:
         """The answer that a Responses request goes on from, where it is one of this trajectory's."""
-        previous = (step.sampling or {}).get("previous_response_id")
-        return self._answers.get(previous) if isinstance(previous, str) else None
-
-    def _count(self, here: ExportReport) -> None:
-        # Each request repeats those before it: what cannot be converted counts once.
-        for what, count in here.dropped.items():
-            before = self._counted.get(what, 0)
-            self._report.drop(what, max(0, count - before), where=self._where)
-            self._counted[what] = max(count, before)
+        previous = asks_of_the_server(step)
+        node = self._answers.get(previous) if isinstance(previous, str) else None
+        if previous and node is None:
+            lost = ExportReport()
+            lost.drop(HELD_BY_SERVER)
+            self._once.tell((HELD_BY_SERVER, previous), lost)
+        return node
 
     def _key(self, message: Message) -> bytes:
         known = self._keys.get(id(message))

@@ -69,8 +69,7 @@ def conversations(
         key = dumps([tools, None if join else step.id], orjson.OPT_SORT_KEYS)
         if key not in tellers:
             tellers[key] = Conversation(report, where)
-            for what, count in drops.dropped.items():
-                report.drop(what, count, where=f"{where}, step {step.id}")
+            report.take(drops, where=f"{where}, step {step.id}")
         said = _say(tellers[key], step)
         if said is None:
             report.drop("steps left out: messages_missing", where=f"{where}, step {step.id}")

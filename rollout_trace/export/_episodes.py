@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 HELD = 256
 """Trajectories that wait for others of their episode. A process writes an episode's lines one after the other; those
 of other processes may stand between them."""
+REMEMBERED = 1 << 16
+"""Episodes that were given and are still known, to tell a trajectory that comes too late."""
 
 
 def episodes(
@@ -22,10 +25,10 @@ def episodes(
     """The trajectories of each episode, in the order in which the first of each came.
 
     Memory is bounded: a trajectory that comes more than ``held`` later than the first of its episode is a group of its
-    own, and is counted.
+    own, and is counted, while its episode is one of the latest ``REMEMBERED``.
     """
     waiting: dict[str, list[Trajectory]] = {}
-    given: set[str] = set()
+    given: OrderedDict[str, None] = OrderedDict()
     size = 0
     for trajectory in each(trajectories):
         episode = trajectory.episode_id or trajectory.id
@@ -38,7 +41,9 @@ def episodes(
         if size > held:
             oldest = next(iter(waiting))
             group = waiting.pop(oldest)
-            given.add(oldest)
+            given[oldest] = None
+            if len(given) > REMEMBERED:
+                given.popitem(last=False)
             size -= len(group)
             yield group
     yield from waiting.values()

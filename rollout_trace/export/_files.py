@@ -7,6 +7,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -77,14 +78,18 @@ def write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Sch
     parts = batches(rows, schema)
     with replacing(path) as file:
         first = next(parts)
-        count: int = 0
         with ParquetWriter(file, first.schema, compression="zstd") as writer:
-            for part in chain((first,), parts):
-                # datasets cannot read a group without rows, not even among other files.
-                if part.num_rows:
-                    writer.write_batch(part)
-                count += part.num_rows
-    return count
+            parts = chain((first,), parts)
+            # No batch stays while the rows of the next one are collected.
+            del first
+            return sum(map(partial(_write_group, writer), parts))
+
+
+def _write_group(writer: Any, part: Any) -> int:
+    # datasets cannot read a group without rows, not even among other files.
+    if part.num_rows:
+        writer.write_batch(part)
+    return int(part.num_rows)
 
 
 def _suffix(path: str | os.PathLike[str], known: tuple[str, ...]) -> str:

@@ -39,16 +39,40 @@ def to_chat(step: Step, report: ExportReport | None = None) -> list[Message]:
     has no text and gives none. With ``previous_response_id`` the server holds what came before: it is not here.
     Messages of chat are the objects that the steps share: do not change them.
     """
-    sent = list(step.messages or ())
+    _tell_if(report, asks_of_the_server(step), HELD_BY_SERVER)
+    return [message for part in parts_of(step) for message in convert(step.protocol, part, report)]
+
+
+def asks_of_the_server(step: Step) -> Any:
+    """The answer of the server's that a request goes on from; None where it says everything itself."""
+    return (step.sampling or {}).get("previous_response_id") if step.protocol == "openai.responses" else None
+
+
+def parts_of(step: Step) -> Iterator[tuple[Any, ...]]:
+    """The messages of a request as they were sent, those together that are converted together."""
+    sent = step.messages or ()
     if step.protocol in _TEXT_PROTOCOLS:
-        return _from_prompts(step, sent, report)
-    if step.protocol == "openai.responses":
-        _tell_if(report, (step.sampling or {}).get("previous_response_id"), HELD_BY_SERVER)
-        return list(_from_items(sent, report))
-    if step.protocol == "anthropic.messages":
-        return [message for each in sent for message in _from_blocks(each, report)]
-    _tell_if(report, any(not isinstance(message, dict) for message in sent), "messages that are no objects")
-    return [message for message in sent if isinstance(message, dict)]
+        yield tuple(sent)
+    elif step.protocol != "openai.responses":
+        yield from ((message,) for message in sent)
+    else:
+        for is_output, group in groupby(sent, _is_output):
+            items = tuple(group)
+            # The items that one answer gave are one message.
+            yield from [items] if is_output else zip(items)
+
+
+def convert(protocol: str | None, sent: tuple[Any, ...], report: ExportReport | None = None) -> list[Message]:
+    """One of ``parts_of`` in chat's shape."""
+    if protocol in _TEXT_PROTOCOLS:
+        return _from_prompts(sent, report)
+    if protocol == "openai.responses":
+        return _from_items(sent, report)
+    (message,) = sent
+    if not isinstance(message, dict):
+        _tell_if(report, True, "messages that are no objects")
+        return []
+    return list(_from_blocks(message, report)) if protocol == "anthropic.messages" else [message]
 
 
 def answer(step: Step, arguments: Arguments = "json", report: ExportReport | None = None) -> Message | None:
@@ -68,6 +92,12 @@ def decoded(message: Message, report: ExportReport | None = None) -> Message:
     if not isinstance(calls, list):
         return message
     return {**message, "tool_calls": [_decoded_call(call, report) for call in calls]}
+
+
+def calls_of(message: Message) -> list[Any]:
+    """The tool calls of a chat message; what is no list of calls is none."""
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
 
 
 def arguments_of(text: Any) -> dict[str, Any] | None:
@@ -94,7 +124,7 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
     if offered is None:
         functions = (step.sampling or {}).get("functions")
         return [{"type": "function", "function": one} for one in functions] if isinstance(functions, list) else None
-    return [converted for tool in offered if (converted := _tool(tool, report)) is not None]
+    return [converted for tool in offered if (converted := tool_of(tool, report)) is not None]
 
 
 def _tell_if(report: ExportReport | None, happened: Any, what: str) -> None:
@@ -102,18 +132,15 @@ def _tell_if(report: ExportReport | None, happened: Any, what: str) -> None:
         report.drop(what)
 
 
-def _from_prompts(step: Step, sent: list[Any], report: ExportReport | None) -> list[Message]:
+def _from_prompts(sent: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
     texts = [prompt for prompt in sent if isinstance(prompt, str)]
     _tell_if(report, len(sent) > 1, "prompts of a request with several, where it is not known which one was answered")
     _tell_if(report, len(sent) < 2 and not texts, "prompts that were sent as token ids, not as text")
     return [{"role": "user", "content": texts[0]}] if len(sent) == 1 and texts else []
 
 
-def _from_blocks(message: Any, report: ExportReport | None) -> Iterator[Message]:
+def _from_blocks(message: dict[str, Any], report: ExportReport | None) -> Iterator[Message]:
     """One message of Anthropic's: several where it holds results of tools."""
-    if not isinstance(message, dict):
-        _tell_if(report, True, "messages that are no objects")
-        return
     role, content = message.get("role"), message.get("content")
     if not isinstance(content, list):
         yield {"role": role, "content": content}
@@ -137,24 +164,23 @@ def _result(block: dict[str, Any], report: ExportReport | None) -> Message:
     return {**message, "is_error": True} if block.get("is_error") else message
 
 
-def _from_items(items: list[Any], report: ExportReport | None) -> Iterator[Message]:
-    """The items of a Responses request: those that one answer gave are one message."""
-    for is_output, group in groupby(items, _is_output):
-        if is_output:
-            yield _message(response_items.completion_of(list(group)), report)
-            continue
-        for item in group:
-            if isinstance(item, str):
-                yield {"role": "user", "content": item}
-            elif not isinstance(item, dict):
-                _tell_if(report, True, "messages that are no objects")
-            elif item.get("type") in _TOOL_OUTPUTS:
-                output = content_of(item.get("output"), report)
-                yield {"role": "tool", "tool_call_id": item.get("call_id"), "content": "" if output is None else output}
-            elif item.get("role") is not None:
-                yield {"role": item["role"], "content": content_of(item.get("content"), report)}
-            else:
-                _tell_if(report, True, f"items without a place in a chat message: {item.get('type')}")
+def _from_items(items: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
+    """The items that one answer gave, or one other item of a Responses request."""
+    item = items[0]
+    if _is_output(item):
+        return [_message(response_items.completion_of(list(items)), report)]
+    if isinstance(item, str):
+        return [{"role": "user", "content": item}]
+    if not isinstance(item, dict):
+        _tell_if(report, True, "messages that are no objects")
+    elif str(item.get("type")) in _TOOL_OUTPUTS:
+        output = content_of(item.get("output"), report)
+        return [{"role": "tool", "tool_call_id": item.get("call_id"), "content": "" if output is None else output}]
+    elif item.get("role") is not None:
+        return [{"role": item["role"], "content": content_of(item.get("content"), report)}]
+    else:
+        _tell_if(report, True, f"items without a place in a chat message: {item.get('type')}")
+    return []
 
 
 def _is_output(item: Any) -> bool:
@@ -165,7 +191,7 @@ def _is_output(item: Any) -> bool:
     if kind == "message":
         parts = content if isinstance(content, list) and item.get("role") == "assistant" else []
         return any(isinstance(part, dict) and part.get("type") in ("output_text", "refusal") for part in parts)
-    return kind in _OUTPUT_ITEMS or str(kind).endswith("_call")
+    return isinstance(kind, str) and (kind in _OUTPUT_ITEMS or kind.endswith("_call"))
 
 
 def _message(completion: Completion, report: ExportReport | None) -> Message:
@@ -222,7 +248,8 @@ def _unconverted(values: Iterable[Any], kept: frozenset[str]) -> Iterator[str]:
             yield "citations"
 
 
-def _tool(tool: Any, report: ExportReport | None) -> dict[str, Any] | None:
+def tool_of(tool: Any, report: ExportReport | None) -> dict[str, Any] | None:
+    """One tool in chat's shape; None, and counted, where the provider runs it itself."""
     kind = tool.get("type") if isinstance(tool, dict) else type(tool).__name__
     if isinstance(tool, dict):
         if isinstance(tool.get("function"), dict) or isinstance(tool.get("custom"), dict):

@@ -26,14 +26,16 @@ def content_of(value: Any, report: ExportReport | None = None) -> str | list[dic
 def _parts(item: Any, report: ExportReport | None) -> list[dict[str, Any]]:
     if isinstance(item, str):
         return [_text(item)]
-    kind = item.get("type") if isinstance(item, dict) else type(item).__name__
-    read = _READERS.get(str(kind))
+    kind = str(item.get("type")) if isinstance(item, dict) else type(item).__name__
+    read = _READERS.get(kind)
     found = read(item) if read is not None else [item] if kind in _CHAT else None
     if found is None:
         if report is not None:
             report.drop(f"content parts without a place in a chat message: {kind}")
         return []
-    return [part for inner in found for part in (_parts(inner, report) if inner.get("type") not in _CHAT else [inner])]
+    return [
+        part for inner in found for part in (_parts(inner, report) if str(inner.get("type")) not in _CHAT else [inner])
+    ]
 
 
 def _text(text: Any) -> dict[str, Any]:

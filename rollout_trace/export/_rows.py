@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollout_trace.export._common import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from rollout_trace.export._common import ExportReport
     from rollout_trace.sequences import Sequence
+    from rollout_trace.trajectories import Trajectory
 
 
 class Halves(NamedTuple):
@@ -33,15 +36,39 @@ def halves(row: Sequence) -> Halves:
     )
 
 
-def say_unused(row: Sequence, report: ExportReport, *, rewards: bool = True, advantages: bool = True) -> None:
-    """Counts what the user set on the steps of a row and the consumer has no field for: where the argument is true."""
-    where = f"step {row.step_ids[0]}"
-    if rewards:
-        report.drop("step rewards", sum(reward is not None for reward in row.step_rewards), where=where)
-    if advantages and row.advantages is not None:
-        report.drop("step advantages", len(row.step_ids), where=where)
+def say_unused(
+    trajectory: Trajectory,
+    step_ids: Iterable[str],
+    report: ExportReport,
+    *,
+    rewards: bool = True,
+    advantages: bool = True,
+    versions: bool = True,
+    named: bool = True,
+) -> None:
+    """Counts what the user set on a trajectory and the given steps of it, where the consumer has no field for it.
+
+    Args:
+        rewards, advantages, versions: count those of the steps: rewards, advantages and policy versions.
+        named: count the trajectory's rewards by name.
+    """
+    held = set(step_ids)
+    steps = [step for step in trajectory.steps if step.id in held]
+    unused = {
+        "step rewards": rewards and sum(step.reward is not None for step in steps),
+        "step advantages": advantages and sum(step.advantage is not None for step in steps),
+        "policy versions": versions and sum(step.policy_version is not None for step in steps),
+        "rewards by name": named and bool(steps) and len(trajectory.rewards or ()),
+    }
+    for what, count in unused.items():
+        report.drop(what, count, where=f"trajectory {trajectory.id}")
 
 
-def task_id(trajectory: Any) -> str | None:
+def all_ids(rows: Iterable[Sequence]) -> Iterator[str]:
+    """The ids of the steps that rows hold."""
+    return (step_id for row in rows for step_id in row.step_ids)
+
+
+def task_id(trajectory: Trajectory) -> str | None:
     """The id of a trajectory's task, where it has one."""
     return None if trajectory.task is None else trajectory.task.id

@@ -6,10 +6,12 @@ Shapes: SkyRL 0.3.0, ``GeneratorOutput`` in ``skyrl/train/generators/base.py``, 
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.export._common import exporting, plain, token_rows
-from rollout_trace.export._rows import halves, say_unused, task_id
+from rollout_trace.export._common import exporting, plain, token_rows, with_steps
+from rollout_trace.export._rows import all_ids, halves, say_unused, task_id
+from rollout_trace.model import CUT_OFF
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,13 +56,14 @@ def skyrl(
 
     Raises:
         ExportError: something would be left out, and ``strict``.
-        ValueError: another ``reward``.
+        ValueError: another ``reward``, another option has no such value, or a step's ``advantage`` does not fit.
     """
     if options.setdefault("reward", "last") != "last":
         raise ValueError(f"reward={options['reward']!r}: SkyRL takes a trajectory's reward on its last row: 'last'.")
     with exporting("skyrl", strict, report) as found:
         rows = list(_rows(trajectories, stepwise, found, options))
         unknown = sum(row.rollout_logprobs is None for row in rows)
+        found.drop("rows without logprobs", unknown)
         if unknown:
             found.drop("rows whose logprobs are left out because other rows have none", len(rows) - unknown)
     columns = {name: [getattr(row, name) for row in rows] for name in _Row._fields}
@@ -82,12 +85,11 @@ def _rows(
     trajectories: Trajectory | Iterable[Trajectory], stepwise: bool, report: ExportReport, options: SequenceOptions
 ) -> Iterator[_Row]:
     names = _Names()
-    for trajectory, sequences in token_rows(trajectories, report, options):
+    for trajectory, sequences in token_rows(with_steps(trajectories, report), report, options):
         if trajectory.reward is None:
             report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
             continue
-        for sequence in sequences:
-            say_unused(sequence, report)
+        say_unused(trajectory, all_ids(sequences), report)
         found = list(_steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences))
         name = names.of(trajectory) if found else {}
         for position, row in enumerate(found):
@@ -130,11 +132,10 @@ def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
 _NATURAL_ENDS = frozenset(
     {"stop", "tool_calls", "function_call", "completed", "end_turn", "stop_sequence", "tool_use", "eos"}
 )
-_CUT = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 
 
 def _stop_reason(step: Step, truncated: bool) -> str | None:
-    if truncated or step.finish_reason in _CUT:
+    if truncated or step.finish_reason in CUT_OFF:
         return "length"
     return "stop" if step.finish_reason in _NATURAL_ENDS else step.finish_reason
 
@@ -144,6 +145,7 @@ class _Names:
 
     def __init__(self) -> None:
         self._taken: dict[str, set[int]] = {}
+        self._free: dict[str, int] = {}
 
     def of(self, trajectory: Trajectory) -> dict[str, Any]:
         instance = trajectory.group_id or task_id(trajectory) or trajectory.id
@@ -152,6 +154,7 @@ class _Names:
         taken = self._taken.setdefault(instance, set())
         number = trajectory.rollout_index
         if number is None or number in taken:
-            number = next(free for free in range(len(taken) + 1) if free not in taken)
+            number = next(free for free in count(self._free.get(instance, 0)) if free not in taken)
+            self._free[instance] = number + 1
         taken.add(number)
         return {"instance_id": instance, "repetition_id": number}

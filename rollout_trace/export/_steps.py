@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rollout_trace.advantages import advantage_of
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import each, exporting, plain
+from rollout_trace.export._common import exporting, plain, with_steps
 from rollout_trace.export._conversations import text_reason
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._messages import answer, to_chat, tools_of
-from rollout_trace.export._values import counted, number
-from rollout_trace.selection import left_out
+from rollout_trace.export._rows import task_id
+from rollout_trace.export._values import copied, counted, number
+from rollout_trace.selection import check_allow, left_out, n_sampled
 
 if TYPE_CHECKING:
     import os
@@ -38,7 +40,7 @@ _FACTS: dict[str, tuple[str, Read]] = {
     "parent_id": ("string", lambda run, _: run.parent_id),
     "group_id": ("string", lambda run, _: run.group_id),
     "rollout_index": ("int64", lambda run, _: run.rollout_index),
-    "task_id": ("string", lambda run, _: None if run.task is None else run.task.id),
+    "task_id": ("string", lambda run, _: task_id(run)),
     "task": ("json", lambda run, _: None if run.task is None else run.task.data),
     "trajectory_status": ("string", lambda run, _: run.status),
     "step_id": ("string", lambda _, step: step.id),
@@ -92,11 +94,13 @@ def steps(
 
     Raises:
         ExportError: ``strict``, and something would be left out.
-        ValueError: a step has another number of advantages than of completion tokens.
+        TypeError: ``allow`` is a text.
+        ValueError: a step's ``advantage`` does not fit its completion.
     """
     with exporting("steps", strict, report) as found:
         rows = _rows(trajectories, tokens, include, allow, found)
-        return Rows(rows if arrays else map(_listed, rows), STEP_COLUMNS)
+        own = map(copied, rows)
+        return Rows(own if arrays else map(_listed, own), STEP_COLUMNS)
 
 
 def write_steps(
@@ -130,7 +134,8 @@ def _rows(
     allow: Collection[str],
     report: ExportReport,
 ) -> Iterator[dict[str, Any]]:
-    for trajectory in each(trajectories):
+    check_allow(allow)
+    for trajectory in with_steps(trajectories, report):
         for step in trajectory.steps:
             where = f"trajectory {trajectory.id}, step {step.id}"
             if tokens:
@@ -152,18 +157,8 @@ def _rows(
 
 def _advantages(step: Step) -> Any:
     """float32 [completion length], or None."""
-    import numpy as np
-
-    given, ids = step.advantage, step.completion_token_ids
-    if given is None or ids is None:
-        return None
-    values = np.asarray(given, np.float32)
-    if values.ndim and values.shape != ids.shape:
-        raise ValueError(
-            f"step {step.id!r}: its advantage has {values.size} values and its completion {len(ids)} tokens; give one "
-            "number, or one for each token."
-        )
-    return np.broadcast_to(values, ids.shape)
+    length = n_sampled(step)
+    return None if length is None else advantage_of(step, length)
 
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from rollout_trace.export._common import each, exporting, plain, token_rows
-from rollout_trace.export._rows import say_unused
+from rollout_trace.export._common import each, exporting, plain, token_rows, with_steps
+from rollout_trace.export._rows import all_ids, say_unused
 from rollout_trace.grouping import groups
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ def tinker(
 
     Raises:
         ExportError: something would be left out, and ``strict``.
-        ValueError: a reward is no finite number, or there are no such advantages.
+        ValueError: a reward is no finite number, there are no such advantages, an option has no such value, or a step's
+            ``advantage`` does not fit its completion.
     """
     if advantages not in (None, "grpo", "leave_one_out", "steps"):
         raise ValueError(f"advantages={advantages!r}: expected 'grpo', 'leave_one_out', 'steps', or None.")
@@ -67,13 +68,12 @@ def _rows(
     trajectories: list[Trajectory], advantages: Advantages | None, report: ExportReport, options: SequenceOptions
 ) -> Iterator[dict[str, Any]]:
     compared = _of_runs(trajectories, advantages)
-    for trajectory, rows in token_rows(trajectories, report, options):
+    for trajectory, rows in token_rows(with_steps(trajectories, report), report, options):
+        say_unused(trajectory, all_ids(rows), report, advantages=advantages != "steps")
         for row in rows:
-            say_unused(row, report, advantages=advantages != "steps")
             inputs = _inputs(row, advantages, compared.get(trajectory.id), report)
             if inputs is None:
                 continue
-            report.drop("sampled tokens with no token before them", row.prompt_length == 0)
             yield {
                 "model_input": plain(row.token_ids[:-1]),
                 "loss_fn_inputs": {name: plain(values[1:]) for name, values in inputs.items()},

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace.errors import ExportError
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import each, exporting, plain, token_rows
-from rollout_trace.export._rows import halves, say_unused
+from rollout_trace.export._common import each, exporting, plain, token_rows, with_steps
+from rollout_trace.export._rows import all_ids, halves, say_unused
+from rollout_trace.export._values import copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -48,9 +49,10 @@ def trl(
 
     Raises:
         ExportError: something would be left out, and ``strict``.
+        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
     with exporting("trl", strict, report) as found:
-        return Rows(_rows(trajectories, found, options), SCHEMA)
+        return Rows(map(_listed, _rows(trajectories, found, options)), SCHEMA)
 
 
 def write_trl(
@@ -65,6 +67,10 @@ def write_trl(
 
     Args:
         path: ends in ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``.
+
+    Raises:
+        ExportError, ValueError: as ``trl``.
+        ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
     """
     from rollout_trace.export._files import write_rows
 
@@ -80,15 +86,19 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     import numpy as np
 
-    for trajectory, rows in token_rows(trajectories, report, options):
+    for trajectory, rows in token_rows(with_steps(trajectories, report), report, options):
+        say_unused(trajectory, all_ids(rows), report)
         for row in rows:
-            say_unused(row, report)
             yield {
-                "input_ids": plain(row.token_ids),
-                "labels": plain(np.where(row.loss_mask, row.token_ids, NO_LOSS)),
+                "input_ids": row.token_ids,
+                "labels": np.where(row.loss_mask, row.token_ids, NO_LOSS),
                 "reward": row.reward,
                 "trajectory_id": trajectory.id,
             }
+
+
+def _listed(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "input_ids": plain(row["input_ids"]), "labels": plain(row["labels"])}
 
 
 def trl_rollout(
@@ -116,7 +126,10 @@ def trl_rollout(
 
     Raises:
         ExportError: a trajectory has no sequence, or has several and ``several="raise"``; or as for ``trl``.
+        ValueError: there is no such ``several``; or as for ``trl``.
     """
+    if several not in ("raise", "longest"):
+        raise ValueError(f"several={several!r}: expected 'raise' or 'longest'.")
     columns: dict[str, list[Any]] = {name: [] for name in _ROLLOUT}
     with exporting("trl_rollout", strict, report) as found:
         for trajectory, rows in token_rows(_outermost(trajectories, found), found, options):
@@ -132,13 +145,13 @@ _ROLLOUT = (
 
 
 def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tuple[Any, ...]:
-    say_unused(row, report, rewards=False)
+    say_unused(trajectory, row.step_ids, report, rewards=False, named=False)
     cut = halves(row)
     logprobs: list[float | None] = list(cut.logprobs or [])
     if cut.logprobs is None:
         logprobs = [None if sampled else 0.0 for sampled in cut.response_mask]
         report.drop("rows without logprobs", where=f"trajectory {trajectory.id}")
-    own = (row.reward, trajectory.rewards, list(row.step_rewards), trajectory.id)
+    own = (row.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
     return (cut.prompt_ids, cut.response_ids, logprobs, cut.response_mask, *own)
 
 
@@ -153,8 +166,6 @@ def _outermost(trajectories: Trajectory | Iterable[Trajectory], report: ExportRe
 
 
 def _only(trajectory: Trajectory, rows: Sequences, several: str, report: ExportReport) -> Sequence:
-    if several not in ("raise", "longest"):
-        raise ValueError(f"several={several!r}: expected 'raise' or 'longest'.")
     if not rows:
         left = ", ".join(f"{reason} ({len(ids)})" for reason, ids in rows.report.left_out.items()) or "it has no steps"
         raise ExportError(

@@ -11,7 +11,9 @@ from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._conversations import conversations
 from rollout_trace.export._messages import decoded
-from rollout_trace.grouping import groups
+from rollout_trace.export._rows import say_unused
+from rollout_trace.export._values import copied
+from rollout_trace.grouping import finite_reward, groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,15 +39,18 @@ def trl_dpo(
     Args:
         trajectories: one, or any iterable; all runs of a group must be in it.
         strict: raise at the first thing that would be left out.
-        report: counts what is left out: runs that were not scored, are in no group, or are not one conversation
-            (see ``chat``); groups in which no two of the others differ in reward; pairs whose prompts or tools differ.
+        report: counts what is left out: runs that were not scored, are in no group, are not one conversation (see
+            ``chat``), or go on from an answer that is not to be trained on; groups in which no two of the others
+            differ in reward; pairs whose prompts or tools differ; rewards and advantages of steps.
 
     Raises:
         ExportError: something would be left out, and ``strict``.
         ValueError: a reward is no finite number.
     """
     with exporting("trl_dpo", strict, report) as found:
-        return Rows(_pairs(trajectories, found), dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json"))
+        return Rows(
+            map(copied, _pairs(trajectories, found)), dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
+        )
 
 
 def trl_kto(
@@ -70,7 +75,7 @@ def trl_kto(
     with exporting("trl_kto", strict, report) as found:
         labelled = _by_mean(trajectories, found) if threshold is None else _by_threshold(trajectories, threshold, found)
         rows = (_row(run, completion=run.completion, label=label) for run, label in labelled)
-        return Rows(rows, {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"})
+        return Rows(map(copied, rows), {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"})
 
 
 class _Run(NamedTuple):
@@ -131,10 +136,16 @@ def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[
         if trajectory.reward is None:
             report.drop("trajectories without a reward", where=where)
             continue
+        reward = finite_reward(trajectory)
         held = conversations(trajectory, report)
         if len(held) != 1:
             report.drop("trajectories that are not one conversation", where=where)
             continue
         messages = [decoded(message, report) for message in held[0].messages]
         first = held[0].answers[0]
-        yield _Run(trajectory.reward, messages[:first], messages[first:], held[0].tools)
+        said = {at for at, message in enumerate(messages) if at >= first and message.get("role") == "assistant"}
+        if said - set(held[0].answers):
+            report.drop("trajectories that go on from an answer that cannot be trained on", where=where)
+            continue
+        say_unused(trajectory, [step.id for step in held[0].steps], report, versions=False, named=False)
+        yield _Run(reward, messages[:first], messages[first:], held[0].tools)

@@ -37,15 +37,27 @@ def counted(value: Any, report: ExportReport, what: str, where: str) -> Any:
     return finite(value, tell)
 
 
+def copied(value: Any) -> Any:
+    """A value whose dicts and lists are its own: what is changed in it changes nothing that was recorded."""
+    if isinstance(value, dict):
+        return {name: copied(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(copied, value)) if type(value) in (list, tuple) else list(map(copied, value))
+    return value
+
+
 def number(value: Any) -> float | None:
     """A reward or the like, of whatever kind of number it is; None stays None."""
     return None if value is None else float(value)
 
 
 def _is_finite(value: Any) -> bool:
+    # The most frequent first: every value of every row comes through here, and `Mapping` is slow to tell.
+    if value is None or isinstance(value, (str, int)):
+        return True
     if isinstance(value, float):
         return math.isfinite(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return all(map(_is_finite, value.values()))
     kind = getattr(getattr(value, "dtype", None), "kind", None)
     if kind is not None:

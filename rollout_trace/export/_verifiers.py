@@ -12,6 +12,7 @@ from rollout_trace.export._files import write_jsonl
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
 from rollout_trace.export._verifiers_graph import Graph
+from rollout_trace.selection import check_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,9 +49,10 @@ def verifiers(
 
     Raises:
         ExportError: ``strict``, and something has no place in the format.
+        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
     with exporting("verifiers", strict, report) as found:
-        return list(_episodes(trajectories, found, options))
+        return list(_episodes(trajectories, found, options, arrays=False))
 
 
 def write_verifiers(
@@ -68,15 +70,16 @@ def write_verifiers(
     Raises:
         ExportError: ``strict``, and something has no place in the format.
         OSError: the file cannot be written.
-        ValueError: the name does not end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``.
+        ValueError: the name does not end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``; or as for ``verifiers``.
     """
     with exporting("write_verifiers", strict, report) as found:
-        return write_jsonl(path, _episodes(trajectories, found, options))
+        return write_jsonl(path, _episodes(trajectories, found, options, arrays=True))
 
 
 def _episodes(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions, *, arrays: bool
 ) -> Iterator[dict[str, Any]]:
+    check_options(options)
     for group in episodes(trajectories, report):
         outermost = next((one for one in group if one.parent_id is None), group[0])
         traces = [_trace(trajectory, rows, report) for trajectory, rows in token_rows(group, report, options)]
@@ -88,7 +91,7 @@ def _episodes(
             "errors": [],
             "traces": traces,
         }
-        yield strict_json(episode, report, f"episode {episode['id']}")
+        yield strict_json(episode, report, f"episode {episode['id']}", arrays=arrays)
 
 
 def _trace(trajectory: Trajectory, rows: Any, report: ExportReport) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.model import Usage
+from rollout_trace.export._messages import calls_of
+from rollout_trace.model import CUT_OFF, Usage
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,9 +26,7 @@ _FINISHES = {
     "stop": "stop",
     "end_turn": "stop",
     "stop_sequence": "stop",
-    "length": "length",
-    "max_tokens": "length",
-    "max_output_tokens": "length",
+    **dict.fromkeys(CUT_OFF, "length"),
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
     "function_call": "tool_calls",
@@ -97,7 +96,7 @@ def message_of(message: Message, report: ExportReport) -> dict[str, Any]:
     role = _ROLES.get(str(message.get("role")), message.get("role"))
     content = _content(message.get("content"), report)
     if role == "assistant":
-        calls = [_call(call, report) for call in message.get("tool_calls") or ()]
+        calls = [_call(call, report) for call in calls_of(message)]
         reasoning = message.get("reasoning_content") or message.get("reasoning")
         return {
             "role": "assistant",
@@ -155,5 +154,6 @@ def _call(call: Any, report: ExportReport) -> dict[str, Any]:
 def tool_of(tool: dict[str, Any]) -> dict[str, Any]:
     """A tool in chat's shape as verifiers has it: flat."""
     kind = "custom" if tool.get("type") == "custom" else "function"
-    held = {name: value for name, value in tool.get(kind, {}).items() if value is not None}
+    inner = tool.get(kind)
+    held = {name: value for name, value in inner.items() if value is not None} if isinstance(inner, dict) else {}
     return {**held, "type": kind, "name": str(held.get("name") or "")}

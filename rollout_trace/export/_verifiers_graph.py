@@ -6,14 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._conversation import Conversation, Node
-from rollout_trace.export._messages import tools_of
+from rollout_trace.export._once import Once
 from rollout_trace.export._verifiers_calls import message_of, seconds, tool_of
 
 if TYPE_CHECKING:
     from rollout_trace.export._common import ExportReport
     from rollout_trace.model import Step
     from rollout_trace.sequences import Sequence
-    from rollout_trace.tokens import FloatArray
     from rollout_trace.trajectories import Trajectory
 
 
@@ -53,7 +52,10 @@ class Graph:
     def _add_row(self, row: Sequence, steps: list[Step]) -> None:
         if row.logprobs is None:
             self._report.drop("sequences without logprobs, given as text: verifiers would read 0.0", where=self._where)
-        advantages = self._finite(row.advantages)
+        advantages = row.advantages
+        if advantages is None or row.logprobs is None:
+            unused = sum(step.advantage is not None for step in steps)
+            self._report.drop("step advantages", unused, where=self._where)
         end = 0
         parent: int | None = None
         for number, (step, span) in enumerate(zip(steps, row.spans, strict=True)):
@@ -70,14 +72,6 @@ class Graph:
                     "logprobs": row.logprobs[begin:end],
                     "advantages": None if advantages is None else advantages[begin:end],
                 }
-
-    def _finite(self, advantages: FloatArray | None) -> FloatArray | None:
-        import numpy as np
-
-        if advantages is None or np.isfinite(advantages).all():
-            return advantages
-        self._report.drop("advantages of sequences in which one is not finite", where=self._where)
-        return None
 
     def _new(self, step: Step, before: Step | None) -> list[Node]:
         """The messages of a step's request that are new after the step before it in its sequence."""
@@ -133,12 +127,8 @@ class Graph:
 
     def _find_tools(self) -> None:
         distinct: dict[str, dict[str, Any]] = {}
-        converted: dict[tuple[int, ...], list[dict[str, Any]]] = {}
+        once = Once(self._report, self._where)
         for step in self._steps:
-            # Most steps have the same tools: what cannot be converted counts once.
-            offered = tuple(map(id, step.tools or ()))
-            if step.tools is None or offered not in converted:
-                converted[offered] = [tool_of(tool) for tool in tools_of(step, self._report) or ()]
-            self._tools_of[step.id] = converted[offered]
-            distinct.update((json.dumps(tool, sort_keys=True, default=str), tool) for tool in converted[offered])
+            self._tools_of[step.id] = [tool_of(tool) for tool in once.tools(step)]
+            distinct.update((json.dumps(tool, sort_keys=True, default=str), tool) for tool in self._tools_of[step.id])
         self.tools = list(distinct.values())

@@ -5,12 +5,16 @@ Shapes: verl 0.9.1, ``verl/experimental/agent_loop/agent_loop.py`` and ``verl/ut
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from rollout_trace.export._arrow import import_pyarrow
-from rollout_trace.export._common import each, exporting, token_rows
-from rollout_trace.export._messages import to_chat
+from rollout_trace.export._common import ExportReport, each, exporting, token_rows, with_steps
+from rollout_trace.export._messages import to_chat, tools_of
 from rollout_trace.export._rows import halves, say_unused, task_id
+from rollout_trace.export._values import copied
 from rollout_trace.file.plain import dumps
 
 if TYPE_CHECKING:
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._messages import Message
     from rollout_trace.selection import SequenceOptions
     from rollout_trace.sequences import Sequence
     from rollout_trace.trajectories import Trajectory
@@ -53,19 +57,21 @@ def verl(
 
     Raises:
         ExportError: something would be left out, and ``strict``.
+        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
     with exporting("verl", strict, report) as found:
         return [
             _output(trajectory, row, found)
-            for trajectory, rows in token_rows(trajectories, found, options)
+            for trajectory, rows in token_rows(with_steps(trajectories, found), found, options)
             for row in rows
         ]
 
 
 def _output(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict[str, Any]:
     scored = None not in row.step_rewards
-    say_unused(row, report, rewards=not scored)
+    say_unused(trajectory, row.step_ids, report, rewards=not scored, versions=False, named=False)
     cut = halves(row)
+    report.drop("rows without logprobs", cut.logprobs is None, where=f"trajectory {trajectory.id}")
     return {
         "prompt_ids": cut.prompt_ids,
         "response_ids": cut.response_ids,
@@ -126,14 +132,14 @@ def verl_prompts(
     Args:
         ground_truth: what a reward function compares with; by default the task's data, as JSON unless it is a string.
         strict, report: as for ``verl``. Left out are trajectories that were opened inside another, those without
-            messages, and prompts of more than roles and texts.
+            messages, prompts of more than roles and texts, tools, and what a chat message has no place for.
 
     Raises:
         ExportError: something would be left out, and ``strict``.
     """
     with exporting("verl_prompts", strict, report) as found:
         facts = {"data_source": data_source, "ability": ability, "split": split}
-        return list(_prompts(trajectories, facts, ground_truth or _task_data, found))
+        return list(map(copied, _prompts(trajectories, facts, ground_truth or _task_data, found)))
 
 
 def write_verl_prompts(
@@ -165,22 +171,26 @@ def _prompts(
     ground_truth: Callable[[Trajectory], str | None],
     report: ExportReport,
 ) -> Iterator[dict[str, Any]]:
-    first_prompts: dict[str, Any] = {}
+    first_prompts: dict[str, bytes] = {}
     for trajectory in each(trajectories):
         where = f"trajectory {trajectory.id}"
         task = trajectory.group_id or task_id(trajectory) or trajectory.id
-        prompt = to_chat(trajectory.steps[0]) if trajectory.steps else []
+        lost = ExportReport()
+        first = trajectory.steps[0] if trajectory.steps else None
+        prompt = to_chat(first, lost) if first is not None else []
+        lost.drop("tools of prompts", len(tools_of(first, lost) or ()) if first is not None else 0)
         if trajectory.parent_id is not None:
             report.drop("trajectories inside another", where=where)
         elif not prompt:
             report.drop("trajectories without messages", where=where)
         elif task in first_prompts:
-            differ = prompt != first_prompts[task]
+            differ = _digest(prompt) != first_prompts[task]
             report.drop("prompts that differ from that of the task's first run", differ, where=where)
         elif not all(set(message) == {"role", "content"} and _is_text(message) for message in prompt):
             report.drop("prompts of more than roles and texts", where=where)
         else:
-            first_prompts[task] = prompt
+            first_prompts[task] = _digest(prompt)
+            report.take(lost, where=where)
             yield {
                 "data_source": facts["data_source"],
                 "prompt": prompt,
@@ -192,6 +202,11 @@ def _prompts(
                     "task_id": task_id(trajectory),
                 },
             }
+
+
+def _digest(prompt: list[Message]) -> bytes:
+    # A digest, and not the prompt itself: it is kept for each task until the end.
+    return blake2b(dumps(prompt, orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 def _schema(path: str | Path) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.export import _episodes
 from rollout_trace.export._atif import atif, write_atif
 from rollout_trace.export._common import ExportReport
 from rollout_trace.export._episodes import episodes
@@ -199,20 +200,42 @@ def test_tool_runs_whose_results_were_never_sent() -> None:
         atif(trajectory, strict=True)
 
 
-def test_ids_that_were_made_from_text_are_not_given_as_the_engines() -> None:
+UNTRAINABLE: dict[str, dict[str, Any]] = {
+    "retokenized": {"token_source": "retokenized"},
+    "lengths_differ": {"logprobs": [-1.0]},
+    "abandoned": {"status": "abandoned"},
+    "not_trainable": {"trainable": False},
+    "usage_differs": {"token_issue": rt.TokenIssue(code="usage_differs", message="…")},
+}
+
+
+def test_ids_that_cannot_be_trained_on_are_withheld() -> None:
+    """Readers of ATIF train on every id there is."""
     ids = {"prompt_token_ids": np.array([1], np.int32), "completion_token_ids": np.array([2, 3], np.int32)}
     good = step(0, [user("a")], "b", logprobs=np.array([-1.0, -2.0], np.float32), token_source="engine", **ids)
-    made = step(1, [user("a")], "b", token_source="retokenized", **ids)
-    misaligned = step(2, [user("a")], "b", logprobs=np.array([-1.0], np.float32), **ids)
+    bad = [step(at, [user("a")], "b", **ids, **facts) for at, facts in enumerate(UNTRAINABLE.values(), 1)]
+    trajectory = rt.Trajectory(steps=[good, *bad])
     report = ExportReport()
-    (document,) = atif(rt.Trajectory(steps=[good, made, misaligned]), report=report)
+    (document,) = atif(trajectory, report=report)
     found = [one.get("metrics") for one in document["steps"] if one["source"] == "agent"]
     whole = {"prompt_token_ids": [1], "completion_token_ids": [2, 3]}
-    assert found == [{**whole, "logprobs": [-1.0, -2.0]}, None, whole]
-    assert report.dropped == {
-        "token ids that were made from text": 1,
-        "logprobs that are not one finite number up to 0 for each id": 1,
-    }
+    assert found == [{**whole, "logprobs": [-1.0, -2.0]}, *[None] * 5]
+    assert report.dropped == {f"token ids of steps left out: {reason}": 1 for reason in UNTRAINABLE}
+    (document,) = atif(trajectory, allow={"retokenized", "abandoned", "usage_differs", "not_trainable"})
+    found = [one.get("metrics") for one in document["steps"] if one["source"] == "agent"]
+    assert found == [{**whole, "logprobs": [-1.0, -2.0]}, whole, None, whole, whole, whole]
+    with pytest.raises(TypeError, match="allow='retokenized': expected a set of reasons"):
+        atif(trajectory, allow="retokenized")
+
+
+def test_logprobs_without_ids_are_told() -> None:
+    """Nobody can train on them; those that are no logprobs are left out."""
+    sound = step(0, [user("a")], "b", logprobs=np.array([-1.0], np.float32))
+    broken = step(1, [user("a")], "c", logprobs=np.array([np.nan], np.float32))
+    report = ExportReport()
+    (document,) = atif(rt.Trajectory(steps=[sound, broken]), report=report)
+    assert [one.get("metrics") for one in document["steps"] if one["source"] == "agent"] == [{"logprobs": [-1.0]}, None]
+    assert report.dropped == {"logprobs that are not finite numbers up to 0": 1}
 
 
 def test_half_characters_and_numbers_that_are_not_finite() -> None:
@@ -268,4 +291,21 @@ def test_episodes_are_put_together_within_bounds() -> None:
     assert report.dropped == {}
     late = episodes([runs[0], runs[2], runs[4], runs[1]], report, held=2)
     assert [[one.id for one in group] for group in late] == [["a0"], ["a1"], ["b0"], ["c0"]]
+    assert report.dropped == {"trajectories too far from the first of their episode": 1}
+
+
+def test_only_the_latest_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stream without end no list grows: a straggler of an episode long gone is an episode of its own."""
+    monkeypatch.setattr(_episodes, "REMEMBERED", 2)
+    runs = [rt.Trajectory(id=name, episode_id=name[0]) for name in ("a0", "b0", "c0", "d0", "c1", "a1", "e0")]
+    report = ExportReport()
+    assert [[one.id for one in group] for group in episodes(runs, report, held=1)] == [
+        ["a0"],
+        ["b0"],
+        ["c0"],
+        ["c1"],
+        ["d0"],
+        ["a1"],
+        ["e0"],
+    ]
     assert report.dropped == {"trajectories too far from the first of their episode": 1}

@@ -75,6 +75,44 @@ def test_every_trajectory_is_taken(name: str, runs: list[rt.Trajectory]) -> None
         assert report.dropped
 
 
+MALFORMED: tuple[Any, ...] = (
+    {"role": "assistant", "content": "a", "tool_calls": 3},
+    {"role": "assistant", "content": "a", "tool_calls": [None, {"function": 3}, {"type": "custom", "custom": "x"}]},
+    {"role": "tool", "tool_call_id": ["a"], "content": {"type": ["text"]}},
+    {"role": "user", "content": [{"type": ["text"]}, {"type": {}}, None, 3]},
+    {"role": ["user"], "content": 3},
+    {"type": ["message"], "output": [{"type": ["text"]}]},
+    {"type": {"a": 1}},
+    {"role": "user", "content": [{"type": "document", "source": {"type": "content", "content": [{"type": ["x"]}]}}]},
+    3,
+    None,
+)
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+@pytest.mark.parametrize("protocol", ["openai.chat", "anthropic.messages", "openai.responses"])
+def test_what_no_server_would_take_stops_no_export(name: str, protocol: str) -> None:
+    """A request that failed because it was nonsense is recorded too, among others that did not."""
+    options: Any = {"verl_prompts": {"data_source": "tests", "ability": "any"}}.get(name, {})
+    runs = [
+        rt.Trajectory(
+            group_id="g",
+            reward=float(reward),
+            steps=[
+                rt.Step(
+                    id="a", call_id="a", protocol=protocol, messages=sent, tools=[3, {"type": ["x"]}, {"function": 3}],
+                    sampling={"functions": ["f", 3]}, completion=rt.Completion(content="b"), status=status,
+                ),
+                rt.Step(id="b", call_id="b", protocol=protocol, messages=sent, sampling={"functions": ["f", 3]}),
+            ],
+        )
+        for reward, sent in enumerate([[one] for one in MALFORMED] + [list(MALFORMED)])
+        for status in ("ok", "error")
+    ]  # fmt: skip
+    exporter: Any = EXPORTERS[name]
+    json.dumps(exporter(runs, report=export.ExportReport(), **options), allow_nan=False)
+
+
 def test_the_report_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     failed = [rt.Trajectory(steps=[rt.Step(id=str(at), call_id=str(at), status="error") for at in range(3)])]
     assert export.trl(failed) == []

@@ -77,6 +77,13 @@ def test_names_are_the_groups_and_no_two_are_one() -> None:
     assert len(set(named)) == 6
 
 
+def test_runs_without_an_index_get_the_next_free_number() -> None:
+    runs = [trajectory_of(TRACE) for _ in range(5)]
+    for run, index in zip(runs, (None, 1, None, 3, None), strict=True):
+        run.rollout_index = index
+    assert [one["repetition_id"] for one in skyrl(runs)["trajectory_ids"]] == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [("tool_calls", "stop"), ("length", "length"), ("content_filter", "content_filter"), (None, None)],
@@ -100,7 +107,11 @@ def test_logprobs_are_for_all_rows_or_none() -> None:
     second.steps = [replace(step, logprobs=None) for step in second.steps]
     report = ExportReport()
     assert skyrl([first, second], report=report)["rollout_logprobs"] is None
-    assert report.dropped == {"rows whose logprobs are left out because other rows have none": 1}
+    others = "rows whose logprobs are left out because other rows have none"
+    assert report.dropped == {"rows without logprobs": 1, others: 1}
+    report = ExportReport()
+    assert skyrl(second, report=report)["rollout_logprobs"] is None
+    assert report.dropped == {"rows without logprobs": 1}
 
 
 def test_runs_that_were_not_scored_are_counted() -> None:

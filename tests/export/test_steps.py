@@ -135,7 +135,7 @@ def test_advantages_of_another_length_are_refused() -> None:
     """The message names the step and both lengths."""
     (trajectory,) = recorded.forked()
     trajectory.steps[1].advantage = [0.5, 0.5]
-    with pytest.raises(ValueError, match=r"its advantage has 2 values and its completion 9 tokens"):
+    with pytest.raises(ValueError, match=r"9 completion ids but 2 advantages"):
         steps(trajectory)
 
 

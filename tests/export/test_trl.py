@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,9 @@ def test_several_rows_of_a_rollout_are_raised_or_counted() -> None:
     found = trl_rollout([MERGED, SPLIT], several="longest", report=report)
     assert found["completion_ids"] == [[3, 4, 5, 6], [3, 4]]
     assert report.dropped == {"steps left out: of other sequences": 1}
-    with pytest.raises(ValueError, match="several='best'"):
-        trl_rollout(MERGED, several="best")  # type: ignore[arg-type]
+    for runs in ([MERGED], list[rt.Trajectory]()):
+        with pytest.raises(ValueError, match="several='best'"):
+            trl_rollout(runs, several="best")  # type: ignore[arg-type]
 
 
 def test_a_rollout_without_a_row_is_raised() -> None:
@@ -164,6 +166,37 @@ def test_runs_of_different_prompts_make_no_pair() -> None:
         run.group_id = "one"
     assert trl_dpo([runs[0], runs[3]], report=report) == []
     assert report.dropped == {"pairs whose prompts or tools differ": 1}
+
+
+@pytest.mark.parametrize("options", [{}, {"threshold": 0.5}])
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), "high"])
+def test_a_reward_that_is_no_finite_number_has_no_label(options: Any, reward: Any) -> None:
+    runs = recorded.tool_agent()
+    runs[0].reward = reward
+    with pytest.raises(ValueError, match="give a finite number, or None if it was not scored"):
+        trl_kto(runs, **options)
+
+
+@pytest.mark.parametrize("exporter", [trl_dpo, partial(trl_kto, threshold=0.5)])
+def test_an_answer_that_is_not_to_be_trained_on_is_in_no_completion(exporter: Any) -> None:
+    """TRL learns from all that follows the prompt; a run that goes on from such an answer cannot be shown without."""
+    runs = recorded.tool_agent()[:3]
+    runs[1].steps[1].trainable = False
+    report = ExportReport()
+    whole, rest = exporter(recorded.tool_agent()[:3]), exporter(runs, report=report)
+    assert len(rest) == len(whole) - (len(whole) > 1)
+    for row in rest:
+        assert len(row.get("chosen", row.get("completion"))) == 5
+    left = "trajectories that go on from an answer that cannot be trained on"
+    assert report.dropped == {"steps left out: not_trainable": 1, left: 1}
+
+
+def test_an_answer_before_the_first_to_train_on_is_in_the_prompt() -> None:
+    (run, *_) = recorded.tool_agent()
+    run.steps[0].trainable = False
+    (row,) = trl_kto(run, threshold=0.5, report=ExportReport())
+    assert [message["role"] for message in row["prompt"]] == ["system", "user", "assistant", "tool"]
+    assert [message["role"] for message in row["completion"]] == ["assistant", "tool", "assistant"]
 
 
 @PROFILE

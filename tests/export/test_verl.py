@@ -82,7 +82,9 @@ def test_missing_stays_none() -> None:
     assert [row["reward_score"] for row in found] == [1.0, None, 0.5, 0.25, None, 1.0]
     trajectory = trajectory_of([([1], [2], [-0.5])])
     trajectory.steps = [rt.Step(id="a", call_id="a", prompt_token_ids=[1], completion_token_ids=[2])]  # type: ignore[arg-type]
-    assert verl(trajectory)[0]["response_logprobs"] is None
+    report = ExportReport()
+    assert verl(trajectory, report=report)[0]["response_logprobs"] is None
+    assert report.dropped == {"rows without logprobs": 1}
 
 
 def test_rows_of_a_trajectory_stand_together() -> None:
@@ -110,7 +112,7 @@ def test_a_prompt_is_that_of_each_tasks_first_run() -> None:
 @pytest.mark.parametrize(
     ("made", "rows", "dropped"),
     [
-        (recorded.two_agents, 1, {"trajectories inside another": 4}),
+        (recorded.two_agents, 1, {"trajectories inside another": 4, "tools of prompts": 1}),
         (recorded.images, 0, {"prompts of more than roles and texts": 1}),
         (lambda: [rt.Trajectory()], 0, {"trajectories without messages": 1}),
     ],
@@ -121,13 +123,25 @@ def test_prompts_that_verl_cannot_take_are_counted(made: Any, rows: int, dropped
     assert report.dropped == dropped
 
 
+def test_what_a_prompt_loses_is_counted() -> None:
+    parts = [{"type": "text", "text": "Read this."}, {"type": "document", "source": {"type": "file", "file_id": "f"}}]
+    first = rt.Step(id="a", call_id="a", protocol="anthropic.messages", messages=[{"role": "user", "content": parts}])
+    run, report = rt.Trajectory(steps=[first]), ExportReport()
+    (row,) = verl_prompts(run, data_source="a", ability="b", report=report)
+    assert row["prompt"] == [{"role": "user", "content": "Read this."}]
+    assert report.dropped == {"content parts without a place in a chat message: document": 1}
+    with pytest.raises(rt.ExportError, match="document"):
+        verl_prompts(run, data_source="a", ability="b", strict=True)
+
+
 def test_a_tasks_other_prompts_are_counted() -> None:
     runs = recorded.tool_agent()
     for run in runs:
         run.group_id = "one"
     report = ExportReport()
     assert len(verl_prompts(runs, data_source="a", ability="b", report=report)) == 1
-    assert report.dropped == {"prompts that differ from that of the task's first run": 3}
+    differ = "prompts that differ from that of the task's first run"
+    assert report.dropped == {differ: 3, "tools of prompts": 1}
 
 
 def test_a_file_has_the_prompts(tmp_path: Path) -> None:

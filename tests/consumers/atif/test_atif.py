@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.export._atif import atif, write_atif
 from rollout_trace.export._common import ExportReport
+from rollout_trace.selection import left_out
 from rollout_trace.wire import PROTOCOLS
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
@@ -45,7 +46,8 @@ def sampled(steps: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("make", EVERY, ids=lambda make: make.__name__)
 def test_documents_hold_what_was_recorded(make: Callable[[], list[rt.Trajectory]]) -> None:
-    """Every kind of recording: each answer is a step, with the whole prompt's ids, its own ids and its logprobs."""
+    """Every kind of recording: each answer is a step; one to train on with the whole prompt's ids, its own ids and its
+    logprobs."""
     made = make()
     by_id = {trajectory.id: trajectory for trajectory in made}
     documents = [read_back(document) for document in atif(made, report=ExportReport())]
@@ -56,9 +58,11 @@ def test_documents_hold_what_was_recorded(make: Callable[[], list[rt.Trajectory]
         answered = [step for step in trajectory.steps if step.completion is not None]
         assert len(sampled(document.steps)) == len(answered)
         for found, step in zip(sampled(document.steps), answered, strict=True):
-            ids, prompt, logprobs = step.completion_token_ids, step.prompt_token_ids, step.logprobs
-            recorded_ones = [None if array is None else array.tolist() for array in (prompt, ids, logprobs)]
             names = ("prompt_token_ids", "completion_token_ids", "logprobs")
+            arrays = [getattr(step, name) for name in names]
+            if left_out(step) is not None and not (arrays[0] is None and arrays[1] is None):
+                arrays = [None, None, None]
+            recorded_ones = [None if array is None else array.tolist() for array in arrays]
             assert [getattr(found.metrics, name, None) for name in names] == recorded_ones
             assert found.extra["step_id"] == step.id
             calls = () if step.completion is None else step.completion.tool_calls
