@@ -1,8 +1,10 @@
-"""CPU that the hook adds to a model call, against the same call of the bare framework in the same process.
+"""CPU per model call of the bare framework, with its client recorded, and with the hook too, in the same process.
 
-An agent of two turns with a tool runs in interleaved rounds: bare, with its client recorded, and with the hook too. The
-hook's ratio is of what it adds to the recorded run: the median, with the quartiles. The last ratio is of all, decoding
-included. The server runs in another process: its CPU is not counted.
+An agent of two turns with a tool runs once in each way, in turn, many times; a block's time is the median of its runs,
+and what is printed is the median of the blocks' ratios, with the quartiles. The hook's ratio is of what it adds to the
+recorded run. ``empty handler`` has the hook's methods and does nothing in them: what
+LangChain itself spends on any handler. Recording includes decoding. The server runs in another process: its CPU is not
+counted.
 """
 
 from __future__ import annotations
@@ -11,9 +13,11 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from langchain.agents import create_agent
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import tool
 from langchain_core.tracers import context
 from langchain_openai import ChatOpenAI
@@ -43,37 +47,49 @@ def add(a: int, b: int) -> str:
     return str(a + b)
 
 
-def main(rounds: int = 60, runs_each: int = 5) -> None:
-    """Prints one line."""
+class Empty(BaseCallbackHandler):
+    """As the hook is called, without what it does."""
+
+    run_inline = raise_error = True
+    ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def _nothing(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    on_chain_start = on_chain_end = on_chain_error = _nothing
+    on_chat_model_start = on_llm_start = on_llm_end = on_llm_error = _nothing
+    on_tool_start = on_tool_end = on_tool_error = _nothing
+
+
+def main(blocks: int = 20, runs_each: int = 20) -> None:
+    """Prints one line for each way to ask the model."""
     with subprocess.Popen(
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as served:
+        assert served.stdin is not None
         assert served.stdout is not None
         base_url = served.stdout.readline().strip()
         try:
-            ratios, bare = measured(base_url, rounds, runs_each)
+            for is_streamed in (False, True):
+                times = measured(arms(base_url, is_streamed), blocks, runs_each)
+                print(f"langchain{', streamed' if is_streamed else ''}: {said(times)}, {blocks} blocks", flush=True)
         finally:
-            assert served.stdin is not None
             served.stdin.close()
-    (low, median, high), (_, total, _) = (statistics.quantiles(values, n=4) for values in ratios)
-    print(
-        f"langchain: hook {median:.3f}x (quartiles {low:.3f} to {high:.3f}), recording and decoding included "
-        f"{total:.3f}x, of the bare call's {1e3 * bare / (runs_each * TURNS):.2f} ms CPU, {rounds} rounds"
-    )
 
 
-def measured(base_url: str, rounds: int, runs_each: int) -> tuple[tuple[list[float], list[float]], float]:
-    """Ratios of CPU time for each round (of the hook, of everything), and a round's median CPU time when bare."""
-    # The same fields are asked for in both: what the server sends more of is not the hook's cost.
-    asked: Any = {"logprobs": True, "extra_body": {"return_token_ids": True}}
+def arms(base_url: str, is_streamed: bool) -> dict[str, Callable[[], Any]]:
+    """The ways to run the agent."""
+    # The same fields are asked for in all: what the server sends more of is not the hook's cost.
+    asked: Any = {"logprobs": True, "extra_body": {"return_token_ids": True}, "streaming": is_streamed}
     models = [ChatOpenAI(model="m", base_url=base_url, api_key="none", **asked) for _ in range(2)]  # type: ignore[arg-type]
     record(models[1])
-    bare, hooked = (create_agent(model, [add], name="agent") for model in models)
+    bare, recorded = (create_agent(model, [add], name="agent") for model in models)
     given: Any = {"messages": [{"role": "user", "content": "What is 1 + 2? " * 20}]}
+    empty: Any = {"callbacks": [Empty()]}
 
-    def plain() -> None:
-        for _ in range(runs_each):
-            bare.invoke(given)
+    def with_hook() -> None:
+        with rt.trajectory():
+            recorded.invoke(given)
 
     def without_hook() -> None:
         registered = list(context._configure_hooks)
@@ -81,25 +97,46 @@ def measured(base_url: str, rounds: int, runs_each: int) -> tuple[tuple[list[flo
         with_hook()
         context._configure_hooks[:] = registered
 
-    def with_hook() -> None:
-        for _ in range(runs_each):
-            with rt.trajectory():
-                hooked.invoke(given)
+    return {
+        "bare": lambda: bare.invoke(given),
+        "empty": lambda: bare.invoke(given, empty),
+        "recorded": without_hook,
+        "hooked": with_hook,
+    }
 
-    arms = (plain, without_hook, with_hook)
-    hook, everything, times = [], [], []
-    for warm in (True, False):
-        for number in range(5 if warm else rounds):
+
+def measured(arms: dict[str, Callable[[], Any]], blocks: int, runs_each: int) -> dict[str, list[float]]:
+    """Seconds of this process's CPU for one run in each way: the median of each block."""
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for block in range(-1, blocks):  # The first one warms up.
+        spent: dict[str, list[float]] = {name: [] for name in arms}
+        for number in range(runs_each):
             first = number % len(arms)
-            spent = {run: cpu(run) for run in (*arms[first:], *arms[:first])}
-            if not warm:
-                times.append(spent[plain])
-                hook.append(1 + (spent[with_hook] - spent[without_hook]) / spent[plain])
-                everything.append(spent[with_hook] / spent[plain])
-    return (hook, everything), statistics.median(times)
+            names = [*arms][first:] + [*arms][:first]
+            for name in names:
+                spent[name].append(cpu(arms[name]))
+        if block >= 0:
+            for name in arms:
+                times[name].append(statistics.median(spent[name]))
+    return times
 
 
-def cpu(run: Any) -> float:
+def said(times: dict[str, list[float]]) -> str:
+    """Ratios to the bare run."""
+
+    def ratio(more: str, less: str) -> str:
+        every = zip(times[more], times[less], times["bare"], strict=True)
+        low, median, high = statistics.quantiles((1 + (one - other) / bare for one, other, bare in every), n=4)
+        return f"{median:.3f}x ({low:.3f} to {high:.3f})"
+
+    call = 1e3 * statistics.median(times["bare"]) / TURNS
+    return (
+        f"hook {ratio('hooked', 'recorded')}, empty handler {ratio('empty', 'bare')}, "
+        f"recording {ratio('recorded', 'bare')}, both {ratio('hooked', 'bare')} of the bare call's {call:.2f} ms CPU"
+    )
+
+
+def cpu(run: Callable[[], Any]) -> float:
     """Seconds of CPU of this process."""
     began = time.process_time()
     run()

@@ -13,8 +13,9 @@ from langchain_core.outputs import LLMResult
 
 from rollout_trace.frames import Frame, ModelFrame
 from rollout_trace_langchain import runs, told
+from rollout_trace_langchain.run import Run
 
-_batch: ContextVar[tuple[Any, runs.Run] | None] = ContextVar("rollout_trace_langchain_batch", default=None)
+_batch: ContextVar[tuple[Any, Run] | None] = ContextVar("rollout_trace_langchain_batch", default=None)
 """The parameters of the batch that this context began, and the run of its latest call."""
 
 
@@ -36,9 +37,10 @@ class Call(ModelFrame):
 
     def told(self, result: LLMResult) -> None:
         """LangChain has the answer."""
-        is_cached = told.is_cached(result)
+        message = told.message_of(result)
+        is_cached = told.is_cached(message)
         # A cached answer has the id of the call that it comes from.
-        response_id = None if is_cached else told.response_id(result)
+        response_id = None if is_cached else told.response_id(message, result)
         is_seen = bool(self.calls) and not is_cached
         self.answered(*(() if is_seen else told.answers(result)), response_id=response_id, cached=is_cached)
 
@@ -80,7 +82,7 @@ def begin(
         _end_with_task(opened, frame)
 
 
-def _end_with_task(root: runs.Run, frame: ModelFrame) -> None:
+def _end_with_task(root: Run, frame: ModelFrame) -> None:
     """A model whose task is cancelled is told of no end; with nothing around it, nobody else would end it."""
     try:
         task = asyncio.current_task()
@@ -91,8 +93,8 @@ def _end_with_task(root: runs.Run, frame: ModelFrame) -> None:
 
     def end(task: asyncio.Task[Any]) -> None:
         if frame.is_open and task.cancelled():
-            runs.end_root(root, asyncio.CancelledError())
+            runs.end_run(root, asyncio.CancelledError())
         elif frame.is_open and frame.calls and all(call.ended is not None for call in frame.calls):
-            runs.end_root(root, None)
+            runs.end_run(root, None)
 
     task.add_done_callback(end)

@@ -13,7 +13,7 @@ from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 import rollout_trace as rt
-from rollout_trace.frames import ToolFrame, guarded
+from rollout_trace.frames import ToolFrame, current_scope, guarded
 from rollout_trace.model import ErrorInfo
 from rollout_trace_langchain import calls, runs
 
@@ -85,6 +85,12 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         _model(prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
+
+    @guarded
+    def on_llm_new_token(self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any) -> None:
+        run = runs.find(run_id)
+        if run is not None and isinstance(run.own, calls.Call):
+            run.own.is_arriving = True
 
     @guarded
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
@@ -164,12 +170,30 @@ def _snapshot(inputs: Mapping[str, Any], text: str) -> Any:
 
 def _put_result(run: rt.ToolRun, output: Any) -> None:
     """What the model is told, whole."""
-    if not isinstance(output, ToolMessage):
-        run.result = output
+    message = _message_in(output)
+    if message is None:
+        run.result = _copied(output)
         return
-    run.result = output.content
-    if output.status == "error":
-        run.error = ErrorInfo(type="ToolException", message=output.text)
+    run.result = _copied(message.content)
+    if message.status == "error":
+        run.error = ErrorInfo(type="ToolException", message=message.text)
+
+
+def _message_in(output: Any) -> ToolMessage | None:
+    """The message to the model: the output itself, or what LangGraph's ``Command`` adds to the messages."""
+    if isinstance(output, ToolMessage):
+        return output
+    update = getattr(output, "update", None)
+    told = update.get("messages", ()) if isinstance(update, dict) else ()
+    return next((one for one in told if isinstance(one, ToolMessage)), None) if isinstance(told, list) else None
+
+
+def _copied(value: Any) -> Any:
+    """A value as it is now: a tool may go on with what it gave."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:
+        return value
 
 
 class _Ambient:
@@ -181,7 +205,10 @@ class _Ambient:
         self._handler = RolloutCallbackHandler()
 
     def get(self) -> RolloutCallbackHandler | None:
-        """The handler that LangChain should call in this context."""
+        """The handler that LangChain should call in this context; asked for twice by everything that runs."""
+        scope = current_scope.get()
+        if scope is not None and scope.is_open:
+            return self._handler
         return None if rt.current() is None else self._handler
 
 

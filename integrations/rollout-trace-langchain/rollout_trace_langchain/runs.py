@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -18,12 +17,14 @@ from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from rollout_trace.frames import AgentFrame, Frame, ModelFrame, active, current_scope, enter, entered
+from rollout_trace.frames import Frame, ModelFrame, active, current_scope, enter, entered
 from rollout_trace.trajectories import Trajectory
+from rollout_trace_langchain.run import Agent, Part, Root, Run
 
 F = TypeVar("F", bound=Frame)
 
-_runs: dict[UUID, Run] = {}
+_runs: dict[int, Run] = {}
+"""By the number of the id, which is much faster to look up than the id."""
 _lock = threading.RLock()
 """Nodes of a graph begin in several threads at once; only one makes the graph an agent."""
 _SWEEP_FROM = 1000
@@ -34,77 +35,9 @@ _RETRY = "retry:attempt:"
 _FALLBACKS = "RunnableWithFallbacks"
 
 
-class Run:
-    """A run that has begun."""
-
-    __slots__ = ("agent", "asked", "ends_with_inner", "failed", "frame", "id", "inner", "is_agent", "name", "node",
-                 "own", "parent", "place", "scope", "trajectory")  # fmt: skip
-
-    def __init__(self, run_id: UUID, parent: Run | None, metadata: Mapping[str, Any], name: str | None) -> None:
-        self.id = run_id
-        self.parent = parent
-        self.frame: Frame | None = None if parent is None else parent.frame
-        """Where it happens: its own frame, or that of the run around it."""
-        self.own: Frame | None = None
-        """The frame that ends with it."""
-        self.is_agent = False
-        self.name = name
-        self.agent: str | None = metadata.get("lc_agent_name")
-        """The name given to ``create_agent``; all that runs inside has it too."""
-        self.node: str | None = metadata.get("langgraph_node")
-        self.place: str | None = metadata.get("langgraph_checkpoint_ns")
-        """LangGraph's name of the place in the graph: of a node that is run again it is the same."""
-        self.inner: dict[UUID, Run] = {}
-        self.asked: list[ModelFrame] = []
-        """The model calls of it, and of what went well inside."""
-        self.failed: dict[str | None, list[ModelFrame]] = {}
-        """The model calls of inner runs that failed, by place."""
-        self.ends_with_inner = False
-        """Nothing but the inner runs says that it is over."""
-        scope = current_scope.get()
-        self.scope: weakref.ref[Trajectory] | None = None if scope is None else weakref.ref(scope)
-        self.trajectory: weakref.ref[Trajectory] | None = self.scope if parent is None else parent.trajectory
-
-    def put(self, frame: Frame, *, is_own: bool = True) -> None:
-        """Makes a frame that of the run."""
-        self.frame = frame
-        if is_own:
-            self.own = frame
-        if frame.trajectory is not None:
-            self.trajectory = weakref.ref(frame.trajectory)
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether nothing can be recorded for it any more, though nobody said that it ended."""
-        if self.trajectory is None:
-            return False
-        trajectory = self.trajectory()
-        return trajectory is None or not trajectory.is_open
-
-
-class Agent(AgentFrame):
-    """A run of a graph."""
-
-
-class Root(Agent):
-    """A run with nothing around it, in a trajectory of its own."""
-
-    is_named = False
-
-    def rename(self, name: str) -> None:
-        """Tells which agent it is."""
-        self.is_named, self.agent = True, name
-        if self.trajectory is not None:
-            self.trajectory.name = name
-
-
-class Part(Frame):
-    """An agent that is the main part of a chain: it shares the chain's trajectory."""
-
-
 def find(run_id: UUID) -> Run | None:
     """The run of this id, while it goes on."""
-    return _runs.get(run_id)
+    return _runs.get(run_id.int)
 
 
 def begin(
@@ -115,7 +48,8 @@ def begin(
     name: str | None = None,
 ) -> Run | None:
     """A run begins. None where it is known already (a second handler tells of it), or where it is too late for it."""
-    if run_id in _runs:
+    number = run_id.int
+    if number in _runs:
         return None
     parent = _around(parent_run_id)
     run = Run(run_id, parent, metadata or {}, name)
@@ -124,16 +58,16 @@ def begin(
         if _is_too_late(run.frame):
             return None
     else:
-        parent.inner[run_id] = run
-        is_node = any(tag.startswith(_NODE) for tag in tags) if tags else False
+        parent.inner[run] = None
+        is_node = _has(tags, _NODE)
         if is_node and not parent.is_agent:
             _make_agent(parent)
             run.frame = parent.frame
         if parent.failed:
-            _supersede(parent, run, tags or (), is_node)
+            _supersede(parent, run, is_node, _has(tags, _RETRY))
         if run.frame is not None and entered() is not run.frame:
             enter(run.frame)
-    _runs[run_id] = run
+    _runs[number] = run
     if len(_runs) > _sweep_at:
         _sweep()
     return run
@@ -161,53 +95,53 @@ def lift(run: Run, beside: Run | None) -> Run | None:
         root = opened = Run(run.id, None, {}, None)
         root.ends_with_inner = True
         open_root(root)
+        if isinstance(root.own, Root):
+            root.own.is_lifted = True
     run.parent, run.frame, run.trajectory = root, root.frame, root.trajectory
-    root.inner[run.id] = run
+    root.inner[run] = None
     return opened
 
 
 def end(run_id: UUID, error: BaseException | None = None) -> None:
     """A run is over, and so is what went on inside."""
-    run = _runs.pop(run_id, None)
+    run = _runs.pop(run_id.int, None)
     if run is not None:
-        _end(run, error)
+        end_run(run, error)
 
 
-def end_root(root: Run, error: BaseException | None) -> None:
-    """A root that ``lift`` opened is over, where the framework will not say so."""
-    _end(root, error)
-
-
-def _end(run: Run, error: BaseException | None) -> None:
-    # A framework that is cancelled does not tell of all that was cancelled with it.
-    is_cancelled = error is not None and not isinstance(error, Exception)
-    inside = list(run.inner.values())
-    run.inner.clear()
-    for inner in inside:
-        _runs.pop(inner.id, None)
-        inner.parent = None
-        _end(inner, error if is_cancelled else None)
-    _end_frame(run, error)
+def end_run(run: Run, error: BaseException | None) -> None:
+    """A run is over that is not among those that the framework will tell the end of."""
+    if run.inner:
+        _end_inner(run, error)
+    if run.own is not None:
+        _end_frame(run.own, error)
     parent, run.parent = run.parent, None
     if parent is None:
         return
-    parent.inner.pop(run.id, None)
-    asked = run.asked
+    parent.inner.pop(run, None)
     if error is None:
-        parent.asked += asked
-    elif asked or run.failed:
+        parent.asked += run.asked
+    elif run.asked or run.failed:
         thrown = parent.failed.setdefault(run.place, [])
-        thrown += asked
+        thrown += run.asked
         for frames in run.failed.values():
             thrown += frames
     if parent.ends_with_inner and (error is not None or not parent.inner):
-        _end(parent, error)
+        end_run(parent, error)
 
 
-def _end_frame(run: Run, error: BaseException | None) -> None:
-    frame = run.own
-    if frame is None:
-        return
+def _end_inner(run: Run, error: BaseException | None) -> None:
+    # A framework that is cancelled does not tell of all that was cancelled with it.
+    is_cancelled = error is not None and not isinstance(error, Exception)
+    inside = list(run.inner)
+    run.inner.clear()
+    for inner in inside:
+        _runs.pop(inner.id.int, None)
+        inner.parent = None
+        end_run(inner, error if is_cancelled else None)
+
+
+def _end_frame(frame: Frame, error: BaseException | None) -> None:
     if isinstance(error, Exception) and isinstance(frame, (Agent, Part)) and _is_control_flow(error):
         if frame.trajectory is not None:
             frame.trajectory.stop_reason = type(error).__name__
@@ -223,12 +157,12 @@ def _is_control_flow(error: Exception) -> bool:
 
 def _around(parent_run_id: UUID | None) -> Run | None:
     """The run inside which one begins."""
-    run = None if parent_run_id is None else _runs.get(parent_run_id)
+    run = None if parent_run_id is None else _runs.get(parent_run_id.int)
     if run is None:
         # A run that is given callbacks of its own is told without its parent; LangChain's own context knows it.
         config = var_child_runnable_config.get()
         inner = None if config is None else getattr(config.get("callbacks"), "parent_run_id", None)
-        run = None if inner is None else _runs.get(inner)
+        run = None if inner is None else _runs.get(inner.int)
     if run is None:
         return None
     scope = current_scope.get()
@@ -287,9 +221,17 @@ def _agent_name(run: Run) -> str | None:
     return run.node if run.name == "LangGraph" else run.name
 
 
-def _supersede(parent: Run, run: Run, tags: Sequence[str], is_node: bool) -> None:
+def _has(tags: Sequence[str] | None, beginning: str) -> bool:
+    if tags:
+        for tag in tags:
+            if tag.startswith(beginning):
+                return True
+    return False
+
+
+def _supersede(parent: Run, run: Run, is_node: bool, is_retry: bool) -> None:
     """What failed is asked for again: by a retry, by a fallback, or by a node that is run once more."""
-    if any(tag.startswith(_RETRY) for tag in tags) or parent.name == _FALLBACKS:
+    if is_retry or parent.name == _FALLBACKS:
         places = list(parent.failed)
     else:
         places = [run.place] if is_node and run.place in parent.failed else []
@@ -301,8 +243,8 @@ def _supersede(parent: Run, run: Run, tags: Sequence[str], is_node: bool) -> Non
 def _sweep() -> None:
     """Forgets runs that were cancelled and never ended."""
     global _sweep_at
-    for run_id in [run_id for run_id, run in list(_runs.items()) if run.is_lost]:
-        _runs.pop(run_id, None)
+    for number in [number for number, run in list(_runs.items()) if run.is_lost]:
+        _runs.pop(number, None)
     _sweep_at = max(_SWEEP_FROM, 2 * len(_runs))
 
 

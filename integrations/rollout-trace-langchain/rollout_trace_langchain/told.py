@@ -32,25 +32,24 @@ def answers(result: LLMResult) -> list[dict[str, Any]]:
 
 def message_of(result: LLMResult) -> AIMessage | None:
     """The first choice of a chat model."""
-    first = next(iter(result.generations[0]), None) if result.generations else None
+    choices = result.generations[0] if result.generations else None
+    first = choices[0] if choices else None
     message = getattr(first, "message", None)
     return message if isinstance(message, AIMessage) else None
 
 
-def response_id(result: LLMResult) -> str | None:
+def response_id(message: AIMessage | None, result: LLMResult) -> str | None:
     """The provider's id of the answer; None where LangChain does not keep it (most streams)."""
-    message = message_of(result)
     found = None if message is None else message.response_metadata.get("id")
     return found if found is not None else (result.llm_output or {}).get("id")
 
 
-def is_cached(result: LLMResult) -> bool:
+def is_cached(message: AIMessage | None) -> bool:
     """Whether LangChain's cache answered: it sets the cost to zero, or makes a message that no model gave an id."""
-    message = message_of(result)
     if message is None:
         return False
-    usage: Mapping[str, Any] = message.usage_metadata or {}
-    return message.id is None or usage.get("total_cost") == 0
+    usage: Mapping[str, Any] | None = message.usage_metadata
+    return message.id is None or (usage is not None and usage.get("total_cost") == 0)
 
 
 def _messages(prompt: Sequence[BaseMessage] | str) -> list[Any]:

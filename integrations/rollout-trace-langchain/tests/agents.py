@@ -17,11 +17,22 @@ from rollout_trace_langchain import record
 
 _numbers = itertools.count()
 
+UNKEPT = {"Connection": "close"}
+"""Headers of a client whose connections end with their answers: LangChain never closes its HTTP clients, and those that
+it keeps open in an event loop outlive it."""
+
 
 def chat(server: ScriptedServer, *, engine: str | None = "vllm", recorded: bool = True, **more: Any) -> ChatOpenAI:
     """A model at the server. Its address is its own: LangChain keeps one async HTTP client, of one loop, for each."""
     address = f"{server.url}/{next(_numbers)}/v1"
-    llm = ChatOpenAI(model="m", base_url=address, api_key="none", max_retries=0, **more)  # type: ignore[arg-type]
+    llm = ChatOpenAI(
+        model="m",
+        base_url=address,
+        api_key="none",  # type: ignore[arg-type]
+        max_retries=0,
+        default_headers=UNKEPT,
+        **more,
+    )
     return record(llm, engine=engine) if recorded else llm
 
 

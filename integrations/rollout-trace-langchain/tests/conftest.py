@@ -17,8 +17,6 @@ def pytest_configure(config: pytest.Config) -> None:
     warnings.filterwarnings("ignore", message="The configuration option .asyncio_default_fixture_loop_scope")
     # LangChain announces its v3 streams as beta; ignoring it is what its users do, too.
     config.addinivalue_line("filterwarnings", "ignore:The v3 streaming protocol:Warning")
-    # Its process-wide HTTP clients, one for every address, are never closed.
-    config.addinivalue_line("filterwarnings", "ignore:unclosed:ResourceWarning")
 
 
 @pytest.fixture(autouse=True)

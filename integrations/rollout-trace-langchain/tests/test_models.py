@@ -19,7 +19,7 @@ import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
 from rollout_trace_langchain import RolloutCallbackHandler, record, runs
 
-from .agents import WAYS, add, adder, chat, question, serving, three_turns
+from .agents import UNKEPT, WAYS, add, adder, chat, question, serving, three_turns
 from .oracle import assert_as_served, content_of
 
 
@@ -33,7 +33,13 @@ def said(step: rt.Step) -> Any:
 
 
 def anthropic(server: ScriptedServer) -> ChatAnthropic:
-    return ChatAnthropic(model="m", base_url=server.url, api_key="none", max_retries=0)  # type: ignore[call-arg, arg-type]
+    return ChatAnthropic(
+        model="m",  # type: ignore[call-arg]
+        base_url=server.url,
+        api_key="none",  # type: ignore[arg-type]
+        max_retries=0,
+        default_headers=UNKEPT,
+    )
 
 
 @pytest.mark.parametrize("way", ["invoke", "stream", "stream messages", "ainvoke", "astream messages", "batch"])
