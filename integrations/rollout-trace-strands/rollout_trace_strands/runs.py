@@ -33,13 +33,19 @@ class Runs:
 
     def begin(self, owner: Any, state: Any, name: str | None, *, alone: bool) -> None:
         """A run begins, in a frame of this context. ``alone``: no other of its owner's can be going on."""
-        runs = self._by_owner.setdefault(id(owner), [])
         if alone:
-            # Strands says nothing of the end where a hook or a conversation manager raises.
-            for run in runs:
+            # Strands says nothing of the end where a conversation manager raises.
+            for run in self._by_owner.pop(id(owner), ()):
                 run.frame.abandon()
-            runs.clear()
-        runs.append(Run(owner, state, AgentFrame(name).enter()))
+        self._forget_closed()
+        frame = AgentFrame(name).enter()
+        self._by_owner.setdefault(id(owner), []).append(Run(owner, state, frame))
+
+    def _forget_closed(self) -> None:
+        """Lets go of runs whose frames were ended by what is around them, and of their agents."""
+        for key, runs in list(self._by_owner.items()):
+            if not any(run.frame.is_open for run in runs):
+                self._by_owner.pop(key, None)
 
     def of(self, owner: Any, state: Any) -> Run | None:
         """The run with this state, else the owner's latest: middleware may replace the state."""

@@ -104,13 +104,15 @@ class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
             # Whatever came after the answer, it arrived.
             error = None
         is_answer = message is not None and error is None
-        if not self.frame.calls and (is_answer or error is not None):
-            context = self.context
-            told = chat.asked(context.messages, context.system_prompt, context.tool_specs, context.model)
-            if is_answer:
-                told.update(chat.answered(message, reason, usage))
-            self.frame.answered(told, cached=self._is_reached and is_answer)
-        self.frame.end(error)
+        try:
+            if not self.frame.calls and is_answer:
+                self.frame.answered(chat.answered(message, reason, usage), cached=self._is_reached)
+            if not self.frame.calls and (is_answer or error is not None):
+                context = self.context
+                asked = chat.asked(context.messages, context.system_prompt, context.tool_specs, context.model)
+                self.frame.tell(**asked)
+        finally:
+            self.frame.end(error)
 
     async def close(self) -> None:
         """Closes the client of the call, where it has one of its own."""

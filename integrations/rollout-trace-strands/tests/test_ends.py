@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
+from strands.agent.conversation_manager import NullConversationManager
 from strands.hooks import AfterInvocationEvent, HookProvider, HookRegistry
 
 import rollout_trace as rt
@@ -233,3 +234,21 @@ def test_a_recorded_model_can_be_pickled() -> None:
         server.wait_idle()
         Served(server.requests[1]).assert_is(trajectory.steps[0])
     assert [step.status for step in trajectory.steps] == ["ok"]
+
+
+def test_runs_that_nobody_ended_are_let_go_with_their_trajectory(recorded: Recorded) -> None:
+    """A conversation manager that raises keeps Strands from telling of the end."""
+
+    class Raises(NullConversationManager):
+        def apply_management(self, agent: Any, **kwargs: Any) -> None:
+            raise LookupError("the user's own")
+
+    provider = RolloutHookProvider(engine="vllm")
+    with ScriptedServer(adding(0)) as server:
+        for _ in range(3):
+            options = {"is_recorded": False, "hooks": [provider], "conversation_manager": Raises()}
+            agent = agent_of(openai_model(server), **options)
+            with rt.trajectory() as trajectory, pytest.raises(LookupError):
+                agent("Add.")
+            assert [step.status for step in trajectory.steps] == ["ok"]
+    assert sum(map(len, provider._runs._by_owner.values())) <= 1
