@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollout_trace._version import __version__
+from rollout_trace.lazily import lazily
 
 if TYPE_CHECKING:
     from rollout_trace.clients.anthropic import wrap_anthropic
@@ -76,23 +77,7 @@ _HOMES = {
     "trajectories": ("Trajectory",),
 }
 _SUBMODULES = frozenset({"export", "frames", "testing", "wire"})
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name in _SUBMODULES:
-        return import_module(f"{__name__}.{name}")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+__getattr__, __dir__ = lazily(__name__, _HOMES, _SUBMODULES)
 
 
 __all__ = [

@@ -6,7 +6,9 @@ with ``strict=True`` raises ``rollout_trace.ExportError`` instead.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rollout_trace.lazily import lazily
 
 if TYPE_CHECKING:
     from rollout_trace.export._arrow import Rows, arrow, dataset
@@ -36,21 +38,7 @@ _HOMES = {
     "_verifiers": ("verifiers", "write_verifiers"),
     "_verl": ("verl", "verl_prompts", "write_verl_prompts"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    from importlib import import_module
-
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF})
+__getattr__, __dir__ = lazily(__name__, _HOMES)
 
 
 __all__ = [
