@@ -19,7 +19,10 @@ NAMES := $(CLIENTS) $(INTEGRATIONS) $(CONSUMERS)
 demo: environment
 	$(BIN)/python examples/quickstart.py
 
-test: test-core $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
+# Two at a time, each one's output in one piece.
+test:
+	@$(MAKE) --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --no-print-directory \
+	test-core $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
 
 test-core: environment
 	$(BIN)/python -m pytest -q
