@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollout_trace.tokens import FLOAT32_MAX
+
 if TYPE_CHECKING:
     from rollout_trace.model import Step
     from rollout_trace.tokens import FloatArray
-
-FLOAT32_MAX = 3.4028234663852886e38
 
 
 def advantage_of(step: Step, length: int) -> FloatArray | None:

@@ -149,6 +149,11 @@ class Frame:
     def forget(self) -> None:
         """Lets go of what it holds: its trajectory is closed, and a context may know the frame for long."""
 
+    def _enlist(self) -> None:
+        """Has its trajectory end it, and look at what it says, if nobody does before."""
+        if self.trajectory is not None and self.trajectory._log is not None:
+            self.trajectory._log.frames.append(self)
+
     def _ended(self, error: BaseException | None) -> None:
         """What kinds of frames do at their end."""
 
@@ -180,8 +185,7 @@ class AgentFrame(Frame):
         if self._is_owned:
             self.trajectory = Trajectory(name=name or "agent", metadata=dict(metadata) if metadata else None)
             begin(self.trajectory, self._outer)
-        if self.trajectory is not None and self.trajectory._log is not None:
-            self.trajectory._log.frames.append(self)
+        self._enlist()
 
     def abandon(self) -> None:
         """The run ended without a word: its own trajectory is ``aborted``."""
@@ -240,8 +244,7 @@ class ModelFrame(Frame):
         self.is_arriving = False
         """The framework has the first piece of the answer: the calls that follow in its context are its consumer's."""
         self._id = new_id()
-        if self.trajectory is not None and self.trajectory._log is not None:
-            self.trajectory._log.frames.append(self)
+        self._enlist()
 
     @property
     def takes_calls(self) -> bool:

@@ -77,6 +77,7 @@ def retokenize(
         raise ValueError("the trajectory is open: retokenize it when its block has ended.")
     report = RetokenizeReport()
     choices = Counter(step.call_id for step in trajectory.steps)
+    takes_parts = _takes_parts(tokenizer)
     for step in trajectory.steps:
         if step.status not in ("ok", "abandoned", "cached"):
             report.skipped[step.id] = step.status
@@ -88,7 +89,7 @@ def retokenize(
             report.kept.append(step.id)
             continue
         try:
-            prompt, completion = _made(step, tokenizer, dict(chat_template_kwargs or {}))
+            prompt, completion = _made(step, tokenizer, takes_parts, dict(chat_template_kwargs or {}))
         except Exception as failure:
             # A template raises what it likes: jinja2's errors, TypeErrors for missing fields, the model maker's own.
             report.failed[step.id] = f"{type(failure).__name__}: {failure}"
@@ -115,7 +116,7 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray) -> None:
     )
 
 
-def _made(step: Step, tokenizer: Any, arguments: dict[str, Any]) -> tuple[IntArray, IntArray]:
+def _made(step: Step, tokenizer: Any, takes_parts: bool, arguments: dict[str, Any]) -> tuple[IntArray, IntArray]:
     if step.completion is None:
         raise ValueError("the step has no completion.")
     if step.messages and isinstance(step.messages[0], str) and step.protocol != "openai.responses":
@@ -129,7 +130,7 @@ def _made(step: Step, tokenizer: Any, arguments: dict[str, Any]) -> tuple[IntArr
     if said is None or lost.dropped:
         raise ValueError(f"not all of the conversation can be rendered: {lost}.")
     arguments = {**_asked_of_the_template(step), **arguments}
-    if not _takes_parts(tokenizer):
+    if not takes_parts:
         messages = [{**message, "content": _as_text(message.get("content"))} for message in messages]
     tools = None if step.tools is None else copy.deepcopy(list(step.tools))
     before = _rendered(tokenizer, messages, tools, add_generation_prompt=True, **arguments)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     IntArray: TypeAlias = npt.NDArray[np.int32]
     FloatArray: TypeAlias = npt.NDArray[np.float32]
 
+FLOAT32_MAX = 3.4028234663852886e38
+"""The largest finite float32."""
+
 
 class Segment:
     """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rollout_trace.model import Usage
+from rollout_trace.tokens import FLOAT32_MAX
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.reading import report, withhold
 
 _INT32_MAX = 0x7FFFFFFF
-_FLOAT32_MAX = 3.4028234663852886e38
 
 
 def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
@@ -89,7 +89,7 @@ def _logprob_array(choice: ChoiceFacts, values: list[Any]) -> Any:
         report(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
         return None
     array = np.fromiter(values, np.float64, len(values))
-    finite = np.isfinite(array) & (array >= -_FLOAT32_MAX)
+    finite = np.isfinite(array) & (array >= -FLOAT32_MAX)
     if not finite.all():
         report(choice, "logprobs_not_finite", f"a logprob is {values[int(np.argmin(finite))]}.")
     elif len(array) and array.max() > 0:
