@@ -31,12 +31,16 @@ class HTTPServer(ThreadingHTTPServer):
     request_queue_size = 512
     daemon_threads = True
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: Owner, port: int = 0) -> None:
         self.owner = owner
         self._open: dict[threading.Thread, socket.socket] = {}
         self._guard = threading.Lock()
         self._count = 0
-        super().__init__(("127.0.0.1", 0), _Handler)
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except OSError as error:
+            why = f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}): choose another, or 0 for a free one"
+            raise OSError(error.errno, why) from error
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind asks the resolver for a host name, which can take seconds

@@ -1,11 +1,11 @@
-"""A minimal Responses API: the text of the reply, as one message."""
+"""A minimal Responses API: reasoning, text and function calls, each as one output item."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from ._sampling import Completion
+from ._sampling import Completion, Token
 from ._turn import Turn
 
 _Json = dict[str, Any]
@@ -17,7 +17,7 @@ def responses_object(turn: Turn, completion: Completion) -> _Json:
     counts = turn.usage([completion])
     return _head(turn) | {
         "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
-        "output": [_message(turn, completion.text("content"), "completed")],
+        "output": list(_output(turn, completion)),
         "status": "incomplete" if incomplete else "completed",
         "usage": {
             "input_tokens": counts["prompt_tokens"],
@@ -52,6 +52,25 @@ def _head(turn: Turn) -> _Json:
     }
 
 
+def _output(turn: Turn, completion: Completion) -> Iterator[_Json]:
+    """The finished items, in the order in which they were sampled."""
+    reasoning, text = completion.text("reasoning"), completion.text("content")
+    calls = completion.call_count + completion.call_cut
+    if reasoning:
+        yield _reasoning(turn, reasoning)
+    if text or not calls:
+        yield _message(turn, text, "completed")
+    for call in range(calls):
+        # The last one is incomplete where a limit cut it off.
+        yield _call(turn, completion, call, "completed" if call < completion.call_count else "incomplete")
+
+
+def _reasoning(turn: Turn, text: str | None = None) -> _Json:
+    content = None if text is None else [{"type": "reasoning_text", "text": text}]
+    status = "in_progress" if text is None else "completed"
+    return {"id": f"rs_{turn.id}", "type": "reasoning", "summary": [], "content": content, "status": status}
+
+
 def _message(turn: Turn, text: str, status: str) -> _Json:
     content = [_part(text)] if status == "completed" else []
     return {"id": f"msg_{turn.id}", "content": content, "role": "assistant", "status": status, "type": "message"}
@@ -61,6 +80,17 @@ def _part(text: str) -> _Json:
     return {"annotations": [], "text": text, "type": "output_text", "logprobs": []}
 
 
+def _call(turn: Turn, completion: Completion, call: int, status: str) -> _Json:
+    return {
+        "arguments": "" if status == "in_progress" else completion.text("call_arguments", call),
+        "call_id": turn.call_id(0, call),
+        "name": completion.text("call_name", call),
+        "type": "function_call",
+        "id": f"fc_{turn.call_id(0, call)}",
+        "status": status,
+    }
+
+
 def responses_events(turn: Turn, completion: Completion) -> Iterator[_Json]:
     """The events of a streamed answer; `type` is also the name of the event."""
     for number, event in enumerate(_events(turn, completion)):
@@ -68,18 +98,60 @@ def responses_events(turn: Turn, completion: Completion) -> Iterator[_Json]:
 
 
 def _events(turn: Turn, completion: Completion) -> Iterator[_Json]:
-    text = completion.text("content")
-    here = {"item_id": f"msg_{turn.id}", "output_index": 0, "content_index": 0}
     yield {"type": "response.created", "response": _head(turn)}
     yield {"type": "response.in_progress", "response": _head(turn)}
-    begun = _message(turn, "", "in_progress")
-    yield {"type": "response.output_item.added", "output_index": 0, "item": begun}
+    calls = 0
+    for index, item in enumerate(_output(turn, completion)):
+        here: _Json = {"item_id": item["id"], "output_index": index}
+        if item["type"] == "reasoning":
+            begun, body = _reasoning(turn), _reasoning_events(turn, completion, item, here)
+        elif item["type"] == "message":
+            begun, body = _message(turn, "", "in_progress"), _text_events(turn, completion, item, here)
+        else:
+            begun, body = (
+                _call(turn, completion, calls, "in_progress"),
+                _call_events(turn, completion, calls, item, here),
+            )
+            calls += 1
+        yield {"type": "response.output_item.added", "output_index": index, "item": begun}
+        yield from body
+        yield {"type": "response.output_item.done", "output_index": index, "item": item}
+    done = responses_object(turn, completion)
+    yield {"type": f"response.{done['status']}", "response": done}
+
+
+def _reasoning_events(turn: Turn, completion: Completion, item: _Json, here: _Json) -> Iterator[_Json]:
+    here = {**here, "content_index": 0}
+    for delta in _deltas(turn, completion, "reasoning"):
+        yield {"type": "response.reasoning_text.delta", **here, "delta": delta}
+    yield {"type": "response.reasoning_text.done", **here, "text": item["content"][0]["text"]}
+
+
+def _text_events(turn: Turn, completion: Completion, item: _Json, here: _Json) -> Iterator[_Json]:
+    here = {**here, "content_index": 0}
+    (part,) = item["content"]
     yield {"type": "response.content_part.added", **here, "part": _part("")}
+    for delta in _deltas(turn, completion, "content"):
+        yield {"type": "response.output_text.delta", **here, "delta": delta, "logprobs": []}
+    yield {"type": "response.output_text.done", **here, "text": part["text"], "logprobs": []}
+    yield {"type": "response.content_part.done", **here, "part": part}
+
+
+def _call_events(turn: Turn, completion: Completion, call: int, item: _Json, here: _Json) -> Iterator[_Json]:
+    for delta in _deltas(turn, completion, "call_arguments", call):
+        yield {"type": "response.function_call_arguments.delta", **here, "delta": delta}
+    done = {"arguments": item["arguments"], "name": item["name"]}
+    yield {"type": "response.function_call_arguments.done", **here, **done}
+
+
+def _deltas(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[str]:
+    """The pieces in which one field arrives: that of each group of tokens which has any of its text."""
     for group, _ in turn.groups(completion.tokens):
-        delta = "".join(t.effect.text for t in group if t.effect is not None and t.effect.kind == "content")
+        delta = "".join(_text_of(token, kind, call) for token in group)
         if delta:
-            yield {"type": "response.output_text.delta", **here, "delta": delta, "logprobs": []}
-    yield {"type": "response.output_text.done", **here, "text": text, "logprobs": []}
-    yield {"type": "response.content_part.done", **here, "part": _part(text)}
-    yield {"type": "response.output_item.done", "output_index": 0, "item": _message(turn, text, "completed")}
-    yield {"type": "response.completed", "response": responses_object(turn, completion)}
+            yield delta
+
+
+def _text_of(token: Token, kind: str, call: int) -> str:
+    effect = token.effect
+    return effect.text if effect is not None and effect.kind == kind and effect.call == call else ""

@@ -13,13 +13,15 @@ Server = TypeVar("Server", bound="LoopbackServer")
 
 
 class LoopbackServer:
-    """Base of the test servers: listens on 127.0.0.1, on a free port, from `start` to `close` or in a `with` block.
+    """Base of the test servers: listens on 127.0.0.1, on `port` (0: any that is free), from `start` to `close` or in a
+    `with` block.
 
     `requests` is the log. An exception raised while answering is kept in `errors`, answered as HTTP 400 (which SDKs do
     not retry), and raised when the `with` block ends.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, port: int = 0) -> None:
+        self._port = port
         self.errors: list[BaseException] = []
         self.closing = threading.Event()
         self._changed = threading.Condition()
@@ -62,10 +64,10 @@ class LoopbackServer:
                 raise TimeoutError(f"{self._active} requests are still being answered after {timeout} s")
 
     def start(self: Server) -> Server:
-        """Listen. Does nothing if the server is running."""
+        """Listen. Does nothing if the server is running. Raises OSError where the port cannot be had."""
         if self._httpd is None:
             self.closing.clear()
-            self._httpd = HTTPServer(self)
+            self._httpd = HTTPServer(self, self._port)
             self._thread = threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True)
             self._thread.start()
         return self

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
+_NEEDED = ("method", "path", "status", "headers", "chunk_sizes", "request", "response")
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,13 @@ def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]
     do not add up to the body (it was redacted) are given up: the body is then one chunk.
 
     Raises:
-        ValueError: a file of another kind, or an exchange of which a file is missing.
+        ValueError: a file of another kind, a line that is no exchange, or an exchange of which a file is missing.
     """
     path = Path(path)
     if path.is_dir():
         metas = sorted(path.glob("*.meta.json"))
         return [_read_files(path, meta) for meta in metas if complete or _is_complete(path, meta)]
-    return [_unpack(line) for line in _read_lines(path) if "report" not in line]
+    return [_unpack(line, place) for place, line in _read_lines(path) if "report" not in line]
 
 
 def load_reports(path: str | Path) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def load_reports(path: str | Path) -> dict[str, Any]:
     if path.is_dir():
         files = sorted(path.glob("*.report.json"))
         return {file.name.removesuffix(".report.json"): json.loads(file.read_bytes()) for file in files}
-    return {line["name"]: line["report"] for line in _read_lines(path) if "report" in line}
+    return {line["name"]: line["report"] for _, line in _read_lines(path) if "report" in line}
 
 
 def pack_exchanges(exchanges: Iterable[Exchange], path: str | Path, reports: Mapping[str, Any] | None = None) -> None:
@@ -94,16 +95,30 @@ def _check_suffix(path: Path) -> None:
         raise ValueError(f"{path} is not a file of exchanges: its name should end with one of {', '.join(_SUFFIXES)}")
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each line's object, and its place in the file for messages."""
     _check_suffix(path)
     data = path.read_bytes()
     if path.name.endswith(".xz"):
         data = lzma.decompress(data)
     elif path.name.endswith(".gz"):
         data = gzip.decompress(data)
-    for line in data.decode().split("\n"):
+    for number, line in enumerate(data.decode().split("\n"), 1):
         if line:
-            yield json.loads(line)
+            place = f"{path}, line {number}"
+            yield place, _checked(json.loads(line), place)
+
+
+def _checked(line: Any, place: str) -> dict[str, Any]:
+    found = line.get("schema") if isinstance(line, dict) else None
+    if isinstance(found, str) and found.startswith("rollout-trace/"):
+        raise ValueError(
+            f"{place}: this is a file of trajectories ({found}), which rollout_trace.read() reads; a ReplayServer "
+            "needs the bytes of exchanges, as pack_exchanges() writes them (docs/testing.md: how they are recorded)."
+        )
+    if not isinstance(line, dict) or "name" not in line:
+        raise ValueError(f"{place}: expected an exchange or a report as pack_exchanges() writes it, found {line!r:.80}")
+    return line
 
 
 def _is_complete(folder: Path, meta_file: Path) -> bool:
@@ -153,7 +168,10 @@ def _pack(exchange: Exchange) -> dict[str, Any]:
     }
 
 
-def _unpack(line: Mapping[str, Any]) -> Exchange:
+def _unpack(line: Mapping[str, Any], place: str) -> Exchange:
+    missing = [name for name in _NEEDED if name not in line]
+    if missing:
+        raise ValueError(f"{place}: the exchange {line['name']!r} lacks {', '.join(missing)}")
     return Exchange(
         line["name"],
         line["method"],

@@ -27,11 +27,13 @@ class ReplayServer(LoopbackServer):
     Under `base_url` a request gets the first recording with its method, its path and an equal body (equal as JSON,
     whatever the order of keys); `match` replaces that rule. Under `base_url_for(name)` every request gets that one.
     Status, headers, bytes and chunk boundaries are the recorded ones. A request that was not recorded gets status 404
-    and the name of the closest recording.
+    and the name of the closest recording. `port` is the one to listen on; 0 is any that is free.
+
+    Raises ValueError where the source holds no exchanges: a file of trajectories, for one.
     """
 
-    def __init__(self, source: str | Path | Iterable[Exchange], *, match: Match | None = None) -> None:
-        super().__init__()
+    def __init__(self, source: str | Path | Iterable[Exchange], *, match: Match | None = None, port: int = 0) -> None:
+        super().__init__(port=port)
         exchanges = load_exchanges(source) if isinstance(source, (str, Path)) else source
         self.exchanges = {exchange.name: exchange for exchange in exchanges}
         self._match = match or matches

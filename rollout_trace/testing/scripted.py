@@ -13,6 +13,7 @@ from ._delivery import Delivery, vllm_error
 from ._holds import Holds
 from ._messages import ConnectionCut, RequestRecord, Response, json_response
 from ._responses import responses_events, responses_object
+from ._responses_input import conversation as responses_conversation
 from ._sampling import Sampler
 from ._server import LoopbackServer
 from ._turn import Turn
@@ -46,7 +47,7 @@ class ScriptedServer(LoopbackServer):
 
     `model` is the name in `/models`; requests may name any model unless `strict_model` is true. `delay` (seconds) is
     waited before every answer. `chunk_tokens` is the number of tokens in a stream's event; `chunk_bytes` cuts the bytes
-    of every answer into HTTP chunks of that size.
+    of every answer into HTTP chunks of that size. `port` is the one to listen on; 0 is any that is free.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class ScriptedServer(LoopbackServer):
         chunk_tokens: int = 1,
         chunk_bytes: int | None = None,
         strict_model: bool = False,
+        port: int = 0,
     ) -> None:
-        super().__init__()
+        super().__init__(port=port)
         self.model = model
         self.tokenizer = tokenizer or ByteTokenizer()
         self._sampler = Sampler(self.tokenizer, seed)
@@ -179,9 +181,11 @@ class ScriptedServer(LoopbackServer):
 
     def _responses(self, record: RequestRecord) -> Response:
         request = self._parse(record)
-        asked = request.get("input", "")
-        messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        prompt = self.tokenizer.apply_chat_template(messages)
+        try:
+            messages = responses_conversation(request)
+        except ValueError as error:
+            raise BadRequest(str(error), "input") from None
+        prompt = self.tokenizer.apply_chat_template(messages, request.get("tools"))
         (answer,) = self._director.answers(request, record, 1)
         delivery = self._delivery(answer)
         if delivery.fault.status is not None:

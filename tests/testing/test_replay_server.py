@@ -13,7 +13,15 @@ import openai
 import pytest
 from openai import OpenAI
 
-from rollout_trace.testing import Exchange, ReplayServer, load_exchanges, load_reports, pack_exchanges
+import rollout_trace as rt
+from rollout_trace.testing import (
+    Exchange,
+    ReplayServer,
+    ScriptedServer,
+    load_exchanges,
+    load_reports,
+    pack_exchanges,
+)
 
 PACKED = Path(__file__).parent.parent / "data" / "wire_vllm.jsonl.xz"
 EXCHANGES = {exchange.name: exchange for exchange in load_exchanges(PACKED)}
@@ -157,3 +165,60 @@ def test_a_method_that_was_not_recorded() -> None:
     assert message == (
         "no recording matches GET /v1/chat/completions; the closest is 'chat_plain', which differs in: method, body"
     )
+
+
+def test_a_file_of_trajectories_is_refused_with_a_sentence() -> None:
+    rollouts = Path(__file__).parent.parent / "file" / "data" / "rollout-trace-1.jsonl"
+    with pytest.raises(ValueError, match=r"rollout-trace-1\.jsonl, line 1: this is a file of trajectories") as caught:
+        ReplayServer(rollouts)
+    assert "rollout_trace.read() reads" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[1]", "line 2: expected an exchange or a report as pack_exchanges() writes it, found [1]"),
+        ('{"name": "a", "method": "GET"}', "line 2: the exchange 'a' lacks path, status, headers"),
+    ],
+)
+def test_a_line_that_is_no_exchange_is_named_by_its_place(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "recorded.jsonl"
+    pack_exchanges([BINARY], path)
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(ValueError) as caught:
+        ReplayServer(path)
+    assert said in str(caught.value)
+
+
+def test_recordings_are_made_from_steps_that_kept_their_bytes(tmp_path: Path) -> None:
+    """As docs/testing.md shows it."""
+    path = tmp_path / "recordings.jsonl.xz"
+
+    def ask(base_url: str, *, record: bool) -> tuple[str | None, rt.Trajectory]:
+        with OpenAI(base_url=base_url, api_key="none") as client, rt.trajectory() as trajectory:
+            if record:
+                rt.wrap_openai(client, keep_bytes=True)
+            answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "a"}])
+        return answer.choices[0].message.content, trajectory
+
+    with ScriptedServer("hello") as server:
+        said, trajectory = ask(server.base_url, record=True)
+    pack_exchanges(
+        (
+            Exchange(
+                name=step.id,
+                method="POST",
+                path="/v1/chat/completions",
+                request=step.request_bytes or b"",
+                status=step.attempts[-1].status or 0,
+                headers=(("content-type", step.attempts[-1].content_type or ""),),
+                response=step.response_bytes or b"",
+                chunk_sizes=(len(step.response_bytes or b""),),
+            )
+            for step in trajectory.steps
+            if step.choice == 0
+        ),
+        path,
+    )
+    with ReplayServer(path) as replay:
+        assert ask(replay.base_url, record=False)[0] == said == "hello"
