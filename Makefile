@@ -2,16 +2,21 @@
 # requirement file or pyproject.toml changes. Needs python3, pip and make, nothing else.
 
 PYTHON ?= python3
+# For the makes that `tests/everything.py` starts.
+export PYTHON
 BIN := .venv/bin
 
 # The tests of an older SDK, of each integration, and of what trainers read of our exports, run in an environment of
 # their own: .venvs/NAME. The trainers' need Python 3.11 or newer.
 CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
+# The same tests beside the oldest release of the framework that they pass with.
+OLDEST := $(patsubst integrations/%/tests/requirements-oldest.txt,%-oldest,$(wildcard \
+	integrations/*/tests/requirements-oldest.txt))
 
 SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
-NAMES := $(CLIENTS) $(INTEGRATIONS) $(CONSUMERS)
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS)
 
 .PHONY: demo test check bench fuzz clean test-core test-consumers test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%)
@@ -19,10 +24,9 @@ NAMES := $(CLIENTS) $(INTEGRATIONS) $(CONSUMERS)
 demo: environment
 	$(BIN)/python examples/quickstart.py
 
-# Two at a time, each one's output in one piece.
+# Two at a time, all of them whatever fails, and one table at the end.
 test:
-	@$(MAKE) --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) --no-print-directory \
-	test-core $(CLIENTS:%=test-%) $(INTEGRATIONS:%=test-%)
+	@$(PYTHON) tests/everything.py core $(CLIENTS) $(INTEGRATIONS) $(OLDEST)
 
 test-core: environment
 	$(BIN)/python -m pytest -q
@@ -30,11 +34,12 @@ test-core: environment
 $(CLIENTS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q $(if $(filter anthropic-%,$*),tests/clients_anthropic,tests/clients)
 
-$(INTEGRATIONS:%=test-%): test-%: environment-%
-	.venvs/$*/bin/python -m pytest -q -c pyproject.toml integrations/$*/tests
+$(INTEGRATIONS:%=test-%) $(OLDEST:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q -c pyproject.toml integrations/$(*:-oldest=)/tests
 
 # What trainers and other readers make of our exports: minutes to install, with PyTorch.
-test-consumers: $(CONSUMERS:%=test-%)
+test-consumers:
+	@$(PYTHON) tests/everything.py $(CONSUMERS)
 
 $(CONSUMERS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/consumers/$(*:consumers-%=%)
@@ -103,3 +108,5 @@ $(foreach name,$(CLIENTS) $(CONSUMERS),$(eval $(call rules,environment-$(name),.
 	requirements/$(name).txt),.)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))
+$(foreach name,$(OLDEST:-oldest=),$(eval $(call rules,environment-$(name)-oldest,.venvs/$(name)-oldest,$(strip \
+	integrations/$(name)/tests/requirements-oldest.txt),. ./integrations/$(name))))
