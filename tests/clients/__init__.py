@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("either", "harness", "oracle")))
+pytest.register_assert_rewrite("tests.sdk_harness", *(f"{__name__}.{name}" for name in ("either", "harness", "oracle")))

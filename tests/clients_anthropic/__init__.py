@@ -2,4 +2,6 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.clients.either", *(f"{__name__}.{name}" for name in ("harness", "oracle")))
+pytest.register_assert_rewrite(
+    "tests.clients.either", "tests.sdk_harness", *(f"{__name__}.{name}" for name in ("harness", "oracle"))
+)
