@@ -18,7 +18,7 @@ SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS)
 
-.PHONY: demo test check bench fuzz clean test-core test-consumers test-engines $(NAMES:%=test-%)
+.PHONY: demo test check bench fuzz clean test-core test-install test-consumers test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%)
 
 demo: environment
@@ -26,10 +26,14 @@ demo: environment
 
 # Two at a time, all of them whatever fails, and one table at the end.
 test:
-	@$(PYTHON) tests/everything.py core $(CLIENTS) $(INTEGRATIONS) $(OLDEST)
+	@$(PYTHON) tests/everything.py core install $(CLIENTS) $(INTEGRATIONS) $(OLDEST)
 
 test-core: environment
 	$(BIN)/python -m pytest -q
+
+# The `pip install` lines of the documentation, in new environments.
+test-install: environment
+	$(BIN)/python -m pytest -q tests/install
 
 $(CLIENTS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q $(if $(filter anthropic-%,$*),tests/clients_anthropic,tests/clients)

@@ -3,7 +3,7 @@
 Runs against an embedded server (no key, no network), or against yours:
 
     python quickstart.py
-    python quickstart.py --base-url http://localhost:8000/v1 --engine vllm --model my-model
+    python quickstart.py --base-url http://localhost:8000/v1 --engine vllm
 """
 
 from __future__ import annotations
@@ -172,6 +172,13 @@ def rows(path: str) -> list[tuple[str, ...]]:
     return table
 
 
+def first_model(client: OpenAI) -> str:
+    served = client.models.list().data
+    if not served:
+        raise SystemExit(f"{client.base_url} lists no model: name one with --model")
+    return served[0].id
+
+
 HEADER = ("agent", "task", "ok/steps", "prompt", "completion", "logprobs", "rows: ids/trained", "tool runs", "reward")
 
 
@@ -196,7 +203,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base-url", help="an OpenAI-compatible server; without it an embedded one answers")
     parser.add_argument("--engine", help="the engine behind it, to be asked for token ids; auto where it is not given")
-    parser.add_argument("--model", default="scripted")
+    parser.add_argument("--model", help="its name; the first that the server lists where it is not given")
     parser.add_argument("--output", default="rollouts.jsonl")
     options = parser.parse_args()
     if os.path.exists(options.output):
@@ -208,10 +215,11 @@ def main() -> None:
             api_key=os.environ.get("OPENAI_API_KEY", "none"),
         )
         rt.wrap_openai(stack.enter_context(client), engine=options.engine or ("auto" if options.base_url else "vllm"))
+        model = options.model or (server.model if server else first_model(client))
         if options.base_url:
-            print(rt.probe(client, options.model), end="\n\n")
+            print(rt.probe(client, model), end="\n\n")
         before = rt.stats()
-        run(client, options.model, options.output)
+        run(client, model, options.output)
         answered = None if server is None else sum(request.status is not None for request in server.requests)
     show(f"What {options.output} holds", rows(options.output))
     counted = rt.stats()

@@ -82,7 +82,7 @@ def framework_missing(integration: str, framework: str, error: ImportError) -> I
     """
     return ImportError(
         f"{integration} needs {framework}, which cannot be imported here ({error}). "
-        f"Install it with: pip install {integration}",
+        f"Install it, in a checkout of rollout_trace, with: pip install . ./integrations/{integration}",
         name=error.name,
     )
 

@@ -68,6 +68,6 @@ def test_a_missing_framework_says_what_to_install() -> None:
     error = framework_missing("rollout-trace-strands", "strands-agents", cause)
     assert str(error) == (
         "rollout-trace-strands needs strands-agents, which cannot be imported here (No module named 'strands'). "
-        "Install it with: pip install rollout-trace-strands"
+        "Install it, in a checkout of rollout_trace, with: pip install . ./integrations/rollout-trace-strands"
     )
     assert error.name == "strands"

@@ -61,7 +61,7 @@ def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
         from datasets import Dataset
     except ImportError:
         raise ImportError(
-            "A Dataset needs the package datasets. Install it with: pip install 'rollout-trace[datasets]'"
+            "A Dataset needs the package datasets. Install it with: pip install 'datasets>=4.7'"
         ) from None
     return Dataset(table)
 
@@ -92,7 +92,7 @@ def import_pyarrow() -> Any:
         import pyarrow
     except ImportError:
         raise ImportError(
-            "Arrow and parquet need the package pyarrow. Install it with: pip install 'rollout-trace[parquet]'"
+            "Arrow and parquet need the package pyarrow. Install it with: pip install 'pyarrow>=19'"
         ) from None
     return pyarrow
 

@@ -103,7 +103,7 @@ def _check_schema(schema: str) -> None:
         raise BadLine(
             "$.schema",
             f"expected {SCHEMA!r}, got {schema!r}: the line was written by a newer version. "
-            "Upgrade with: pip install --upgrade rollout-trace",
+            "Upgrade in a newer checkout, with: pip install .",
         )
     raise BadLine("$.schema", f"expected {SCHEMA!r}, got {schema!r}")
 

@@ -188,7 +188,7 @@ def import_zstandard(path: str | os.PathLike[str]) -> Any:
     except ImportError:
         raise ImportError(
             f"{os.fspath(path)} is compressed with zstd, which needs the package zstandard. "
-            "Install it with: pip install 'rollout-trace[zstd]'"
+            "Install it with: pip install zstandard"
         ) from None
     return zstandard
 

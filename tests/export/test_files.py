@@ -160,7 +160,7 @@ def test_memory_does_not_grow_with_the_rows(tmp_path: Path, name: str) -> None:
 def test_without_pyarrow_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For tables and for files, and the file is not touched."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    install = re.escape("pip install 'rollout-trace[parquet]'")
+    install = re.escape("pip install 'pyarrow>=19'")
     with pytest.raises(ImportError, match=install):
         write_parquet(tmp_path / "rows.parquet", ROWS, {"text": "string"})
     with pytest.raises(ImportError, match=install):

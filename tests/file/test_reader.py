@@ -123,12 +123,12 @@ DAMAGED = {
     "newer": (
         line_with("schema", "rollout-trace/2"),
         ", $.schema: expected 'rollout-trace/1', got 'rollout-trace/2': the line was written by a newer version. "
-        "Upgrade with: pip install --upgrade rollout-trace",
+        "Upgrade in a newer checkout, with: pip install .",
     ),
     "newer-and-other": (
         json.dumps({"schema": "rollout-trace/12", "id": 1}),
         ", $.schema: expected 'rollout-trace/1', got 'rollout-trace/12': the line was written by a newer version. "
-        "Upgrade with: pip install --upgrade rollout-trace",
+        "Upgrade in a newer checkout, with: pip install .",
     ),
     "another-format": (line_with("schema", "atif/1"), ", $.schema: expected 'rollout-trace/1', got 'atif/1'"),
     "array": ("[1, 2]", ", $: expected object, got array"),

@@ -262,8 +262,7 @@ def test_without_zstandard_the_error_says_what_to_install(tmp_path: Path, monkey
     written("a", path=target)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     expected = (
-        f"{target} is compressed with zstd, which needs the package zstandard. "
-        "Install it with: pip install 'rollout-trace[zstd]'"
+        f"{target} is compressed with zstd, which needs the package zstandard. Install it with: pip install zstandard"
     )
     with pytest.raises(ImportError) as refused:
         JSONLWriter(target)

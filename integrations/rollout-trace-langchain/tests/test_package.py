@@ -33,7 +33,7 @@ except ImportError as error:
 """
     said = python(code)
     assert said.startswith("rollout-trace-langchain needs langchain-core, which cannot be imported here (")
-    assert said.endswith("Install it with: pip install rollout-trace-langchain")
+    assert said.endswith("with: pip install . ./integrations/rollout-trace-langchain")
 
 
 def test_unknown_names_are_refused() -> None:

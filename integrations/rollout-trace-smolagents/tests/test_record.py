@@ -213,4 +213,4 @@ def test_smolagents_is_imported_when_it_is_needed() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ran.stdout.startswith("rollout-trace-smolagents needs smolagents, which cannot be imported here")
-    assert ran.stdout.endswith("Install it with: pip install rollout-trace-smolagents\n")
+    assert ran.stdout.endswith("with: pip install . ./integrations/rollout-trace-smolagents\n")

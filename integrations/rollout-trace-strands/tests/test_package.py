@@ -31,4 +31,4 @@ except ImportError as error:
 """
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert said.startswith("rollout-trace-strands needs strands-agents, which cannot be imported here (")
-    assert said.endswith("Install it with: pip install rollout-trace-strands\n")
+    assert said.endswith("with: pip install . ./integrations/rollout-trace-strands\n")
