@@ -4,22 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from rollout_trace import guard
-from tests.clients.either import Kind
-
-
-@pytest.fixture(params=["sync", "async"])
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """Of the client."""
-    kind: Kind = request.param
-    return kind
-
-
-@pytest.fixture(autouse=True)
-def _everything_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is logged once per process is logged once per test."""
-    monkeypatch.setattr(guard, "_said", set())
-
 
 @pytest.fixture(autouse=True)
 def _retries_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,9 @@ def test_half_a_line_of_a_killed_writer_does_not_swallow_the_next(left: bytes, t
 def test_half_a_member_of_a_killed_writer_does_not_swallow_the_next(suffix: str, kept: int, tmp_path: Path) -> None:
     target, other = tmp_path / f"rollouts{suffix}", tmp_path / f"other{suffix}"
     written("first", path=target)
-    written("lost", path=other)
+    # An id of its own choice: one member in 256 ends with the byte with which the next one begins, and is whole then.
+    with JSONLWriter(other) as out:
+        out.write(rt.Trajectory(id="0" * 24, name="lost"))
     with target.open("ab") as file:
         file.write(other.read_bytes()[:kept])
     written("second", "third", path=target)
