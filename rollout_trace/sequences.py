@@ -7,7 +7,7 @@ of its prompt ids; new prompt ids get mask 0, the completion mask 1. Where none 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from rollout_trace.advantages import advantage_of
 from rollout_trace.errors import DriftError
 from rollout_trace.model import shared
 from rollout_trace.selection import SequenceOptions, check_options, left_out
+from rollout_trace.shaping import constrained
 from rollout_trace.tokens import Segment, Span, TokenStore, readonly
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ class SequenceReport:
     """Sequences that were cut."""
     breaks: tuple[Break, ...]
     """Where a step began a new sequence though the trajectory had steps before."""
+    constrained: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of the steps in the sequences whose tokens a grammar decided, by what it was: ``required tool``, ... Ratios
+    of their logprobs to those of a trainer's own forward pass are not 1."""
 
     @property
     def drift(self) -> tuple[Drift, ...]:
@@ -264,7 +268,7 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
         if gone:
             reasons.setdefault("max_length", []).extend(gone)
     cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in found)
-    return Sequences(found, _report(found, built, reasons, cut))
+    return Sequences(found, _report(found, built, usable, reasons, cut))
 
 
 def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
@@ -306,7 +310,14 @@ def _shares(rows: list[Row], reward: float | None, how: str) -> list[float | Non
     return [reward if row is last else 0.0 for row in rows]
 
 
-def _report(found: list[Sequence], rows: list[Row], reasons: dict[str, list[str]], cut: int) -> SequenceReport:
+def _report(
+    found: list[Sequence], rows: list[Row], usable: list[Step], reasons: dict[str, list[str]], cut: int
+) -> SequenceReport:
+    used = {step_id for row in found for step_id in row.step_ids}
+    forced: dict[str, list[str]] = {}
+    for step in usable:
+        if step.id in used and (by := constrained(step)) is not None:
+            forced.setdefault(by, []).append(step.id)
     return SequenceReport(
         sequences=len(found),
         steps_used=sum(len(row.step_ids) for row in found),
@@ -316,6 +327,7 @@ def _report(found: list[Sequence], rows: list[Row], reasons: dict[str, list[str]
         tokens_cut=cut,
         truncated=sum(row.truncated for row in found),
         breaks=tuple(row.began_at for row in rows if row.began_at is not None),
+        constrained={by: tuple(ids) for by, ids in forced.items()},
     )
 
 
