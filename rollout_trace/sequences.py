@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.drifting import Break, Drift
+    from rollout_trace.earlier import Earlier
     from rollout_trace.model import Step, TokenSource
     from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
@@ -274,12 +275,15 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
 def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
     rows = _Rows(options.get("linear", False))
     placed: list[tuple[Step, Span, Row]] = []
+    earlier: Earlier | None = None
     for step, (prompt, completion) in zip(steps, _spans(steps), strict=True):
         row = rows.take(prompt, step.token_source == "retokenized")
         if not row.steps and placed:
             from rollout_trace.drifting import Break
+            from rollout_trace.earlier import Earlier
 
-            row.began_at = Break(step, prompt, placed, len(placed))
+            earlier = earlier or Earlier(placed)
+            row.began_at = Break(step, prompt, earlier, len(placed))
         row.add(step, completion)
         row.last = len(placed)
         rows.put(row)
