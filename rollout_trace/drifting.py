@@ -30,6 +30,10 @@ SHOWN = 8
 _OPENING = 16
 """Tokens with which a template may open an answer: role, newline, ``<think>``."""
 
+# How a call is mostly written, without its name and its arguments.
+_BEFORE = '<tool_call>\n{"name": "", "arguments": '
+_AFTER = "}\n</tool_call>"
+
 _MEANING = {
     "template": "the chat template writes around the answer what the model did not read or sample there",
     "retokenized": "its text became other ids than those it came from",
@@ -116,7 +120,9 @@ class Break:
             step_id=self.step.id,
             previous_step_id=previous.id,
             position=at,
-            kind=_kind(self.step, previous, row, at, completion.stop),
+            kind=_kind(
+                self.step, previous, row, at, completion.stop, None if tokenizer is None else (tokenizer, prompt)
+            ),
             expected=expected,
             found=found,
             expected_text=None if tokenizer is None else tokenizer.decode(list(expected)),
@@ -140,7 +146,7 @@ def _ids(array: IntArray, at: int) -> tuple[int, ...]:
     return tuple(array[at : at + SHOWN].tolist())
 
 
-def _kind(step: Step, previous: Step, row: Row, at: int, end: int) -> DriftKind:
+def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[Decodes, IntArray] | None) -> DriftKind:
     owner, begin, stop = _owner(row, at, end) or (None, 0, 0)
     if owner is None or owner.completion is None:
         return "template"
@@ -149,12 +155,31 @@ def _kind(step: Step, previous: Step, row: Row, at: int, end: int) -> DriftKind:
         return "thinking_removed"
     if at < begin:
         return "template"
+    if said == "changed":
+        return "rewritten"
+    if texts is not None and _is_same_text(*texts, owner, at, begin, stop):
+        return "retokenized" if at < stop - _has_end(owner) else "template"
     if said != "same":
-        return "rewritten" if said == "changed" else "tool_arguments"
-    if at == stop - 1 and owner.finish_reason is not None and owner.finish_reason not in CUT_OFF:
+        return "tool_arguments"
+    if at == stop - 1 and _has_end(owner):
         # Of the whole answer the stop token alone is another.
         return "template"
-    return "tool_arguments" if _is_in_calls(owner, at - begin, stop - begin) else "retokenized"
+    return "tool_arguments" if _is_in_arguments(owner, at - begin, stop - begin) else "retokenized"
+
+
+def _has_end(step: Step) -> bool:
+    """Whether the last id of a completion is a stop token."""
+    return step.finish_reason is not None and step.finish_reason not in CUT_OFF
+
+
+def _is_same_text(tokenizer: Decodes, prompt: IntArray, owner: Step, at: int, begin: int, stop: int) -> bool:
+    """Whether the rest of an answer reads the same in a prompt, save its stop token."""
+    sampled = owner.completion_token_ids
+    assert sampled is not None
+    rest = tokenizer.decode(sampled[at - begin : stop - begin - _has_end(owner)].tolist())
+    # No id is less than a byte, but for a few that have no text.
+    again = prompt[at : at + len(rest.encode("utf-8", "replace")) + SHOWN]
+    return tokenizer.decode(again.tolist()).startswith(rest)
 
 
 def _owner(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
@@ -167,12 +192,19 @@ def _owner(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
     return (step, begin, stop) if stop <= end and begin - _OPENING <= at else None
 
 
-def _is_in_calls(step: Step, at: int, length: int) -> bool:
-    """Whether a token of a completion is of its tool calls. Where it has text as well, by its share of the characters:
-    text comes first."""
+def _is_in_arguments(step: Step, at: int, length: int) -> bool:
+    """Whether a token of a completion is of the arguments of a tool call, by their share of the characters.
+
+    Text comes first, and around the arguments stands what ``_BEFORE`` and ``_AFTER`` have, or much the same: where that
+    came in other ids, nobody wrote the arguments otherwise.
+    """
     answer = step.completion
     if answer is None or not answer.tool_calls:
         return False
-    text = len(answer.content or ())
-    calls = sum(len(call.name or "") + len(call.arguments or "") for call in answer.tool_calls)
-    return at >= length * text / max(text + calls, 1)
+    places = []
+    done = len(answer.content or ())
+    for call in answer.tool_calls:
+        done += len(_BEFORE) + len(call.name or "")
+        places.append((done, done + len(call.arguments or "")))
+        done = places[-1][1] + len(_AFTER)
+    return any(start * length <= at * done < stop * length for start, stop in places)
