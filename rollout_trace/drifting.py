@@ -6,8 +6,10 @@ whose messages do not is a fork or a new conversation.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rollout_trace import history
@@ -15,6 +17,7 @@ from rollout_trace.model import CUT_OFF
 from rollout_trace.tokens import Span, common_prefix
 
 if TYPE_CHECKING:
+    from rollout_trace.earlier import Earlier
     from rollout_trace.model import Step
     from rollout_trace.sequences import Row
     from rollout_trace.tokens import IntArray
@@ -26,6 +29,10 @@ SHOWN = 8
 """Ids shown from the break on."""
 _OPENING = 16
 """Tokens with which a template may open an answer: role, newline, ``<think>``."""
+
+# How a call is mostly written, without its name and its arguments.
+_BEFORE = '<tool_call>\n{"name": "", "arguments": '
+_AFTER = "}\n</tool_call>"
 
 _MEANING = {
     "template": "the chat template writes around the answer what the model did not read or sample there",
@@ -75,11 +82,11 @@ class Drift:
 class Break:
     """A step that begins a new sequence, and the steps before it. What it means is found out when it is asked for."""
 
-    def __init__(self, step: Step, prompt: Span, placed: list[tuple[Step, Span, Row]], count: int) -> None:
+    def __init__(self, step: Step, prompt: Span, earlier: Earlier, count: int) -> None:
         self.step = step
         self._prompt = prompt
-        # The list goes on growing; the first `count` came before this step.
-        self._placed, self._count = placed, count
+        # Steps are placed after this one too; the first `count` came before it.
+        self._earlier, self._count = earlier, count
 
     @cached_property
     def drift(self) -> Drift | None:
@@ -89,7 +96,7 @@ class Break:
     @cached_property
     def is_fork(self) -> bool:
         """It shares its beginning with an earlier step, and is no drift."""
-        return self.drift is None and any(self._is_alike(at) for at in range(self._count))
+        return self.drift is None and self._earlier.shares_its_start(self.step, self._prompt, self._count)
 
     @property
     def is_root(self) -> bool:
@@ -98,10 +105,7 @@ class Break:
 
     def explain(self, tokenizer: Decodes | None) -> Drift | None:
         """``drift``, with texts where there is a tokenizer."""
-        # The longest is wanted: of equals, the latest.
-        earlier = self._placed[: self._count][::-1]
-        earlier.sort(key=lambda one: -history.n_messages(one[0]))
-        before_it = next((one for one in earlier if history.goes_on(self.step, one[0])), None)
+        before_it = self._earlier.before(self.step, self._count)
         if before_it is None:
             return None
         previous, completion, row = before_it
@@ -116,18 +120,14 @@ class Break:
             step_id=self.step.id,
             previous_step_id=previous.id,
             position=at,
-            kind=_kind(self.step, previous, row, at, completion.stop),
+            kind=_kind(
+                self.step, previous, row, at, completion.stop, None if tokenizer is None else (tokenizer, prompt)
+            ),
             expected=expected,
             found=found,
             expected_text=None if tokenizer is None else tokenizer.decode(list(expected)),
             found_text=None if tokenizer is None else tokenizer.decode(list(found)),
         )
-
-    def _is_alike(self, at: int) -> bool:
-        step, completion, _ = self._placed[at]
-        if step.messages is None or self.step.messages is None:
-            return bool((Span(completion.segment, 0, 1).get() == Span(self._prompt.segment, 0, 1).get()).all())
-        return history.shares_its_start(self.step, step)
 
 
 def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False) -> list[Drift]:
@@ -146,7 +146,7 @@ def _ids(array: IntArray, at: int) -> tuple[int, ...]:
     return tuple(array[at : at + SHOWN].tolist())
 
 
-def _kind(step: Step, previous: Step, row: Row, at: int, end: int) -> DriftKind:
+def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[Decodes, IntArray] | None) -> DriftKind:
     owner, begin, stop = _owner(row, at, end) or (None, 0, 0)
     if owner is None or owner.completion is None:
         return "template"
@@ -155,28 +155,56 @@ def _kind(step: Step, previous: Step, row: Row, at: int, end: int) -> DriftKind:
         return "thinking_removed"
     if at < begin:
         return "template"
+    if said == "changed":
+        return "rewritten"
+    if texts is not None and _is_same_text(*texts, owner, at, begin, stop):
+        return "retokenized" if at < stop - _has_end(owner) else "template"
     if said != "same":
-        return "rewritten" if said == "changed" else "tool_arguments"
-    if at == stop - 1 and owner.finish_reason is not None and owner.finish_reason not in CUT_OFF:
+        return "tool_arguments"
+    if at == stop - 1 and _has_end(owner):
         # Of the whole answer the stop token alone is another.
         return "template"
-    return "tool_arguments" if _is_in_calls(owner, at - begin, stop - begin) else "retokenized"
+    return "tool_arguments" if _is_in_arguments(owner, at - begin, stop - begin) else "retokenized"
+
+
+def _has_end(step: Step) -> bool:
+    """Whether the last id of a completion is a stop token."""
+    return step.finish_reason is not None and step.finish_reason not in CUT_OFF
+
+
+def _is_same_text(tokenizer: Decodes, prompt: IntArray, owner: Step, at: int, begin: int, stop: int) -> bool:
+    """Whether the rest of an answer reads the same in a prompt, save its stop token."""
+    sampled = owner.completion_token_ids
+    assert sampled is not None
+    rest = tokenizer.decode(sampled[at - begin : stop - begin - _has_end(owner)].tolist())
+    # No id is less than a byte, but for a few that have no text.
+    again = prompt[at : at + len(rest.encode("utf-8", "replace")) + SHOWN]
+    return tokenizer.decode(again.tolist()).startswith(rest)
 
 
 def _owner(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
     """The step of whose answer token ``at`` is, or with which the template opens it, and where its completion lies."""
-    for step, begin, stop in row.steps:
-        if stop <= end and begin - _OPENING <= at < stop:
-            return step, begin, stop
-    return None
+    # They stand in order: the first that ends after the token is the only one that it can be.
+    place = bisect_right(row.steps, at, key=itemgetter(2))
+    if place == len(row.steps):
+        return None
+    step, begin, stop = row.steps[place]
+    return (step, begin, stop) if stop <= end and begin - _OPENING <= at else None
 
 
-def _is_in_calls(step: Step, at: int, length: int) -> bool:
-    """Whether a token of a completion is of its tool calls. Where it has text as well, by its share of the characters:
-    text comes first."""
+def _is_in_arguments(step: Step, at: int, length: int) -> bool:
+    """Whether a token of a completion is of the arguments of a tool call, by their share of the characters.
+
+    Text comes first, and around the arguments stands what ``_BEFORE`` and ``_AFTER`` have, or much the same: where that
+    came in other ids, nobody wrote the arguments otherwise.
+    """
     answer = step.completion
     if answer is None or not answer.tool_calls:
         return False
-    text = len(answer.content or ())
-    calls = sum(len(call.name or "") + len(call.arguments or "") for call in answer.tool_calls)
-    return at >= length * text / max(text + calls, 1)
+    places = []
+    done = len(answer.content or ())
+    for call in answer.tool_calls:
+        done += len(_BEFORE) + len(call.name or "")
+        places.append((done, done + len(call.arguments or "")))
+        done = places[-1][1] + len(_AFTER)
+    return any(start * length <= at * done < stop * length for start, stop in places)

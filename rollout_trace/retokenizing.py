@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._common import ExportReport
-from rollout_trace.export._messages import answer, decoded, to_chat
-from rollout_trace.model import CUT_OFF, Usage, amend, shared
+from rollout_trace.export._messages import answer, decoded, to_chat, tool_of
+from rollout_trace.model import CUT_OFF, TokenIssue, Usage, amend, shared
 from rollout_trace.tokens import as_int32
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ class RetokenizeReport:
     skipped: dict[str, str] = field(default_factory=dict)
     """Steps that are not tried, and why: their status (``error``, ``cancelled``, ...), or ``retokenized`` before."""
     disagreements: list[CountDifference] = field(default_factory=list)
-    """Where the number of made ids is not the number that the engine counted."""
+    """Where the number of made ids is not the number that the engine counted. Such a step has the ``token_issue``
+    ``usage_differs``: ``allow={"retokenized"}`` alone does not take it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,16 +95,22 @@ def retokenize(
             # A template raises what it likes: jinja2's errors, TypeErrors for missing fields, the model maker's own.
             report.failed[step.id] = f"{type(failure).__name__}: {failure}"
             continue
-        _fill(step, prompt, completion)
-        report.retokenized.append(step.id)
         # The usage of several choices counts them all.
         sampled = len(completion) if choices[step.call_id] == 1 else None
-        report.disagreements.extend(_differences(step, len(prompt), sampled))
+        differ = _differences(step, len(prompt), sampled)
+        _fill(step, prompt, completion, differ)
+        report.retokenized.append(step.id)
+        report.disagreements.extend(differ)
     return report
 
 
-def _fill(step: Step, prompt: IntArray, completion: IntArray) -> None:
+def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[CountDifference]) -> None:
     issue = step.token_issue
+    if issue is not None and issue.code == "ids_missing":
+        issue = None
+    if issue is None and differ:
+        counts = " and ".join(f"{one.made} {one.part} ids were made, usage says {one.counted}" for one in differ)
+        issue = TokenIssue(code="usage_differs", message=f"{counts}.")
     amend(
         step,
         prompt_token_ids=prompt,
@@ -112,7 +119,7 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray) -> None:
         top_logprobs=None,
         logprobs_mode=None,
         token_source="retokenized",
-        token_issue=None if issue is not None and issue.code == "ids_missing" else issue,
+        token_issue=issue,
     )
 
 
@@ -126,15 +133,26 @@ def _made(step: Step, tokenizer: Any, takes_parts: bool, arguments: dict[str, An
         return _encoded(tokenizer, step.messages[0]), _encoded(tokenizer, content)
     lost = ExportReport()
     messages = [decoded(message) for message in to_chat(step, lost)]
+    offered = _offered(step, lost)
     said = answer(step, "dict", lost)
     if said is None or lost.dropped:
         raise ValueError(f"not all of the conversation can be rendered: {lost}.")
     arguments = {**_asked_of_the_template(step), **arguments}
     if not takes_parts:
         messages = [{**message, "content": _as_text(message.get("content"))} for message in messages]
-    tools = None if step.tools is None else copy.deepcopy(list(step.tools))
-    before = _rendered(tokenizer, messages, tools, add_generation_prompt=True, **arguments)
-    whole = _rendered(tokenizer, [*messages, said], tools, add_generation_prompt=False, **arguments)
+    counted = (step.usage or Usage()).input
+    made = [_rendered_ids(step, tokenizer, messages, said, {**arguments, "tools": offered[0]})]
+    if counted is None or len(made[0][0]) == counted:
+        return made[0]
+    made += [_rendered_ids(step, tokenizer, messages, said, {**arguments, "tools": one}) for one in offered[1:]]
+    return min(made, key=lambda ids: abs(len(ids[0]) - counted))
+
+
+def _rendered_ids(
+    step: Step, tokenizer: Any, messages: list[dict[str, Any]], said: dict[str, Any], arguments: dict[str, Any]
+) -> tuple[IntArray, IntArray]:
+    before = _rendered(tokenizer, messages, add_generation_prompt=True, **arguments)
+    whole = _rendered(tokenizer, [*messages, said], add_generation_prompt=False, **arguments)
     if not whole.startswith(before):
         raise ValueError(
             f"the chat template renders the conversation with its answer otherwise than without: {before[-60:]!r} is "
@@ -143,6 +161,28 @@ def _made(step: Step, tokenizer: Any, takes_parts: bool, arguments: dict[str, An
     # Apart, as they were read and sampled: text on both sides of the border could become one token.
     completion = _until_its_end(_encoded(tokenizer, whole[len(before) :]), step, tokenizer)
     return _encoded(tokenizer, before), completion
+
+
+def _offered(step: Step, lost: ExportReport) -> list[list[dict[str, Any]] | None]:
+    """The tools in chat's shape, as a template may have been given them; the likeliest first.
+
+    A server that sends no ids is often one whose engine was not named. What vLLM makes of tools is known (recorded);
+    where the prompt is then not as long as the engine counted, they may have been rendered as they were sent.
+    """
+    if step.tools is None:
+        return [None]
+    sent = [copy.deepcopy(one) for tool in step.tools if (one := tool_of(tool, lost)) is not None]
+    by_vllm: list[dict[str, Any]] | None = [_as_vllm(tool) for tool in sent]
+    return {"vllm": [by_vllm], None: [by_vllm, sent]}.get(step.engine, [sent])
+
+
+def _as_vllm(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool with its keys as vLLM has them, whatever order they were sent in: templates write them as they come."""
+    function = tool.get("function")
+    if not isinstance(function, dict):
+        return tool
+    described = {"name": None, "description": None, "parameters": None, **function}
+    return {"type": "function", "function": described, **{name: tool[name] for name in tool if name != "function"}}
 
 
 def _asked_of_the_template(step: Step) -> dict[str, Any]:
@@ -175,8 +215,8 @@ def _as_text(content: Any) -> Any:
     return "\n".join(texts)
 
 
-def _rendered(tokenizer: Any, messages: list[dict[str, Any]], tools: Any, **arguments: Any) -> str:
-    text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, **arguments)
+def _rendered(tokenizer: Any, messages: list[dict[str, Any]], **arguments: Any) -> str:
+    text = tokenizer.apply_chat_template(messages, tokenize=False, **arguments)
     if not isinstance(text, str):
         raise TypeError(f"apply_chat_template(tokenize=False) gave {type(text).__name__}, expected a text.")
     return text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from rollout_trace import history
 from rollout_trace.model import CUT_OFF, Completion, Step
 from rollout_trace.testing import ByteTokenizer, Reply, ScriptedServer, load_exchanges
 from rollout_trace.testing.recordings import load_reports
+from rollout_trace.testing.tokenizer import Part
 from rollout_trace.tokens import as_int32
 from rollout_trace.wire import decode
 
@@ -60,6 +61,8 @@ def test_there_are_recordings_of_both_outcomes() -> None:
 
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}}
+LONG = '{"text":"' + "x" * 200 + '"}'
+LONG_CALL = {**CALL, "function": {"name": "add", "arguments": LONG}}
 SAID = {"role": "assistant", "content": "Hello world."}
 ASKED = [{"role": "user", "content": "Greet."}]
 
@@ -94,6 +97,24 @@ class Tagging(ByteTokenizer):
         return super().apply_chat_template([*messages[:-1], last], *others, **more)
 
 
+class Sampling(ByteTokenizer):
+    """Samples the markers of tool calls, the first, the last or both, in pieces, as a grammar may force them; prompts
+    have them as one id."""
+
+    def __init__(self, *pieces: str, words: Sequence[str] = ()) -> None:
+        super().__init__(words)
+        self.pieces = {self.special_ids[piece]: list(piece.encode()) for piece in pieces}
+
+    def _call_parts(self, index: int, function: Mapping[str, Any]) -> list[Part]:
+        return [
+            part._replace(ids=[one for token in part.ids for one in self.pieces.get(token, [token])])
+            for part in super()._call_parts(index, function)
+        ]
+
+    def _render_message(self, message: Mapping[str, Any]) -> list[int]:
+        return BYTES._render_message(message)
+
+
 def conversation(reply: Reply, second: list[Any], tokenizer: ByteTokenizer) -> rt.Trajectory:
     """Two calls: the first is answered with `reply`, the second sends `second`."""
     with ScriptedServer([reply, Reply("Fine.")], tokenizer=tokenizer) as server:
@@ -108,17 +129,20 @@ def conversation(reply: Reply, second: list[Any], tokenizer: ByteTokenizer) -> r
 BYTES = ByteTokenizer()
 END = BYTES.eos_token_id
 WORDS = ByteTokenizer(words=["Hello", " world"])
+MARKS = ("<tool_call>", "</tool_call>")
 THOUGHT = Reply("Hello world.", reasoning="They want a greeting.")
 THINKS = {**SAID, "reasoning": "They want a greeting."}
 WRITTEN = Reply("Hello world.", token_ids=[*b"Hello world.", END])
 OTHER_STOP = Reply("Hello world.", token_ids=[*b"Hello world.", END + 5])
 ADDS = Reply(None, [("add", '{"a":1,"b":2}')])
 ADDS_OTHERWISE = Reply(None, [("add", '{"a":1, "b":2}')])
+ADDS_LONG = Reply(None, [("add", LONG)])
 ADDS_MORE = Reply(None, [("add", '{"a":1,"b":3}')])
 SPEAKS_AND_ADDS = Reply("I add.", [("add", '{"a":1,"b":2}')])
 AGAIN = [*ASKED, SAID, *ASKED]
 THOUGHT_AGAIN = [*ASKED, THINKS, *ASKED]
 CALLED = [*ASKED, {"role": "assistant", "tool_calls": [CALL]}]
+LONG_CALLED = [*ASKED, {"role": "assistant", "tool_calls": [LONG_CALL]}]
 SPOKE_AND_CALLED = [*ASKED, {"role": "assistant", "content": "I add.", "tool_calls": [CALL]}]
 CASES: dict[str, tuple[Reply, list[Any], ByteTokenizer, str | None]] = {
     "same": (Reply("Hello world."), AGAIN, BYTES, None),
@@ -132,6 +156,10 @@ CASES: dict[str, tuple[Reply, list[Any], ByteTokenizer, str | None]] = {
     "arguments-by-template": (ADDS, CALLED, Neat(), "tool_arguments"),
     "arguments-after-text": (SPEAKS_AND_ADDS, SPOKE_AND_CALLED, Neat(), "tool_arguments"),
     "arguments-by-agent": (ADDS_OTHERWISE, CALLED, BYTES, "tool_arguments"),
+    "marker-in-pieces": (ADDS, CALLED, Sampling(*MARKS), "retokenized"),
+    "marker-of-a-long-call": (ADDS_LONG, LONG_CALLED, Sampling(*MARKS), "retokenized"),
+    "marker-after-text": (SPEAKS_AND_ADDS, SPOKE_AND_CALLED, Sampling(*MARKS), "retokenized"),
+    "name-in-other-ids": (ADDS, CALLED, Sampling(words=["add"]), "retokenized"),
     "other-text": (Reply("Hello world. "), AGAIN, BYTES, "rewritten"),
     "other-arguments": (ADDS_MORE, CALLED, BYTES, "rewritten"),
 }
@@ -145,8 +173,8 @@ def test_each_kind_of_drift(case: str) -> None:
     if kind is None:
         assert (len(rows), rows.report.drift) == (1, ())
         return
-    (found,) = rt.drift(trajectory, tokenizer)
-    assert (len(rows), found.kind) == (2, kind)
+    (found,), (unread,) = rt.drift(trajectory, tokenizer), rt.drift(trajectory)
+    assert (len(rows), found.kind, unread.kind) == (2, kind, kind)
     first, later = trajectory.steps
     assert (found.previous_step_id, found.step_id) == (first.id, later.id)
     assert first.prompt_token_ids is not None
@@ -169,6 +197,35 @@ def test_each_kind_of_drift(case: str) -> None:
     assert (dropped.roots, dropped.forks) == (1, 0)
     with pytest.raises(rt.DriftError, match=f"{later.id}: its prompt leaves step {first.id} at token {at}"):
         trajectory.sequences(on_drift="raise")
+
+
+@pytest.mark.parametrize("tokenizer", [Sampling(words=["xxxx"]), Sampling(MARKS[1])], ids=["inside", "closing-marker"])
+def test_arguments_in_other_ids_are_told_by_their_text(tokenizer: ByteTokenizer) -> None:
+    """Positions alone say that it is about the arguments; a tokenizer says that nobody wrote them otherwise."""
+    arguments = LONG if len(tokenizer.encode("xxxx")) == 1 else '{"a":1,"b":2}'
+    sent = LONG_CALLED if arguments is LONG else CALLED
+    trajectory = conversation(Reply(None, [("add", arguments)]), sent, tokenizer)
+    assert [one.kind for one in rt.drift(trajectory)] == ["tool_arguments"]
+    assert [one.kind for one in rt.drift(trajectory, tokenizer)] == ["retokenized"]
+
+
+@pytest.mark.parametrize("name", ["tools_required", "tools_auto_hermes", "tools_two_required"])
+def test_a_marker_that_a_grammar_forced_into_pieces(name: str) -> None:
+    """As vLLM sampled it: a template has one id for the marker, 2042."""
+    turn = next(one for one in load_exchanges(RECORDED) if one.name == name)
+    (first,) = decode("openai.chat", turn.request, turn.response, content_type=turn.content_type)
+    assert first.completion is not None
+    assert first.prompt_token_ids is not None
+    assert first.messages is not None
+    answer = {"role": "assistant", "tool_calls": [{"function": {"name": call.name, "arguments": call.arguments}}
+                                                  for call in first.completion.tool_calls]}  # fmt: skip
+    again = Step(
+        id="again", call_id="again", messages=[*first.messages, answer, {"role": "tool", "content": "fine"}],
+        prompt_token_ids=as_int32([*first.prompt_token_ids.tolist(), 2042, 198]),
+        completion_token_ids=as_int32([5]),
+    )  # fmt: skip
+    (found,) = rt.drift(rt.Trajectory(steps=[replace(first, status="ok"), again]))
+    assert (found.kind, found.position) == ("retokenized", len(first.prompt_token_ids))
 
 
 NO_DRIFT: dict[str, tuple[list[Any], int, int]] = {

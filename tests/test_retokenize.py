@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,10 @@ from openai import OpenAI
 import rollout_trace as rt
 from rollout_trace.model import CUT_OFF, Completion, Step
 from rollout_trace.retokenizing import CountDifference
-from rollout_trace.testing import ByteTokenizer, Fault, Reply, ScriptedServer
+from rollout_trace.testing import ByteTokenizer, Fault, Reply, ScriptedServer, load_exchanges
+from rollout_trace.wire import decode
+
+DATA = Path(__file__).parent / "data"
 
 
 class Tokenizer(ByteTokenizer):
@@ -104,6 +109,129 @@ def test_counts_that_differ_are_reported() -> None:
         CountDifference(step_id=step.id, part="prompt", made=asked - 2, counted=asked),
         CountDifference(step_id=step.id, part="completion", made=said - 4, counted=said),
     ]
+
+
+def test_ids_whose_count_is_known_to_be_wrong_are_not_taken_for_made_ones(tmp_path: Path) -> None:
+    """That they were made is one thing to allow, that they are not the engine's another."""
+    bare = agent(None, REPLIES[1], REPLIES[1])
+    first, second = bare.steps
+    # Of the first no count is known.
+    bare.steps = [replace(first, usage=None), second]
+    bare.retokenize(Tokenizer(words=["It is", "Add"]))
+    with rt.JSONLWriter(tmp_path / "made.jsonl") as writer:
+        writer.write(bare)
+    for trajectory in (bare, *rt.read(tmp_path / "made.jsonl")):
+        rows = trajectory.sequences(allow={"retokenized"})
+        assert [row.step_ids for row in rows] == [(first.id,)]
+        assert rows.report.left_out == {"usage_differs": (second.id,)}
+        issue = trajectory.steps[1].token_issue
+        assert issue is not None
+        assert "prompt ids were made, usage says" in issue.message
+        assert ("usage_differs", second.id) in {(one.code, one.step_id) for one in trajectory.check()}
+        both = trajectory.sequences(allow={"retokenized", "usage_differs"}).report
+        assert (both.steps_used, both.left_out) == (2, {})
+
+
+VOCABULARY = json.loads((DATA / "tiny-model" / "tokenizer.json").read_text(encoding="utf-8"))
+
+
+def text_of(ids: list[int]) -> str:
+    """The text of ids of the tiny model, whose tokens are bytes written as characters."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + at): byte for at, byte in enumerate(others)}
+    pieces = {number: piece for piece, number in VOCABULARY["model"]["vocab"].items()}
+    added = {one["id"]: one["content"].encode() for one in VOCABULARY["added_tokens"]}
+    held = (added.get(one) or bytes(byte_of[character] for character in pieces[one]) for one in ids)
+    return b"".join(held).decode()
+
+
+class ToolsAlone(Tokenizer):
+    """A template that writes the tools, as most do, and nothing else."""
+
+    def apply_chat_template(self, messages: Any, *others: Any, **more: Any) -> Any:
+        end = "" if more["add_generation_prompt"] else "answer"
+        return "\n".join(json.dumps(tool, ensure_ascii=False) for tool in more["tools"]) + end
+
+
+def recorded_tools() -> dict[str, Step]:
+    """Steps whose prompts vLLM rendered with tools."""
+    found = {}
+    for one in load_exchanges(DATA / "wire_vllm.jsonl.xz"):
+        if one.path == "/v1/chat/completions" and one.status == 200 and one.name.startswith("tools_"):
+            (step,) = decode("openai.chat", one.request, one.response, content_type=one.content_type)
+            if step.prompt_token_ids is not None:
+                found[one.name] = step
+    return found
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["as-sent", "turned-round"])
+def test_tools_are_written_as_vllm_writes_them(turned: bool) -> None:
+    """Whatever order their keys were sent in, and also where a description was not sent."""
+    steps = recorded_tools()
+    assert any("description" not in tool["function"] for step in steps.values() for tool in step.tools or ())
+    assert len(steps) > 10
+    for name, step in steps.items():
+        assert step.prompt_token_ids is not None
+        _, _, after = text_of(step.prompt_token_ids.tolist()).partition("<tools>\n")
+        expected, _, _ = after.partition("\n</tools>")
+        tools: Any = step.tools
+        if turned:
+            tools = [
+                dict(reversed({**tool, "function": dict(reversed(tool["function"].items()))}.items())) for tool in tools
+            ]
+        bare = replace(
+            step, tools=tools, prompt_token_ids=None, completion_token_ids=None, logprobs=None, top_logprobs=None,
+            token_source=None, usage=None, status="ok", completion=Completion(content="answer"),
+        )  # fmt: skip
+        report = rt.Trajectory(steps=[bare]).retokenize(ToolsAlone())
+        assert report.failed == {}, name
+        assert bare.prompt_token_ids is not None
+        assert bytes(bare.prompt_token_ids.tolist()).decode() == expected, name
+
+
+SHORT: Any = {"function": {"parameters": {}, "name": "add"}, "type": "function"}
+FLAT = {"type": "function", "parameters": {}, "name": "add"}
+BY_VLLM = '{"type": "function", "function": {"name": "add", "description": null, "parameters": {}}}'
+AS_SENT = json.dumps(SHORT)
+
+
+@pytest.mark.parametrize(
+    ("engine", "protocol", "tool", "counted", "expected"),
+    [
+        ("vllm", "openai.chat", SHORT, None, BY_VLLM),
+        ("vllm", "openai.chat", SHORT, len(AS_SENT), BY_VLLM),
+        ("sglang", "openai.chat", SHORT, len(BY_VLLM), AS_SENT),
+        (None, "openai.chat", SHORT, None, BY_VLLM),
+        (None, "openai.chat", SHORT, len(BY_VLLM), BY_VLLM),
+        (None, "openai.chat", SHORT, len(AS_SENT), AS_SENT),
+        (None, "openai.chat", SHORT, len(AS_SENT) - 1, AS_SENT),
+        (None, "openai.responses", FLAT, None, BY_VLLM),
+        (None, "anthropic.messages", {"input_schema": {}, "name": "add"}, None, BY_VLLM),
+    ],
+)
+def test_the_engine_and_its_count_say_how_tools_were_rendered(
+    engine: Any, protocol: str, tool: Any, counted: int | None, expected: str
+) -> None:
+    step = Step(
+        id="a", call_id="a", engine=engine, protocol=protocol, tools=[tool], usage=rt.Usage(input=counted),
+        messages=[{"role": "user", "content": "Hi"}], completion=Completion(content="answer"),
+    )  # fmt: skip
+    before = json.dumps(tool)
+    report = rt.Trajectory(steps=[step]).retokenize(ToolsAlone())
+    assert report.failed == {}
+    assert step.prompt_token_ids is not None
+    assert bytes(step.prompt_token_ids.tolist()).decode() == expected
+    assert json.dumps(tool) == before
+
+
+def test_a_tool_that_the_provider_runs_itself_cannot_be_rendered() -> None:
+    step = Step(
+        id="a", call_id="a", protocol="openai.responses", tools=[{"type": "web_search"}], messages=["Hi"],
+        completion=Completion(content="answer"),
+    )  # fmt: skip
+    report = rt.Trajectory(steps=[step]).retokenize(ToolsAlone())
+    assert "web_search" in report.failed["a"]
 
 
 def test_the_usage_of_several_choices_is_not_that_of_one() -> None:
