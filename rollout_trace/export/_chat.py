@@ -9,7 +9,7 @@ from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import exporting, with_steps
 from rollout_trace.export._conversations import Chain, conversations
 from rollout_trace.export._files import write_rows
-from rollout_trace.export._messages import decoded
+from rollout_trace.export._messages import decoded, with_text
 from rollout_trace.export._rows import say_unused, task_id
 from rollout_trace.export._values import copied, counted, number
 from rollout_trace.selection import check_allow
@@ -36,6 +36,9 @@ class ChatOptions(TypedDict, total=False):
     arguments: Arguments
     """Of tool calls: ``dict`` (the default), which TRL's and verl's templates take, or ``json`` for the text that the
     model wrote, which OpenAI, Together and Fireworks take. What is no JSON object stays text, and is counted."""
+    content: Literal["text", "parts"]
+    """Of messages whose parts are all text: one ``text`` (the default), joined with newlines as engines render them
+    for templates that take texts; or the ``parts``, for templates that take those. Images and the like stay parts."""
     reasoning: str | None
     """The name under which messages have what the model thought: ``reasoning_content`` (the default) is what most chat
     templates read, some read ``thinking``. None leaves it out."""
@@ -74,12 +77,14 @@ steps whose answers are in the row, ``model`` and ``finish_reason`` those of the
 _DEFAULTS: ChatOptions = {
     "per": "conversation",
     "arguments": "dict",
+    "content": "text",
     "reasoning": "reasoning_content",
     "weight": False,
     "columns": tuple(CHAT_COLUMNS)[:4],
     "include": None,
     "allow": (),
 }
+_WORDS = {"per": ("conversation", "step"), "arguments": ("dict", "json"), "content": ("text", "parts")}
 _REASONING = ("reasoning_content", "reasoning")
 """Where servers have what a model thought."""
 
@@ -136,7 +141,7 @@ def _settings(options: ChatOptions) -> ChatOptions:
     unknown = [name for name in settings if name not in _DEFAULTS]
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(_DEFAULTS)}.")
-    for name, words in (("per", ("conversation", "step")), ("arguments", ("dict", "json"))):
+    for name, words in _WORDS.items():
         if settings.get(name) not in words:
             raise ValueError(f"{name}={settings.get(name)!r}: expected {' or '.join(map(repr, words))}.")
     check_allow(settings["allow"])
@@ -172,6 +177,8 @@ def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[
     for at, message in enumerate(chain.messages):
         if settings["arguments"] == "dict":
             message = decoded(message, report)
+        if settings["content"] == "text":
+            message = with_text(message)
         message = _with_reasoning(message, settings["reasoning"])
         if settings["weight"] and message.get("role") == "assistant":
             message["weight"] = int(at in trained)

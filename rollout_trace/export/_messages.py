@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from rollout_trace.export._parts import content_of
+from rollout_trace.export._parts import as_text, content_of
 from rollout_trace.model import Completion, Step, ToolCall
 from rollout_trace.wire import blocks, response_items
 
@@ -92,6 +92,13 @@ def decoded(message: Message, report: ExportReport | None = None) -> Message:
     if not isinstance(calls, list):
         return message
     return {**message, "tool_calls": [_decoded_call(call, report) for call in calls]}
+
+
+def with_text(message: Message) -> Message:
+    """A chat message whose content is a text where its parts are all text; see ``as_text``."""
+    content = message.get("content")
+    text = as_text(content)
+    return message if text is content else {**message, "content": text}
 
 
 def calls_of(message: Message) -> list[Any]:

@@ -12,7 +12,7 @@ import orjson
 
 from rollout_trace.export._arrow import import_pyarrow
 from rollout_trace.export._common import ExportReport, each, exporting, token_rows, with_steps
-from rollout_trace.export._messages import to_chat, tools_of
+from rollout_trace.export._messages import to_chat, tools_of, with_text
 from rollout_trace.export._rows import halves, say_unused, task_id
 from rollout_trace.export._values import copied
 from rollout_trace.file.plain import dumps
@@ -177,7 +177,7 @@ def _prompts(
         task = trajectory.group_id or task_id(trajectory) or trajectory.id
         lost = ExportReport()
         first = trajectory.steps[0] if trajectory.steps else None
-        prompt = to_chat(first, lost) if first is not None else []
+        prompt = [with_text(message) for message in to_chat(first, lost)] if first is not None else []
         lost.drop("tools of prompts", len(tools_of(first, lost) or ()) if first is not None else 0)
         if trajectory.parent_id is not None:
             report.drop("trajectories inside another", where=where)
