@@ -6,15 +6,14 @@ The codes are the words that ``Step.token_issue`` and the report of ``Trajectory
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.advantages import fault_of
 from rollout_trace.finding_codes import CODES, Grade
 from rollout_trace.model import CUT_OFF
-from rollout_trace.selection import left_out, n_sampled
+from rollout_trace.selection import left_out, n_sampled, temperature_of
 
 if TYPE_CHECKING:
     from rollout_trace.model import Step
@@ -156,7 +155,7 @@ def _of_logprobs(step: Step) -> Iterator[Finding]:
     if len(logprobs) and not logprobs.any():
         message = f"all {len(logprobs)} logprobs are 0: the model had no choice in these tokens."
         yield _finding("logprobs_all_zero", message, step.id)
-    temperature = _temperature(step.sampling)
+    temperature = temperature_of(step)
     if step.logprobs_mode == "raw" and temperature is not None and temperature != 1:
         message = f"logprobs_mode is 'raw' and temperature {temperature}: they are not of the sampling distribution."
         yield _finding("logprobs_not_sampled", message, step.id)
@@ -167,16 +166,6 @@ def _broken(step: Step, code: str, logprobs: FloatArray, bad: Any, what: str) ->
         at = int(bad.argmax())
         message = f"logprobs[{at}] is {logprobs[at]}; {bad.sum()} of {len(logprobs)} are {what}."
         yield _finding(code, message, step.id, at)
-
-
-def _temperature(sampling: Any) -> Real | None:
-    """The temperature that was asked for; engines' own endpoints take it inside ``sampling_params``."""
-    if not isinstance(sampling, Mapping):
-        return None
-    value = sampling.get("temperature")
-    if value is None and isinstance(sampling.get("sampling_params"), Mapping):
-        value = sampling["sampling_params"].get("temperature")
-    return value if isinstance(value, Real) and not isinstance(value, bool) else None
 
 
 def _of_advantage(step: Step) -> Iterator[Finding]:
