@@ -196,7 +196,7 @@ class Row:
             token_source=_source([step for step, _, _ in held]),
             truncated=length < self.end,
             temperatures=tuple(_number(temperature_of(step)) for step, _, _ in held),
-            logprobs_mode=_one(step.logprobs_mode for step, _, _ in held),
+            logprobs_mode=_one([step.logprobs_mode for step, _, _ in held]),
         )
 
 
@@ -213,7 +213,7 @@ def _advantages(steps: list[tuple[Step, int, int]], length: int) -> FloatArray |
     return array
 
 
-def _one(values: Iterable[T]) -> T | None:
+def _one(values: Iterable[T | None]) -> T | None:
     """The value that all have; None where there are several, or none."""
     found = set(values)
     return found.pop() if len(found) == 1 else None

@@ -318,7 +318,7 @@ def test_a_text_is_no_set_of_reasons() -> None:
 
 @pytest.mark.parametrize("version", ["v1", 3])
 def test_a_version_is_no_set_of_versions(version: Any) -> None:
-    with pytest.raises(TypeError, match="policy_versions=.*: expected a set"):
+    with pytest.raises(TypeError, match=r"policy_versions=.*: expected a set"):
         trajectory().sequences(policy_versions=version)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import exporting, with_steps
+from rollout_trace.export._common import exporting, one_by_one, say_without_row, with_steps
 from rollout_trace.export._conversations import Chain, conversations
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._messages import decoded, with_text
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._conversations import Include
     from rollout_trace.export._messages import Arguments, Message
     from rollout_trace.trajectories import Trajectory
@@ -85,6 +85,8 @@ _DEFAULTS: ChatOptions = {
     "allow": (),
 }
 _WORDS = {"per": ("conversation", "step"), "arguments": ("dict", "json"), "content": ("text", "parts")}
+_TAUGHT = frozenset({"messages", "tools", "reward"})
+"""Columns that a consumer learns from; the others stand beside them."""
 _REASONING = ("reasoning_content", "reasoning")
 """Where servers have what a model thought."""
 
@@ -92,7 +94,7 @@ _REASONING = ("reasoning_content", "reasoning")
 def chat(
     trajectories: Trajectories,
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> Rows:
@@ -114,11 +116,23 @@ def chat(
         return Rows(map(copied, _rows(trajectories, settings, found)), _types(settings))
 
 
+def iter_chat(
+    trajectories: Trajectories,
+    *,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[ChatOptions],
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``chat``, each made when it is asked for."""
+    settings = _settings(options)
+    return one_by_one("iter_chat", strict, report, lambda found: map(copied, _rows(trajectories, settings, found)))
+
+
 def write_chat(
     path: str | os.PathLike[str],
     trajectories: Trajectories,
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> int:
@@ -162,12 +176,17 @@ def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportRepor
         chains = conversations(trajectory, report, include=settings["include"], allow=settings["allow"], join=join)
         taken = (step.id for chain in chains for step in chain.steps)
         say_unused(trajectory, taken, report, versions=False, named=False)
+        if not chains:
+            say_without_row(trajectory, report)
         for chain in chains:
             row: dict[str, Any] = {"messages": rendered(chain, settings, report)}
             if chain.tools:
                 row["tools"] = chain.tools
             row |= {name: CHAT_COLUMNS[name][1](trajectory, chain) for name in settings["columns"]}
-            yield {name: counted(value, report, f"values of {name}", where) for name, value in row.items()}
+            yield {
+                name: counted(value, report, f"values of {name}", where, metadata=name not in _TAUGHT)
+                for name, value in row.items()
+            }
 
 
 def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[Message]:

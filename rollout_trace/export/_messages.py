@@ -134,9 +134,9 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
     return [converted for tool in offered if (converted := tool_of(tool, report)) is not None]
 
 
-def _tell_if(report: ExportReport | None, happened: Any, what: str) -> None:
+def _tell_if(report: ExportReport | None, happened: Any, what: str, *, metadata: bool = False) -> None:
     if happened and report is not None:
-        report.drop(what)
+        report.drop(what, metadata=metadata)
 
 
 def _from_prompts(sent: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
@@ -203,7 +203,8 @@ def _is_output(item: Any) -> bool:
 
 def _message(completion: Completion, report: ExportReport | None) -> Message:
     for what in _left_out(completion):
-        _tell_if(report, True, what)
+        metadata = what == "citations" or what.startswith("fields of ")
+        _tell_if(report, True, what, metadata=metadata)
     content = completion.content
     message: Message = {"role": completion.role, "content": list(content) if isinstance(content, tuple) else content}
     if completion.reasoning is not None:

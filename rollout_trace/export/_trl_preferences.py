@@ -18,7 +18,7 @@ from rollout_trace.grouping import finite_reward, groups
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._messages import Message
     from rollout_trace.trajectories import Trajectory
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def trl_dpo(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> Rows:
     """Rows for ``trl.DPOTrainer``: of each group, the run with the highest reward over the one with the lowest.
@@ -57,7 +57,7 @@ def trl_kto(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     threshold: float | None = None,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> Rows:
     """Rows for ``trl.KTOTrainer``: ``prompt`` and ``completion`` of each run as for ``trl_dpo``, and a ``label``.
@@ -132,6 +132,7 @@ def _groups(
 
 def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[_Run]:
     for trajectory in trajectories:
+        report.read_one()
         where = f"trajectory {trajectory.id}"
         if trajectory.reward is None:
             report.drop("trajectories without a reward", where=where)
