@@ -6,8 +6,10 @@ whose messages do not is a fork or a new conversation.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rollout_trace import history
@@ -15,6 +17,7 @@ from rollout_trace.model import CUT_OFF
 from rollout_trace.tokens import Span, common_prefix
 
 if TYPE_CHECKING:
+    from rollout_trace.earlier import Earlier
     from rollout_trace.model import Step
     from rollout_trace.sequences import Row
     from rollout_trace.tokens import IntArray
@@ -75,11 +78,11 @@ class Drift:
 class Break:
     """A step that begins a new sequence, and the steps before it. What it means is found out when it is asked for."""
 
-    def __init__(self, step: Step, prompt: Span, placed: list[tuple[Step, Span, Row]], count: int) -> None:
+    def __init__(self, step: Step, prompt: Span, earlier: Earlier, count: int) -> None:
         self.step = step
         self._prompt = prompt
-        # The list goes on growing; the first `count` came before this step.
-        self._placed, self._count = placed, count
+        # Steps are placed after this one too; the first `count` came before it.
+        self._earlier, self._count = earlier, count
 
     @cached_property
     def drift(self) -> Drift | None:
@@ -89,7 +92,7 @@ class Break:
     @cached_property
     def is_fork(self) -> bool:
         """It shares its beginning with an earlier step, and is no drift."""
-        return self.drift is None and any(self._is_alike(at) for at in range(self._count))
+        return self.drift is None and self._earlier.shares_its_start(self.step, self._prompt, self._count)
 
     @property
     def is_root(self) -> bool:
@@ -98,10 +101,7 @@ class Break:
 
     def explain(self, tokenizer: Decodes | None) -> Drift | None:
         """``drift``, with texts where there is a tokenizer."""
-        # The longest is wanted: of equals, the latest.
-        earlier = self._placed[: self._count][::-1]
-        earlier.sort(key=lambda one: -history.n_messages(one[0]))
-        before_it = next((one for one in earlier if history.goes_on(self.step, one[0])), None)
+        before_it = self._earlier.before(self.step, self._count)
         if before_it is None:
             return None
         previous, completion, row = before_it
@@ -122,12 +122,6 @@ class Break:
             expected_text=None if tokenizer is None else tokenizer.decode(list(expected)),
             found_text=None if tokenizer is None else tokenizer.decode(list(found)),
         )
-
-    def _is_alike(self, at: int) -> bool:
-        step, completion, _ = self._placed[at]
-        if step.messages is None or self.step.messages is None:
-            return bool((Span(completion.segment, 0, 1).get() == Span(self._prompt.segment, 0, 1).get()).all())
-        return history.shares_its_start(self.step, step)
 
 
 def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False) -> list[Drift]:
@@ -165,10 +159,12 @@ def _kind(step: Step, previous: Step, row: Row, at: int, end: int) -> DriftKind:
 
 def _owner(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
     """The step of whose answer token ``at`` is, or with which the template opens it, and where its completion lies."""
-    for step, begin, stop in row.steps:
-        if stop <= end and begin - _OPENING <= at < stop:
-            return step, begin, stop
-    return None
+    # They stand in order: the first that ends after the token is the only one that it can be.
+    place = bisect_right(row.steps, at, key=itemgetter(2))
+    if place == len(row.steps):
+        return None
+    step, begin, stop = row.steps[place]
+    return (step, begin, stop) if stop <= end and begin - _OPENING <= at else None
 
 
 def _is_in_calls(step: Step, at: int, length: int) -> bool:

@@ -49,6 +49,9 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "degenerate": ("warning", "one id in a row fills more than half of a completion of 64 ids or more"),
         "logprobs_all_zero": ("warning", "every logprob is 0: a grammar forced the tokens, or sampling was greedy"),
         "logprobs_not_sampled": ("info", "the logprobs are of temperature 1, the tokens were sampled at another one"),
+        "constrained": ("warning", "a grammar decided which tokens could follow: a required tool, a JSON schema"),
+        "distribution_truncated": ("warning", "top-p, top-k or the like: some tokens could not be sampled"),
+        "distribution_biased": ("warning", "penalties, a bias or beam search made tokens more or less likely"),
         # Of the trajectory.
         "nothing_trainable": ("fatal", "no step can be trained on"),
         "drift": ("warning", "a prompt repeats an earlier completion in text but not in ids"),

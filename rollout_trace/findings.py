@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.advantages import fault_of
 from rollout_trace.finding_codes import CODES, Grade
 from rollout_trace.model import CUT_OFF
-from rollout_trace.selection import left_out, n_sampled, temperature_of
+from rollout_trace.selection import left_out, n_sampled
+from rollout_trace.shaping import biased, constrained, temperature, truncated
 
 if TYPE_CHECKING:
     from rollout_trace.model import Step
@@ -83,6 +84,7 @@ def _of_step(step: Step, vocab_size: int | None) -> Iterator[Finding]:
         yield from _missing(step)
     yield from _of_ids(step, vocab_size)
     yield from _of_logprobs(step)
+    yield from _of_sampling(step)
     yield from _of_advantage(step)
     if not _is_finite(step.reward):
         yield _finding("reward_not_finite", f"reward is {step.reward!r}; expected a finite number.", step.id)
@@ -155,10 +157,6 @@ def _of_logprobs(step: Step) -> Iterator[Finding]:
     if len(logprobs) and not logprobs.any():
         message = f"all {len(logprobs)} logprobs are 0: the model had no choice in these tokens."
         yield _finding("logprobs_all_zero", message, step.id)
-    temperature = temperature_of(step)
-    if step.logprobs_mode == "raw" and temperature is not None and temperature != 1:
-        message = f"logprobs_mode is 'raw' and temperature {temperature}: they are not of the sampling distribution."
-        yield _finding("logprobs_not_sampled", message, step.id)
 
 
 def _broken(step: Step, code: str, logprobs: FloatArray, bad: Any, what: str) -> Iterator[Finding]:
@@ -166,6 +164,24 @@ def _broken(step: Step, code: str, logprobs: FloatArray, bad: Any, what: str) ->
         at = int(bad.argmax())
         message = f"logprobs[{at}] is {logprobs[at]}; {bad.sum()} of {len(logprobs)} are {what}."
         yield _finding(code, message, step.id, at)
+
+
+def _of_sampling(step: Step) -> Iterator[Finding]:
+    """Where a trainer's own forward pass gives other logprobs, or those of a distribution that was not sampled from."""
+    asked = temperature(step)
+    if step.logprobs is not None and step.logprobs_mode == "raw" and asked is not None and asked != 1:
+        message = f"logprobs_mode is 'raw' and temperature {asked}: they are not of the sampling distribution."
+        yield _finding("logprobs_not_sampled", message, step.id)
+    if not n_sampled(step):
+        return
+    for code, shaped_by, what in (
+        ("constrained", constrained(step), "a grammar decided which tokens could follow"),
+        ("distribution_truncated", truncated(step), "some tokens could not be sampled"),
+        ("distribution_biased", biased(step), "tokens were made more or less likely"),
+    ):
+        if shaped_by is not None:
+            message = f"{what} ({shaped_by}): a trainer's own forward pass does not give what was sampled from."
+            yield _finding(code, message, step.id)
 
 
 def _of_advantage(step: Step) -> Iterator[Finding]:

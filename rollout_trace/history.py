@@ -11,21 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from rollout_trace.model import shared
-from rollout_trace.shared_lists import ListSpan
-
 if TYPE_CHECKING:
     from rollout_trace.model import Completion, Step
 
 Repeat = Literal["same", "arguments", "changed"]
 
 _ITEMS_SAID = frozenset({"function_call", "custom_tool_call", "reasoning"})
-
-
-def n_messages(step: Step) -> int:
-    """How many messages a request has, without making the list of them."""
-    held = shared(step, "messages")
-    return held.length if isinstance(held, ListSpan) else len(held or ())
 
 
 def goes_on(step: Step, previous: Step) -> bool:
@@ -36,12 +27,12 @@ def goes_on(step: Step, previous: Step) -> bool:
     if isinstance(now[0], str) and isinstance(before[0], str):
         said = previous.completion.content if previous.completion is not None else None
         return isinstance(said, str) and bool(said) and now[0].startswith(before[0] + said)
-    return len(now) > len(before) and _is_said(now[len(before)]) and _same(now, before)
+    return len(now) > len(before) and is_said(now[len(before)]) and _same(now, before)
 
 
 def shares_its_start(step: Step, other: Step) -> bool:
     """Whether two conversations begin alike: their first message that is no system prompt is the same."""
-    one, two = _first(step.messages), _first(other.messages)
+    one, two = first(step.messages), first(other.messages)
     return one is not None and two is not None and one == two
 
 
@@ -71,14 +62,16 @@ def _same(now: Sequence[Any], before: Sequence[Any]) -> bool:
     return all(is_(now[at], before[at]) or now[at] == before[at] for at in reversed(range(len(before))))
 
 
-def _first(messages: Sequence[Any] | None) -> Any:
+def first(messages: Sequence[Any] | None) -> Any:
+    """The first message that is no system prompt; None where there is none."""
     for message in messages or ():
         if not (isinstance(message, dict) and message.get("role") in ("system", "developer")):
             return message
     return None
 
 
-def _is_said(message: Any) -> bool:
+def is_said(message: Any) -> bool:
+    """Whether a message is in the assistant's name."""
     if not isinstance(message, dict):
         return False
     kind = message.get("type")
@@ -91,7 +84,7 @@ def _said(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]], bool]:
     calls: list[tuple[Any, Any]] = []
     reasoning = False
     for message in messages:
-        if not _is_said(message):
+        if not is_said(message):
             break
         if message.get("type") in ("function_call", "custom_tool_call"):
             calls.append((message.get("name"), message.get("arguments", message.get("input"))))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from numbers import Real
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, TypedDict
 
 from rollout_trace.model import shared
 from rollout_trace.tokens import Span
@@ -114,17 +113,6 @@ def left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
         return "retokenized"
     include = options.get("include")
     return "excluded" if include is not None and not include(step) else None
-
-
-def temperature_of(step: Step) -> Real | None:
-    """The temperature that a step's request asked for; engines' own endpoints take it inside ``sampling_params``."""
-    sampling: Any = step.sampling
-    if not isinstance(sampling, Mapping):
-        return None
-    value = sampling.get("temperature")
-    if value is None and isinstance(sampling.get("sampling_params"), Mapping):
-        value = sampling["sampling_params"].get("temperature")
-    return value if isinstance(value, Real) and not isinstance(value, bool) else None
 
 
 def n_sampled(step: Step) -> int | None:

@@ -7,20 +7,22 @@ of its prompt ids; new prompt ids get mask 0, the completion mask 1. Where none 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.advantages import advantage_of
 from rollout_trace.errors import DriftError
 from rollout_trace.model import shared
-from rollout_trace.selection import SequenceOptions, check_options, is_of_versions, left_out, temperature_of
+from rollout_trace.selection import SequenceOptions, check_options, is_of_versions, left_out
+from rollout_trace.shaping import constrained, temperature
 from rollout_trace.tokens import Segment, Span, TokenStore, readonly
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.drifting import Break, Drift
+    from rollout_trace.earlier import Earlier
     from rollout_trace.model import LogprobsMode, Step, TokenSource
     from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
@@ -107,6 +109,9 @@ class SequenceReport:
     """Sequences that were cut."""
     breaks: tuple[Break, ...]
     """Where a step began a new sequence though the trajectory had steps before."""
+    constrained: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of the steps in the sequences whose tokens a grammar decided, by what it was: ``required tool``, ... Ratios
+    of their logprobs to those of a trainer's own forward pass are not 1."""
 
     @property
     def drift(self) -> tuple[Drift, ...]:
@@ -195,7 +200,7 @@ class Row:
             advantages=_advantages(whole, length),
             token_source=_source([step for step, _, _ in held]),
             truncated=length < self.end,
-            temperatures=tuple(_number(temperature_of(step)) for step, _, _ in held),
+            temperatures=tuple(_number(temperature(step)) for step, _, _ in held),
             logprobs_mode=_one([step.logprobs_mode for step, _, _ in held]),
         )
 
@@ -296,18 +301,21 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
         if gone:
             reasons.setdefault("max_length", []).extend(gone)
     cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in found)
-    return Sequences(found, _report(found, built, reasons, cut))
+    return Sequences(found, _report(found, built, usable, reasons, cut))
 
 
 def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
     rows = _Rows(options.get("linear", False))
     placed: list[tuple[Step, Span, Row]] = []
+    earlier: Earlier | None = None
     for step, (prompt, completion) in zip(steps, _spans(steps), strict=True):
         row = rows.take(prompt, step.token_source == "retokenized")
         if not row.steps and placed:
             from rollout_trace.drifting import Break
+            from rollout_trace.earlier import Earlier
 
-            row.began_at = Break(step, prompt, placed, len(placed))
+            earlier = earlier or Earlier(placed)
+            row.began_at = Break(step, prompt, earlier, len(placed))
         row.add(step, completion)
         row.last = len(placed)
         rows.put(row)
@@ -338,7 +346,14 @@ def _shares(rows: list[Row], reward: float | None, how: str) -> list[float | Non
     return [reward if row is last else 0.0 for row in rows]
 
 
-def _report(found: list[Sequence], rows: list[Row], reasons: dict[str, list[str]], cut: int) -> SequenceReport:
+def _report(
+    found: list[Sequence], rows: list[Row], usable: list[Step], reasons: dict[str, list[str]], cut: int
+) -> SequenceReport:
+    used = {step_id for row in found for step_id in row.step_ids}
+    forced: dict[str, list[str]] = {}
+    for step in usable:
+        if step.id in used and (by := constrained(step)) is not None:
+            forced.setdefault(by, []).append(step.id)
     return SequenceReport(
         sequences=len(found),
         steps_used=sum(len(row.step_ids) for row in found),
@@ -348,6 +363,7 @@ def _report(found: list[Sequence], rows: list[Row], reasons: dict[str, list[str]
         tokens_cut=cut,
         truncated=sum(row.truncated for row in found),
         breaks=tuple(row.began_at for row in rows if row.began_at is not None),
+        constrained={by: tuple(ids) for by, ids in forced.items()},
     )
 
 

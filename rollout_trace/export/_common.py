@@ -39,6 +39,8 @@ class ExportReport:
         """How many of what."""
         self.metadata: set[str] = set()
         """Which of these are neither tokens and texts nor rewards: policy versions, rewards by name, ..."""
+        self.noted: dict[str, int] = {}
+        """How many of what is in the rows, and is not what a trainer takes it for: tokens that a grammar decided."""
         self._strict: Strict = False
         self._exporter = "export"
         self._line = Line() if progress is True else None
@@ -64,6 +66,11 @@ class ExportReport:
         self.dropped[what] = self.dropped.get(what, 0) + count
         if metadata:
             self.metadata.add(what)
+
+    def note(self, what: str, count: int) -> None:
+        """Counts something that is given, and that who trains on it must know."""
+        if count:
+            self.noted[what] = self.noted.get(what, 0) + count
 
     def read_one(self) -> None:
         """Counts a trajectory for who watches the progress."""
@@ -96,26 +103,37 @@ class ExportReport:
             self.drop(what, count, where=where, metadata=what in other.metadata)
 
     def __str__(self) -> str:
-        return ", ".join(f"{what}: {count}" for what, count in self.dropped.items()) or "nothing was left out"
+        left = _listed(self.dropped) or "nothing was left out"
+        return f"{left}; {_listed(self.noted)}" if self.noted else left
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{what}: {count}" for what, count in counts.items())
 
 
 @contextmanager
 def exporting(exporter: str, strict: Strict, report: ExportReport | None) -> Iterator[ExportReport]:
     """Gives the report to count in, and says once, at the end, what was left out."""
     found = ExportReport() if report is None else report
-    before = dict(found.dropped)
+    before, noted = dict(found.dropped), dict(found.noted)
     found.begin(exporter, strict)
     try:
         yield found
     finally:
         found.end()
-    new = {what: count - before.get(what, 0) for what, count in found.dropped.items() if count > before.get(what, 0)}
-    if new:
+    left, new = _more(found.dropped, before), _more(found.noted, noted)
+    if left:
         _log.warning(
             "export.%s left out: %s. Pass report=ExportReport() to read the counts, or strict=True to raise instead.",
             exporter,
-            ", ".join(f"{what}: {count}" for what, count in new.items()),
+            _listed(left),
         )
+    if new:
+        _log.warning("export.%s: %s. See docs/training.md.", exporter, _listed(new))
+
+
+def _more(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {what: count - before.get(what, 0) for what, count in counts.items() if count > before.get(what, 0)}
 
 
 def one_by_one(
@@ -178,6 +196,10 @@ def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOp
     for reason, ids in rows.report.left_out.items():
         report.drop(f"steps left out: {reason}", len(ids), where=f"{where}, step {ids[0]}")
     report.drop("tokens cut: max_length", rows.report.tokens_cut, where=where)
+    spans = {name: end - start for row in rows for name, (start, end) in zip(row.step_ids, row.spans, strict=True)}
+    for grammar, ids in rows.report.constrained.items():
+        count = sum(spans.get(step_id, 0) for step_id in ids)
+        report.note(f"tokens sampled under a grammar ({grammar}), whose ratios are not 1", count)
     # Every loss predicts a token from those before it.
     report.drop("sampled tokens with no token before them", sum(not row.prompt_length for row in rows), where=where)
     return trajectory, rows

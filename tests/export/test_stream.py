@@ -163,3 +163,17 @@ def test_rows_are_cut_between_turns_and_of_one_policy() -> None:
         "tokens cut: max_length": 2,
         "policy versions": 1,
     }
+
+
+@pytest.mark.parametrize("name", ["skyrl", "tinker", "trl", "trl_rollout", "verifiers", "verl"])
+def test_tokens_that_a_grammar_decided_are_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They are in the rows, exact as they are; but ratios to a trainer's own forward pass are not 1."""
+    (run,) = talks(1)
+    run.steps[0] = replace(run.steps[0], sampling={"response_format": {"type": "json_object"}})
+    report = ExportReport()
+    options: Any = {"advantages": None} if name == "tinker" else {}
+    getattr(export, name)(run, report=report, strict=True, **options)
+    what = "tokens sampled under a grammar (response_format), whose ratios are not 1"
+    assert (report.noted, report.dropped) == ({what: 2}, {})
+    assert str(report) == f"nothing was left out; {what}: 2"
+    assert caplog.messages == [f"export.{name}: {what}: 2. See docs/training.md."]

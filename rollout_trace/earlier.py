@@ -1,0 +1,202 @@
+"""Which of many earlier steps a conversation goes on from, without comparing it with each of them.
+
+The rules are those of ``history``. Here conversations are found by hashes of their beginnings, and what was found is
+held against the rule: equal messages have equal hashes, so that nothing is missed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rollout_trace import history
+from rollout_trace.model import shared
+from rollout_trace.shared_lists import ListSpan
+from rollout_trace.tokens import Span
+
+if TYPE_CHECKING:
+    from rollout_trace.model import Step
+    from rollout_trace.sequences import Row
+
+Placed: TypeAlias = "tuple[Step, Span, Row]"
+
+_BLOCK = 64
+"""Characters of a text prompt that are hashed at a time."""
+_DEPTH = 32
+"""Below it, values in a message hash alike: equal ones must, and a hostile message may be thousands of lists deep."""
+
+
+class Earlier:
+    """The steps that are in rows, in order. Each question is about the first ``count`` of them.
+
+    Built when it is first asked, which is when all steps are placed.
+    """
+
+    def __init__(self, placed: list[Placed]) -> None:
+        self.placed = placed
+
+    def before(self, step: Step, count: int) -> Placed | None:
+        """The step from which another goes on: of several the one with the most messages, of equals the latest."""
+        for at in self._index.candidates(step, count):
+            if history.goes_on(step, self.placed[at][0]):
+                return self.placed[at]
+        return None
+
+    def shares_its_start(self, step: Step, prompt: Span, count: int) -> bool:
+        """Whether one of them begins as a step does: with the same message, or id where one has no messages."""
+        index, first_id = self._index, _first_id(prompt)
+        messages = _messages(step)
+        by_id = index.by_first_id if messages is None else index.silent_by_first_id
+        if by_id.get(first_id, count) < count:
+            return True
+        alike = index.by_first_message.get(index.hash_of_first(messages), [])
+        return any(history.shares_its_start(step, self.placed[at][0]) for at in _below(alike, count, last_first=False))
+
+    @cached_property
+    def _index(self) -> _Index:
+        return _Index(self.placed)
+
+
+class _Hashes:
+    """Hashes of messages, each computed once."""
+
+    def __init__(self) -> None:
+        # With the message: while it is held, its id is not given to another.
+        self._known: dict[int, tuple[Any, int]] = {}
+
+    def of(self, message: Any) -> int:
+        known = self._known.get(id(message))
+        if known is None:
+            known = self._known[id(message)] = (message, _hash(message))
+        return known[1]
+
+
+class _Index:
+    """Positions of steps by how their conversations begin."""
+
+    def __init__(self, placed: list[Placed]) -> None:
+        self._hashes = _Hashes()
+        self.by_first_message: dict[int | None, list[int]] = {}
+        self.by_first_id: dict[int, int] = {}
+        """The first position; of any step, and of those without messages."""
+        self.silent_by_first_id: dict[int, int] = {}
+        # By the hash of all messages of a step.
+        self._whole: dict[int, list[int]] = {}
+        # Of text prompts with their answers: by the hash of their whole blocks, the rest, and the number of messages.
+        self._texts: dict[int, dict[str, dict[int, list[int]]]] = {}
+        # Lists that grow: how far each was hashed. They are held, as messages are.
+        self._reached: dict[int, tuple[list[Any], int, int]] = {}
+        for at, (step, completion, _) in enumerate(placed):
+            self._add(at, step, completion)
+
+    def candidates(self, step: Step, count: int) -> Iterator[int]:
+        """Positions below ``count`` from which a step may go on, the best first."""
+        messages = _messages(step)
+        if not messages:
+            return
+        if isinstance(messages[0], str):
+            yield from self._of_text(messages[0], count)
+            return
+        found = []
+        chain = 0
+        for message in messages:
+            if chain in self._whole and history.is_said(message):
+                found.append(self._whole[chain])
+            chain = hash((chain, self._hashes.of(message)))
+        for positions in reversed(found):
+            yield from _below(positions, count)
+
+    def hash_of_first(self, messages: Sequence[Any] | None) -> int | None:
+        """Of the message by which conversations are told apart."""
+        first = history.first(messages)
+        return None if first is None else self._hashes.of(first)
+
+    def _add(self, at: int, step: Step, completion: Span) -> None:
+        first_id = _first_id(completion)
+        self.by_first_id.setdefault(first_id, at)
+        messages = _messages(step)
+        if messages is None:
+            self.silent_by_first_id.setdefault(first_id, at)
+        if not messages:
+            return
+        self.by_first_message.setdefault(self.hash_of_first(messages), []).append(at)
+        if isinstance(messages[0], str):
+            self._add_text(at, step, messages)
+        else:
+            self._whole.setdefault(self._chain(step, messages), []).append(at)
+
+    def _chain(self, step: Step, messages: Sequence[Any]) -> int:
+        """The hash of all messages; of a list that has grown, from where it was left."""
+        held = shared(step, "messages")
+        begin, chain = 0, 0
+        if isinstance(held, ListSpan):
+            _, reached, before = self._reached.get(id(held.items), (None, 0, 0))
+            if reached <= held.length:
+                begin, chain = reached, before
+        for at in range(begin, len(messages)):
+            chain = hash((chain, self._hashes.of(messages[at])))
+        if isinstance(held, ListSpan):
+            self._reached[id(held.items)] = (held.items, held.length, chain)
+        return chain
+
+    def _add_text(self, at: int, step: Step, messages: Sequence[Any]) -> None:
+        said = None if step.completion is None else step.completion.content
+        if not (isinstance(said, str) and said):
+            return
+        whole = messages[0] + said
+        chain = 0
+        for start in range(0, len(whole) - len(whole) % _BLOCK, _BLOCK):
+            chain = hash((chain, whole[start : start + _BLOCK]))
+        rest = whole[len(whole) - len(whole) % _BLOCK :]
+        self._texts.setdefault(chain, {}).setdefault(rest, {}).setdefault(len(messages), []).append(at)
+
+    def _of_text(self, text: str, count: int) -> Iterator[int]:
+        found: list[tuple[int, int, list[int]]] = []
+        chain = 0
+        for start in range(0, len(text) + 1, _BLOCK):
+            block = text[start : start + _BLOCK]
+            rests = self._texts.get(chain, {})
+            for length in {len(rest) for rest in rests}:
+                for n_messages, positions in rests.get(block[:length], {}).items():
+                    if positions[0] < count:
+                        found.append((n_messages, positions[bisect_left(positions, count) - 1], positions))
+            chain = hash((chain, block))
+        for _, _, positions in sorted(found, key=lambda one: one[:2], reverse=True):
+            yield from _below(positions, count)
+
+
+def _below(positions: list[int], count: int, *, last_first: bool = True) -> Iterator[int]:
+    """Those below ``count`` of ascending positions."""
+    stop = bisect_left(positions, count)
+    return (positions[at] for at in (range(stop - 1, -1, -1) if last_first else range(stop)))
+
+
+def _messages(step: Step) -> Sequence[Any] | None:
+    """A step's messages without a copy of their list where that can be."""
+    held = shared(step, "messages")
+    if isinstance(held, ListSpan):
+        return held.items if held.length == len(held.items) else held.get()
+    messages: Sequence[Any] | None = held
+    return messages
+
+
+def _first_id(span: Span) -> int:
+    return int(Span(span.segment, 0, 1).get()[0])
+
+
+def _hash(value: Any, depth: int = 0) -> int:
+    """Equal for equal values, as JSON has them and as a program may put them there."""
+    if isinstance(value, str):
+        return hash(value)
+    if depth == _DEPTH:
+        return 0
+    if isinstance(value, Mapping):
+        return hash(frozenset((name, _hash(held, depth + 1)) for name, held in value.items()))
+    if isinstance(value, Sequence):
+        return hash(tuple([_hash(held, depth + 1) for held in value]))
+    try:
+        return hash(value)
+    except TypeError:
+        return 0
