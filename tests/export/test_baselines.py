@@ -65,8 +65,7 @@ def test_each_exporters_advantages_are_those_of_the_runs(runs: list[rt.Trajector
     data = export.tinker(runs, advantages=method, report=ExportReport())
     assert [row["trajectory_id"] for row in data] == [name for name, _ in found]
     for row in data:
-        value = expected[row["trajectory_id"]]
-        sampled = [value * mask for mask in row["mask"]]
+        sampled = [expected[row["trajectory_id"]] * mask for mask in row["mask"]]
         assert row["loss_fn_inputs"]["advantages"] == pytest.approx(sampled, rel=1e-6)
 
     turns = export.steps(runs, advantages=method, report=ExportReport())
@@ -79,7 +78,7 @@ def test_each_exporters_advantages_are_those_of_the_runs(runs: list[rt.Trajector
         for trace in episode["traces"]:
             nodes = [node for node in trace["nodes"] if node["sampled"] and node["token_ids"]]
             value = expected.get(trace["id"])
-            assert len(nodes) == (0 if not rows[trace["id"]] else len(nodes))
+            assert bool(nodes) == bool(rows[trace["id"]])
             for node in nodes:
                 held = None if value is None else pytest.approx([value] * sum(node["mask"]), rel=1e-6)
                 assert node["advantages"] == held
