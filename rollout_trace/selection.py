@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, TypedDict
 
 from rollout_trace.model import shared
@@ -25,6 +25,12 @@ class SequenceOptions(TypedDict, total=False):
     or leave out the sequences that would begin so."""
     max_length: int | None
     """Tokens a sequence may have; the rest of all its arrays is cut off."""
+    truncate: Literal["token", "turn"]
+    """Where ``max_length`` cuts: after exactly as many tokens (the default), or after the last completion that is whole
+    within them."""
+    policy_versions: Collection[str | int] | Callable[[str | int | None], bool] | None
+    """Versions of the weights that all usable steps of a trajectory must be of, or a function that is true of them:
+    one step of another version leaves out all, ``policy_version``."""
     reward: Literal["copy", "last", "split"]
     """The trajectory's reward goes to each sequence (the default), to the one with the last step while the others get
     0, or in equal parts to all."""
@@ -44,6 +50,11 @@ NEVER_ALLOWED = {
 }
 """Of ids and logprobs as they are; a ``token_issue`` of the same name, whose step holds sound ids, can be allowed."""
 
+_WORDS = (
+    ("on_drift", ("split", "raise", "drop")),
+    ("truncate", ("token", "turn")),
+    ("reward", ("copy", "last", "split")),
+)  # fmt: skip
 NO_OPTIONS = SequenceOptions()
 INFINITY = float("inf")
 
@@ -59,7 +70,7 @@ def check_options(options: SequenceOptions) -> None:
     if unknown:
         known = ", ".join(SequenceOptions.__annotations__)
         raise TypeError(f"sequences() has no option {', '.join(sorted(unknown))}; it has {known}.")
-    for name, words in (("on_drift", ("split", "raise", "drop")), ("reward", ("copy", "last", "split"))):
+    for name, words in _WORDS:
         value = options.get(name, words[0])
         if value not in words:
             raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, words))}.")
@@ -67,6 +78,18 @@ def check_options(options: SequenceOptions) -> None:
     if limit is not None and limit < 1:
         raise ValueError(f"max_length={limit!r}: expected a number of tokens, or None for no limit.")
     check_allow(options.get("allow", ()))
+    versions = options.get("policy_versions")
+    if isinstance(versions, (str, int)):
+        raise TypeError(f"policy_versions={versions!r}: expected a set, such as {{{versions!r}}}, or a function.")
+
+
+def is_of_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:
+    """Whether all steps are of the policy versions that the options ask for."""
+    versions = options.get("policy_versions")
+    if versions is None:
+        return True
+    wanted = versions if callable(versions) else versions.__contains__
+    return all(wanted(version) for version in {step.policy_version for step in steps})
 
 
 def check_allow(allow: Collection[str]) -> None:

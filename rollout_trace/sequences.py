@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.advantages import advantage_of
 from rollout_trace.errors import DriftError
 from rollout_trace.model import shared
-from rollout_trace.selection import SequenceOptions, check_options, left_out
-from rollout_trace.shaping import constrained
+from rollout_trace.selection import SequenceOptions, check_options, is_of_versions, left_out
+from rollout_trace.shaping import constrained, temperature
 from rollout_trace.tokens import Segment, Span, TokenStore, readonly
 
 if TYPE_CHECKING:
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
     from rollout_trace.drifting import Break, Drift
     from rollout_trace.earlier import Earlier
-    from rollout_trace.model import Step, TokenSource
+    from rollout_trace.model import LogprobsMode, Step, TokenSource
     from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +59,15 @@ class Sequence:
     """
     truncated: bool = False
     """``max_length`` cut the row."""
+    temperatures: tuple[float | None, ...] = ()
+    """That each step's request asked for; None where it did not say."""
+    logprobs_mode: LogprobsMode | None = None
+    """Of what its logprobs are: ``raw``, ``processed``; None where it is not known of a step, or steps differ."""
+
+    @property
+    def temperature(self) -> float | None:
+        """What all steps were sampled at; None where one does not say, or they differ."""
+        return _one(self.temperatures)
 
     @property
     def prompt_length(self) -> int:
@@ -154,6 +165,15 @@ class Row:
         """Of all steps."""
         return tuple(step.id for step, _, _ in self.steps)
 
+    def fitting(self, options: SequenceOptions) -> int:
+        """How many of its tokens ``max_length`` leaves; 0 where none of them was sampled."""
+        limit = options.get("max_length")
+        if limit is None:
+            return self.end
+        if options.get("truncate") == "turn":
+            return max((end for _, _, end in self.steps if end <= limit), default=0)
+        return min(self.end, limit) if self.steps[0][1] < limit else 0
+
     def close(self, length: int, reward: float | None) -> Sequence:
         """The first ``length`` tokens."""
         import numpy as np
@@ -180,6 +200,8 @@ class Row:
             advantages=_advantages(whole, length),
             token_source=_source([step for step, _, _ in held]),
             truncated=length < self.end,
+            temperatures=tuple(_number(temperature(step)) for step, _, _ in held),
+            logprobs_mode=_one([step.logprobs_mode for step, _, _ in held]),
         )
 
 
@@ -194,6 +216,16 @@ def _advantages(steps: list[tuple[Step, int, int]], length: int) -> FloatArray |
         found[start:end] = given[: length - start]
     array: FloatArray = readonly(found)
     return array
+
+
+def _one(values: Iterable[T | None]) -> T | None:
+    """The value that all have; None where there are several, or none."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else None
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
 
 
 def _source(steps: list[Step]) -> TokenSource | None:
@@ -255,17 +287,17 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
             usable.append(step)
         else:
             reasons.setdefault(reason, []).append(step.id)
+    if not is_of_versions(usable, options):
+        reasons["policy_version"] = [step.id for step in usable]
+        usable = []
     built = _build(usable, options)
     rows = _without_drift(built, options, reasons)
-    limit = options.get("max_length")
-    kept = [row for row in rows if limit is None or row.steps[0][1] < limit]
-    shares = _shares(kept, trajectory.reward, options.get("reward", "copy"))
-    found = [
-        row.close(row.end if limit is None else min(row.end, limit), share)
-        for row, share in zip(kept, shares, strict=True)
-    ]
-    for row in rows if limit is not None else ():
-        gone = [step.id for step, start, _ in row.steps if start >= (limit or 0)]
+    lengths = [row.fitting(options) for row in rows]
+    kept = [(row, length) for row, length in zip(rows, lengths, strict=True) if length]
+    shares = _shares([row for row, _ in kept], trajectory.reward, options.get("reward", "copy"))
+    found = [row.close(length, share) for (row, length), share in zip(kept, shares, strict=True)]
+    for row, length in zip(rows, lengths, strict=True):
+        gone = [step.id for step, start, _ in row.steps if start >= length]
         if gone:
             reasons.setdefault("max_length", []).extend(gone)
     cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in found)

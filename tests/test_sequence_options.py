@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.model import Step
+from tests.strategies import PROFILE, trajectories
 
 
 def step(name: str, prompt: list[int], completion: list[int], **facts: Any) -> Step:
@@ -102,6 +105,81 @@ def test_a_row_of_which_nothing_sampled_is_left_is_no_row() -> None:
     assert rows.report.left_out == {"max_length": ("s0", "s1", "s2")}
     assert rows.report.tokens_cut == 11
     assert rows.report.merge_ratio is None
+
+
+def test_max_length_by_turns_keeps_whole_completions() -> None:
+    """And nothing after the last of them: what would follow is the environment's alone."""
+    report = trajectory().sequences(max_length=5, truncate="turn").report
+    assert report.left_out == {"max_length": ("s1",)}
+    first, second = trajectory().sequences(max_length=5, truncate="turn")
+    assert (first.token_ids.tolist(), first.spans, first.truncated) == ([1, 2, 3, 4], ((2, 4),), True)
+    assert (second.token_ids.tolist(), second.truncated) == ([9, 9, 8, 8, 8], False)
+    (row,) = trajectory().sequences(max_length=4, truncate="turn")
+    assert row.step_ids == ("s0",)
+
+
+@PROFILE
+@given(trajectories(), st.integers(1, 30))
+def test_by_turns_a_row_is_cut_between_its_turns(made: rt.Trajectory, limit: int) -> None:
+    """As many whole turns as there is room for, with ids, mask and logprobs as they were."""
+    for one in made.steps:
+        one.advantage = None
+    every = made.sequences()
+    rows = made.sequences(max_length=limit, truncate="turn")
+    whole = [row for row in every if row.spans[0][1] <= limit]
+    assert len(rows) == len(whole)
+    for row, before in zip(rows, whole, strict=True):
+        length, turns = len(row.token_ids), len(row.spans)
+        assert row.spans == before.spans[:turns]
+        assert length == row.spans[-1][1] == max(end for _, end in before.spans if end <= limit)
+        for name in ("token_ids", "loss_mask"):
+            assert getattr(row, name).tolist() == getattr(before, name).tolist()[:length]
+        if before.logprobs is not None and row.logprobs is not None:
+            assert row.logprobs.tolist() == before.logprobs.tolist()[:length]
+        assert row.truncated == (length < len(before.token_ids))
+    cut = sum(len(row.token_ids) for row in every) - sum(len(row.token_ids) for row in rows)
+    assert rows.report.tokens_cut == cut
+
+
+VERSIONS = [replace(TURNS[0], policy_version=3), replace(TURNS[1], policy_version=4), TURNS[2]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [
+        ({3, 4, None}, True),
+        ({3, 4}, False),
+        ([4, 3, None, 5], True),
+        (lambda version: version is None or version > 2, True),
+        (lambda version: version != 4, False),
+        (None, True),
+    ],
+)
+def test_a_trajectory_of_another_policy_version_is_left_out_whole(wanted: Any, fits: bool) -> None:
+    """A part of it would be another rollout than the one that was scored."""
+    rows = trajectory(*VERSIONS).sequences(policy_versions=wanted)
+    assert len(rows) == (2 if fits else 0)
+    assert rows.report.left_out == ({} if fits else {"policy_version": ("s0", "s1", "s2")})
+
+
+def test_the_version_of_a_step_that_is_left_out_anyway_does_not_count() -> None:
+    failed = step("s3", [1], [2], status="error", policy_version=9)
+    assert len(trajectory(VERSIONS[0], failed).sequences(policy_versions={3})) == 1
+
+
+def test_rows_say_at_which_temperature_they_were_sampled() -> None:
+    sampling: list[Any] = [{"temperature": 0.5}, {"sampling_params": {"temperature": 0.5}}, {"temperature": 1}]
+    modes: list[Any] = ["raw", "raw", "processed"]
+    steps = [
+        replace(one, sampling=asked, logprobs_mode=mode)
+        for one, asked, mode in zip(TURNS, sampling, modes, strict=True)
+    ]
+    first, second = trajectory(*steps).sequences()
+    assert (first.temperatures, first.temperature, first.logprobs_mode) == ((0.5, 0.5), 0.5, "raw")
+    assert (second.temperature, second.logprobs_mode) == (1.0, "processed")
+    mixed = [replace(steps[0], sampling=None), replace(steps[1], logprobs_mode=None)]
+    (row,) = trajectory(*mixed).sequences()
+    assert (row.temperatures, row.temperature, row.logprobs_mode) == ((None, 0.5), None, None)
 
 
 def test_rewards_of_steps_stand_on_their_last_tokens() -> None:
@@ -225,6 +303,7 @@ def test_retokenized_ids_are_in_no_row_with_the_engines() -> None:
         ({"on_drift": "ignore"}, "on_drift='ignore': expected 'split', 'raise', 'drop'"),
         ({"reward": "mean"}, "reward='mean': expected 'copy', 'last', 'split'"),
         ({"max_length": 0}, "max_length=0: expected a number of tokens"),
+        ({"truncate": "step"}, "truncate='step': expected 'token', 'turn'"),
     ],
 )
 def test_an_option_with_another_value_is_refused(options: Any, message: str) -> None:
@@ -235,6 +314,12 @@ def test_an_option_with_another_value_is_refused(options: Any, message: str) -> 
 def test_a_text_is_no_set_of_reasons() -> None:
     with pytest.raises(TypeError, match="allow='retokenized': expected a set of reasons"):
         trajectory().sequences(allow="retokenized")
+
+
+@pytest.mark.parametrize("version", ["v1", 3])
+def test_a_version_is_no_set_of_versions(version: Any) -> None:
+    with pytest.raises(TypeError, match=r"policy_versions=.*: expected a set"):
+        trajectory().sequences(policy_versions=version)
 
 
 def test_an_unknown_option_is_refused() -> None:

@@ -13,30 +13,30 @@ from rollout_trace.lazily import lazily
 if TYPE_CHECKING:
     from rollout_trace.export._arrow import Rows, arrow, dataset
     from rollout_trace.export._atif import atif, write_atif
-    from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, write_chat
+    from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, iter_chat, write_chat
     from rollout_trace.export._common import ExportReport
     from rollout_trace.export._files import write_jsonl, write_parquet
     from rollout_trace.export._skyrl import skyrl
-    from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
-    from rollout_trace.export._tinker import tinker
-    from rollout_trace.export._trl import trl, trl_rollout, write_trl
+    from rollout_trace.export._steps import STEP_COLUMNS, iter_steps, steps, write_steps
+    from rollout_trace.export._tinker import iter_tinker, tinker
+    from rollout_trace.export._trl import iter_trl, trl, trl_rollout, write_trl
     from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
     from rollout_trace.export._verifiers import verifiers, write_verifiers
-    from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
+    from rollout_trace.export._verl import iter_verl, verl, verl_prompts, write_verl_prompts
 
 _HOMES = {
     "_arrow": ("Rows", "arrow", "dataset"),
     "_atif": ("atif", "write_atif"),
-    "_chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "write_chat"),
+    "_chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
     "_common": ("ExportReport",),
     "_files": ("write_jsonl", "write_parquet"),
     "_skyrl": ("skyrl",),
-    "_steps": ("STEP_COLUMNS", "steps", "write_steps"),
-    "_tinker": ("tinker",),
-    "_trl": ("trl", "trl_rollout", "write_trl"),
+    "_steps": ("STEP_COLUMNS", "iter_steps", "steps", "write_steps"),
+    "_tinker": ("iter_tinker", "tinker"),
+    "_trl": ("iter_trl", "trl", "trl_rollout", "write_trl"),
     "_trl_preferences": ("trl_dpo", "trl_kto"),
     "_verifiers": ("verifiers", "write_verifiers"),
-    "_verl": ("verl", "verl_prompts", "write_verl_prompts"),
+    "_verl": ("iter_verl", "verl", "verl_prompts", "write_verl_prompts"),
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)
 
@@ -51,6 +51,11 @@ __all__ = [
     "atif",
     "chat",
     "dataset",
+    "iter_chat",
+    "iter_steps",
+    "iter_tinker",
+    "iter_trl",
+    "iter_verl",
     "skyrl",
     "steps",
     "tinker",

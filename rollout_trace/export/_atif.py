@@ -25,6 +25,7 @@ from rollout_trace.file.plain import dumps
 from rollout_trace.selection import check_allow
 
 if TYPE_CHECKING:
+    from rollout_trace.export._common import Strict
     from rollout_trace.trajectories import Trajectory
 
 
@@ -33,7 +34,7 @@ def atif(
     *,
     agent_version: str = "unknown",
     allow: Collection[str] = (),
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> list[dict[str, Any]]:
     """ATIF 1.8 documents (``harbor.models.trajectories.Trajectory``), one for each outermost trajectory.
@@ -81,6 +82,7 @@ def documents(
     for group in episodes(trajectories, report):
         family = _Family(group, version, allow, report, keep)
         for trajectory in group:
+            report.read_one()
             if not family.has_parent(trajectory):
                 document = family.document(trajectory)
                 yield strict_json(document, report, f"trajectory {trajectory.id}", arrays=arrays), trajectory
@@ -144,7 +146,7 @@ def write_atif(
     *,
     agent_version: str = "unknown",
     allow: Collection[str] = (),
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> int:
     """Writes each document of ``atif`` to a file of its own, and gives their number.

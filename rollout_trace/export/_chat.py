@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import exporting, with_steps
+from rollout_trace.export._common import exporting, one_by_one, say_without_row, with_steps
 from rollout_trace.export._conversations import Chain, conversations
 from rollout_trace.export._files import write_rows
-from rollout_trace.export._messages import decoded
+from rollout_trace.export._messages import decoded, with_text
 from rollout_trace.export._rows import say_unused, task_id
 from rollout_trace.export._values import copied, counted, number
 from rollout_trace.selection import check_allow
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._conversations import Include
     from rollout_trace.export._messages import Arguments, Message
     from rollout_trace.trajectories import Trajectory
@@ -36,6 +36,9 @@ class ChatOptions(TypedDict, total=False):
     arguments: Arguments
     """Of tool calls: ``dict`` (the default), which TRL's and verl's templates take, or ``json`` for the text that the
     model wrote, which OpenAI, Together and Fireworks take. What is no JSON object stays text, and is counted."""
+    content: Literal["text", "parts"]
+    """Of messages whose parts are all text: one ``text`` (the default), joined with newlines as engines render them
+    for templates that take texts; or the ``parts``, for templates that take those. Images and the like stay parts."""
     reasoning: str | None
     """The name under which messages have what the model thought: ``reasoning_content`` (the default) is what most chat
     templates read, some read ``thinking``. None leaves it out."""
@@ -74,12 +77,16 @@ steps whose answers are in the row, ``model`` and ``finish_reason`` those of the
 _DEFAULTS: ChatOptions = {
     "per": "conversation",
     "arguments": "dict",
+    "content": "text",
     "reasoning": "reasoning_content",
     "weight": False,
     "columns": tuple(CHAT_COLUMNS)[:4],
     "include": None,
     "allow": (),
 }
+_WORDS = {"per": ("conversation", "step"), "arguments": ("dict", "json"), "content": ("text", "parts")}
+_TAUGHT = frozenset({"messages", "tools", "reward"})
+"""Columns that a consumer learns from; the others stand beside them."""
 _REASONING = ("reasoning_content", "reasoning")
 """Where servers have what a model thought."""
 
@@ -87,7 +94,7 @@ _REASONING = ("reasoning_content", "reasoning")
 def chat(
     trajectories: Trajectories,
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> Rows:
@@ -109,11 +116,23 @@ def chat(
         return Rows(map(copied, _rows(trajectories, settings, found)), _types(settings))
 
 
+def iter_chat(
+    trajectories: Trajectories,
+    *,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[ChatOptions],
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``chat``, each made when it is asked for."""
+    settings = _settings(options)
+    return one_by_one("iter_chat", strict, report, lambda found: map(copied, _rows(trajectories, settings, found)))
+
+
 def write_chat(
     path: str | os.PathLike[str],
     trajectories: Trajectories,
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> int:
@@ -136,7 +155,7 @@ def _settings(options: ChatOptions) -> ChatOptions:
     unknown = [name for name in settings if name not in _DEFAULTS]
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(_DEFAULTS)}.")
-    for name, words in (("per", ("conversation", "step")), ("arguments", ("dict", "json"))):
+    for name, words in _WORDS.items():
         if settings.get(name) not in words:
             raise ValueError(f"{name}={settings.get(name)!r}: expected {' or '.join(map(repr, words))}.")
     check_allow(settings["allow"])
@@ -157,12 +176,17 @@ def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportRepor
         chains = conversations(trajectory, report, include=settings["include"], allow=settings["allow"], join=join)
         taken = (step.id for chain in chains for step in chain.steps)
         say_unused(trajectory, taken, report, versions=False, named=False)
+        if not chains:
+            say_without_row(trajectory, report)
         for chain in chains:
             row: dict[str, Any] = {"messages": rendered(chain, settings, report)}
             if chain.tools:
                 row["tools"] = chain.tools
             row |= {name: CHAT_COLUMNS[name][1](trajectory, chain) for name in settings["columns"]}
-            yield {name: counted(value, report, f"values of {name}", where) for name, value in row.items()}
+            yield {
+                name: counted(value, report, f"values of {name}", where, metadata=name not in _TAUGHT)
+                for name, value in row.items()
+            }
 
 
 def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[Message]:
@@ -172,6 +196,8 @@ def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[
     for at, message in enumerate(chain.messages):
         if settings["arguments"] == "dict":
             message = decoded(message, report)
+        if settings["content"] == "text":
+            message = with_text(message)
         message = _with_reasoning(message, settings["reasoning"])
         if settings["weight"] and message.get("role") == "assistant":
             message["weight"] = int(at in trained)

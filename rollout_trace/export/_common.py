@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rollout_trace.errors import ExportError
+from rollout_trace.export._progress import Line
 from rollout_trace.export._values import counted
 from rollout_trace.selection import check_options
 from rollout_trace.sequences import sequences
@@ -21,29 +22,76 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rollout_trace")
 
 
-class ExportReport:
-    """What an export left out. Give one to an exporter as ``report=`` to read it afterwards."""
+Strict: TypeAlias = Literal[False, True, "metadata"]
+"""What raises instead of being left out: nothing; tokens, texts and rewards; those and what stands beside them."""
 
-    def __init__(self) -> None:
+
+class ExportReport:
+    """What an export left out. Give one to an exporter as ``report=`` to read it afterwards.
+
+    Args:
+        progress: called with the number of trajectories read so far, after each of them. True: a line on stderr, where
+            that is a terminal.
+    """
+
+    def __init__(self, *, progress: bool | Callable[[int], object] = False) -> None:
         self.dropped: dict[str, int] = {}
         """How many of what."""
-        self._strict = False
+        self.metadata: set[str] = set()
+        """Which of these are neither tokens and texts nor rewards: policy versions, rewards by name, ..."""
+        self.noted: dict[str, int] = {}
+        """How many of what is in the rows, and is not what a trainer takes it for: tokens that a grammar decided."""
+        self._strict: Strict = False
         self._exporter = "export"
+        self._line = Line() if progress is True else None
+        self._progress = progress if callable(progress) else None
+        self._read = 0
 
-    def drop(self, what: str, count: int = 1, *, where: str | None = None) -> None:
+    def drop(self, what: str, count: int = 1, *, where: str | None = None, metadata: bool = False) -> None:
         """Counts something that the consumer cannot be given.
+
+        ``metadata``: it is neither tokens and texts nor a reward.
 
         Raises:
             ExportError: the export is strict.
         """
         if not count:
             return
-        if self._strict:
+        if self._strict == "metadata" or (self._strict and not metadata):
             place = "" if where is None else f" ({where})"
             raise ExportError(
-                f"export.{self._exporter}: {what}{place}: {count}. Without strict=True it would be left out."
+                f"export.{self._exporter}: {what}{place}: {count}. Without strict={self._strict!r} it would be left "
+                "out."
             )
         self.dropped[what] = self.dropped.get(what, 0) + count
+        if metadata:
+            self.metadata.add(what)
+
+    def note(self, what: str, count: int) -> None:
+        """Counts something that is given, and that who trains on it must know."""
+        if count:
+            self.noted[what] = self.noted.get(what, 0) + count
+
+    def read_one(self) -> None:
+        """Counts a trajectory for who watches the progress."""
+        self._read += 1
+        if self._progress is not None:
+            self._progress(self._read)
+        if self._line is not None:
+            self._line.show(self._read)
+
+    def begin(self, exporter: str, strict: Strict) -> None:
+        """What is dropped from here on is this exporter's."""
+        if strict not in (False, True, "metadata"):
+            raise ValueError(f"strict={strict!r}: expected True, False or 'metadata'.")
+        self._strict, self._exporter, self._read = strict, exporter, 0
+        if self._line is not None:
+            self._line.name = f"export.{exporter}"
+
+    def end(self) -> None:
+        """Ends the line on the terminal."""
+        if self._line is not None:
+            self._line.end()
 
     def take(self, other: ExportReport, *, where: str | None = None) -> None:
         """Counts what another report has counted.
@@ -52,26 +100,48 @@ class ExportReport:
             ExportError: the export is strict, and there is something.
         """
         for what, count in other.dropped.items():
-            self.drop(what, count, where=where)
+            self.drop(what, count, where=where, metadata=what in other.metadata)
 
     def __str__(self) -> str:
-        return ", ".join(f"{what}: {count}" for what, count in self.dropped.items()) or "nothing was left out"
+        left = _listed(self.dropped) or "nothing was left out"
+        return f"{left}; {_listed(self.noted)}" if self.noted else left
+
+
+def _listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{what}: {count}" for what, count in counts.items())
 
 
 @contextmanager
-def exporting(exporter: str, strict: bool, report: ExportReport | None) -> Iterator[ExportReport]:
+def exporting(exporter: str, strict: Strict, report: ExportReport | None) -> Iterator[ExportReport]:
     """Gives the report to count in, and says once, at the end, what was left out."""
     found = ExportReport() if report is None else report
-    before = dict(found.dropped)
-    found._strict, found._exporter = strict, exporter
-    yield found
-    new = {what: count - before.get(what, 0) for what, count in found.dropped.items() if count > before.get(what, 0)}
-    if new:
+    before, noted = dict(found.dropped), dict(found.noted)
+    found.begin(exporter, strict)
+    try:
+        yield found
+    finally:
+        found.end()
+    left, new = _more(found.dropped, before), _more(found.noted, noted)
+    if left:
         _log.warning(
             "export.%s left out: %s. Pass report=ExportReport() to read the counts, or strict=True to raise instead.",
             exporter,
-            ", ".join(f"{what}: {count}" for what, count in new.items()),
+            _listed(left),
         )
+    if new:
+        _log.warning("export.%s: %s. See docs/training.md.", exporter, _listed(new))
+
+
+def _more(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+    return {what: count - before.get(what, 0) for what, count in counts.items() if count > before.get(what, 0)}
+
+
+def one_by_one(
+    exporter: str, strict: Strict, report: ExportReport | None, rows: Callable[[ExportReport], Iterable[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """Rows as they are asked for. What was left out is said after the last of them."""
+    with exporting(exporter, strict, report) as found:
+        yield from rows(found)
 
 
 def each(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:
@@ -86,6 +156,24 @@ def with_steps(trajectories: Trajectory | Iterable[Trajectory], report: ExportRe
             yield trajectory
         else:
             report.drop("trajectories without steps", where=f"trajectory {trajectory.id}")
+            say_without_row(trajectory, report)
+        report.read_one()
+
+
+def say_without_row(trajectory: Trajectory, report: ExportReport) -> None:
+    """Counts a trajectory that was scored and of which there is no row: its reward reaches no baseline either."""
+    scored = trajectory.reward is not None
+    report.drop("scored trajectories without a row", scored, where=f"trajectory {trajectory.id}")
+
+
+def scored_rows(
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
+) -> Iterator[tuple[Trajectory, Sequences]]:
+    """``token_rows`` of consumers that take nothing but rows: a trajectory without any is counted, if it was scored."""
+    for trajectory, rows in token_rows(with_steps(trajectories, report), report, options):
+        if not rows:
+            say_without_row(trajectory, report)
+        yield trajectory, rows
 
 
 def token_rows(
@@ -108,6 +196,10 @@ def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOp
     for reason, ids in rows.report.left_out.items():
         report.drop(f"steps left out: {reason}", len(ids), where=f"{where}, step {ids[0]}")
     report.drop("tokens cut: max_length", rows.report.tokens_cut, where=where)
+    spans = {name: end - start for row in rows for name, (start, end) in zip(row.step_ids, row.spans, strict=True)}
+    for grammar, ids in rows.report.constrained.items():
+        count = sum(spans.get(step_id, 0) for step_id in ids)
+        report.note(f"tokens sampled under a grammar ({grammar}), whose ratios are not 1", count)
     # Every loss predicts a token from those before it.
     report.drop("sampled tokens with no token before them", sum(not row.prompt_length for row in rows), where=where)
     return trajectory, rows

@@ -19,6 +19,7 @@ from rollout_trace.export._messages import (
     parts_of,
 )
 from rollout_trace.export._once import Once
+from rollout_trace.export._parts import texts_of
 from rollout_trace.file.plain import dumps
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Conversation:
                 messages = messages[1:]
         node = node or self.root
         for position, message in enumerate(messages):
-            child = node.children.get(self._key(message))
+            child = node.children.get(self._key(message)) or self._unnamed(node, message)
             if child is None:
                 return node, messages[position:]
             node = child
@@ -108,6 +109,12 @@ class Conversation:
             self._once.tell((HELD_BY_SERVER, previous), lost)
         return node
 
+    def _unnamed(self, node: Node, message: Message) -> Node | None:
+        """The answer that an agent sends back under its own name, which no model gives."""
+        if message.get("role") != "assistant" or message.get("name") in _NOTHING:
+            return None
+        return node.children.get(_digest({**message, "name": None}))
+
     def _key(self, message: Message) -> bytes:
         known = self._keys.get(id(message))
         if known is None:
@@ -124,21 +131,16 @@ def _said(message: Message) -> dict[str, Any]:
     """What two forms of one message have in common: a client that sends an answer back drops nulls, the reasoning and
     its own fields, and writes the arguments of a tool call anew."""
     kept = {name: message[name] for name in _COMPARED if message.get(name) not in _NOTHING}
-    content = _text(message.get("content")) or message.get("refusal")
+    texts = texts_of(message.get("content"))
+    # An answer that was cut into parts is sent back whole. What an agent sent is compared as a template renders it.
+    joined = None if texts is None else ("" if message.get("role") == "assistant" else "\n").join(texts)
+    content = (message.get("content") if joined is None else joined) or message.get("refusal")
     calls = message.get("tool_calls")
     if content not in _NOTHING:
         kept["content"] = content
     if isinstance(calls, list) and calls:
         kept["tool_calls"] = [_call(call) for call in calls]
     return kept
-
-
-def _text(content: Any) -> Any:
-    """Parts that are all text as one text."""
-    if not isinstance(content, list):
-        return content
-    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-    return "".join(map(str, texts)) if len(texts) == len(content) else content
 
 
 def _call(call: Any) -> Any:

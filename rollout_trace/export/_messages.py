@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from rollout_trace.export._parts import content_of
+from rollout_trace.export._parts import as_text, content_of
 from rollout_trace.model import Completion, Step, ToolCall
 from rollout_trace.wire import blocks, response_items
 
@@ -94,6 +94,13 @@ def decoded(message: Message, report: ExportReport | None = None) -> Message:
     return {**message, "tool_calls": [_decoded_call(call, report) for call in calls]}
 
 
+def with_text(message: Message) -> Message:
+    """A chat message whose content is a text where its parts are all text; see ``as_text``."""
+    content = message.get("content")
+    text = as_text(content)
+    return message if text is content else {**message, "content": text}
+
+
 def calls_of(message: Message) -> list[Any]:
     """The tool calls of a chat message; what is no list of calls is none."""
     calls = message.get("tool_calls")
@@ -127,9 +134,9 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
     return [converted for tool in offered if (converted := tool_of(tool, report)) is not None]
 
 
-def _tell_if(report: ExportReport | None, happened: Any, what: str) -> None:
+def _tell_if(report: ExportReport | None, happened: Any, what: str, *, metadata: bool = False) -> None:
     if happened and report is not None:
-        report.drop(what)
+        report.drop(what, metadata=metadata)
 
 
 def _from_prompts(sent: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
@@ -196,7 +203,8 @@ def _is_output(item: Any) -> bool:
 
 def _message(completion: Completion, report: ExportReport | None) -> Message:
     for what in _left_out(completion):
-        _tell_if(report, True, what)
+        metadata = what == "citations" or what.startswith("fields of ")
+        _tell_if(report, True, what, metadata=metadata)
     content = completion.content
     message: Message = {"role": completion.role, "content": list(content) if isinstance(content, tuple) else content}
     if completion.reasoning is not None:

@@ -23,6 +23,28 @@ def content_of(value: Any, report: ExportReport | None = None) -> str | list[dic
     return parts[0]["text"] if len(parts) == 1 and parts[0]["type"] == "text" else parts
 
 
+def as_text(content: Any) -> Any:
+    """Parts that are all text as one text, joined with newlines; other contents as they are.
+
+    vLLM and llama-server join them so for templates that take texts.
+    """
+    texts = texts_of(content)
+    return content if texts is None else "\n".join(texts)
+
+
+def texts_of(content: Any) -> list[str] | None:
+    """The texts of parts that are all text; None where there are no parts, or others among them."""
+    if not isinstance(content, list) or not content:
+        return None
+    texts = [item if isinstance(item, str) else _text_in(item) for item in content]
+    return None if None in texts else texts  # type: ignore[return-value]
+
+
+def _text_in(item: Any) -> str | None:
+    text = item.get("text") if isinstance(item, dict) and item.get("type") == "text" else None
+    return text if isinstance(text, str) else None
+
+
 def _parts(item: Any, report: ExportReport | None) -> list[dict[str, Any]]:
     if isinstance(item, str):
         return [_text(item)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.export._common import plain
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rollout_trace.export._common import ExportReport
     from rollout_trace.sequences import Sequence
     from rollout_trace.trajectories import Trajectory
+
+
+LOST_LOGPROBS = "rows whose logprobs are left out because other rows have none"
 
 
 class Halves(NamedTuple):
@@ -61,7 +64,16 @@ def say_unused(
         "rewards by name": named and bool(steps) and len(trajectory.rewards or ()),
     }
     for what, count in unused.items():
-        report.drop(what, count, where=f"trajectory {trajectory.id}")
+        metadata = what in ("policy versions", "rewards by name")
+        report.drop(what, count, where=f"trajectory {trajectory.id}", metadata=metadata)
+
+
+def sampled_at(row: Sequence, report: ExportReport) -> dict[str, Any]:
+    """``temperature`` and ``logprobs_mode`` of a row; None where they are not known, or steps differ."""
+    # Of modes that differ a finding says enough; a temperature is needed to scale logits.
+    differ = len(set(row.temperatures)) > 1
+    report.drop("temperatures of rows whose steps differ", differ, where=f"step {row.step_ids[0]}", metadata=True)
+    return {"temperature": row.temperature, "logprobs_mode": row.logprobs_mode}
 
 
 def all_ids(rows: Iterable[Sequence]) -> Iterator[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.export._common import exporting, plain, token_rows, with_steps
-from rollout_trace.export._rows import all_ids, halves, say_unused, task_id
+from rollout_trace.export._baselines import compare
+from rollout_trace.export._common import exporting, plain, scored_rows
+from rollout_trace.export._rows import LOST_LOGPROBS, all_ids, halves, say_unused, task_id
 from rollout_trace.model import CUT_OFF
 
 if TYPE_CHECKING:
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.model import Step
-    from rollout_trace.selection import SequenceOptions
     from rollout_trace.sequences import Sequence, Sequences
     from rollout_trace.trajectories import Trajectory
 
@@ -29,9 +30,9 @@ def skyrl(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     stepwise: bool = False,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
-    **options: Unpack[SequenceOptions],
+    **options: Unpack[RowOptions],
 ) -> dict[str, Any]:
     """A ``GeneratorOutput``: one row for each sequence, or for each step with ``stepwise=True``.
 
@@ -52,7 +53,7 @@ def skyrl(
         strict: raise at the first thing that would be left out.
         report: counts what is left out. ``rollout_logprobs`` is for all rows or none: one step without logprobs leaves
             out all.
-        **options: of ``Trajectory.sequences()``; ``reward`` is "last".
+        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``; ``reward`` is "last".
 
     Raises:
         ExportError: something would be left out, and ``strict``.
@@ -65,7 +66,7 @@ def skyrl(
         unknown = sum(row.rollout_logprobs is None for row in rows)
         found.drop("rows without logprobs", unknown)
         if unknown:
-            found.drop("rows whose logprobs are left out because other rows have none", len(rows) - unknown)
+            found.drop(LOST_LOGPROBS, len(rows) - unknown)
     columns = {name: [getattr(row, name) for row in rows] for name in _Row._fields}
     return {**columns, "rollout_logprobs": None if unknown else columns["rollout_logprobs"], "rollout_metrics": None}
 
@@ -82,10 +83,11 @@ class _Row(NamedTuple):
 
 
 def _rows(
-    trajectories: Trajectory | Iterable[Trajectory], stepwise: bool, report: ExportReport, options: SequenceOptions
+    trajectories: Trajectory | Iterable[Trajectory], stepwise: bool, report: ExportReport, options: RowOptions
 ) -> Iterator[_Row]:
     names = _Names()
-    for trajectory, sequences in token_rows(with_steps(trajectories, report), report, options):
+    compared = compare(trajectories, report, options)
+    for trajectory, sequences in scored_rows(compared.trajectories, report, compared.options):
         if trajectory.reward is None:
             report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
             continue

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.advantages import advantage_of
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import exporting, plain, with_steps
+from rollout_trace.export._baselines import check_advantages, compare
+from rollout_trace.export._common import exporting, one_by_one, plain, say_without_row, with_steps
 from rollout_trace.export._conversations import text_reason
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._messages import answer, to_chat, tools_of
@@ -18,7 +19,8 @@ from rollout_trace.selection import check_allow, left_out, n_sampled
 if TYPE_CHECKING:
     import os
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._baselines import Advantages
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._conversations import Include
     from rollout_trace.model import Step
     from rollout_trace.trajectories import Trajectory
@@ -60,6 +62,8 @@ _FACTS: dict[str, tuple[str, Read]] = {
     "step_reward": ("float64", lambda _, step: number(step.reward)),
 }
 _TEXTS = {"messages": "json", "completion": "json", "tools": "json"}
+_TAUGHT = frozenset({*_TOKENS, *_TEXTS, "reward", "step_reward"})
+"""Columns that a consumer learns from; the others stand beside them."""
 STEP_COLUMNS = {name: kind for name, (kind, _) in (*_FACTS.items(), *_TOKENS.items())} | _TEXTS
 """The columns of ``steps``, with their types (see ``rollout_trace.export.arrow``)."""
 
@@ -71,7 +75,8 @@ def steps(
     arrays: bool = False,
     include: Include | None = None,
     allow: Collection[str] = (),
-    strict: bool = False,
+    advantages: Advantages = "steps",
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> Rows:
     """One row for each step that can be trained on token for token, by the rules of ``Trajectory.sequences()``.
@@ -88,6 +93,8 @@ def steps(
         arrays: the columns of ids, logprobs and advantages are arrays (read-only, int32 and float32), not lists.
         include: which steps to take.
         allow: reasons for leaving steps out that do not count, such as ``{"abandoned", "retokenized"}``.
+        advantages: ``steps``: what is set on the steps; ``grpo`` or ``leave_one_out``: that of each run within its
+            group, on all its tokens (all runs of a group must be given); None in rows of runs that have none.
         strict: raise at the first thing that would be left out.
         report: counts what is left out: steps, what a chat message has no place for, and numbers that are not finite
             (they are None).
@@ -97,10 +104,32 @@ def steps(
         TypeError: ``allow`` is a text.
         ValueError: a step's ``advantage`` does not fit its completion.
     """
+    _check(advantages, allow)
     with exporting("steps", strict, report) as found:
-        rows = _rows(trajectories, tokens, include, allow, found)
+        rows = _rows(trajectories, tokens, include, allow, advantages, found)
         own = map(copied, rows)
         return Rows(own if arrays else map(_listed, own), STEP_COLUMNS)
+
+
+def iter_steps(
+    trajectories: Trajectories,
+    *,
+    tokens: bool = True,
+    arrays: bool = False,
+    include: Include | None = None,
+    allow: Collection[str] = (),
+    advantages: Advantages = "steps",
+    strict: Strict = False,
+    report: ExportReport | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``steps``, each made when it is asked for."""
+    _check(advantages, allow)
+
+    def rows(found: ExportReport) -> Iterator[dict[str, Any]]:
+        own = map(copied, _rows(trajectories, tokens, include, allow, advantages, found))
+        return own if arrays else map(_listed, own)
+
+    return one_by_one("iter_steps", strict, report, rows)
 
 
 def write_steps(
@@ -110,7 +139,8 @@ def write_steps(
     tokens: bool = True,
     include: Include | None = None,
     allow: Collection[str] = (),
-    strict: bool = False,
+    advantages: Advantages = "steps",
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> int:
     """Writes the rows of ``steps`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; gives their number.
@@ -123,8 +153,9 @@ def write_steps(
         ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
         ValueError: as ``steps``, or the name has another suffix.
     """
+    _check(advantages, allow)
     with exporting("write_steps", strict, report) as found:
-        return write_rows(path, _rows(trajectories, tokens, include, allow, found), STEP_COLUMNS)
+        return write_rows(path, _rows(trajectories, tokens, include, allow, advantages, found), STEP_COLUMNS)
 
 
 def _rows(
@@ -132,10 +163,12 @@ def _rows(
     tokens: bool,
     include: Include | None,
     allow: Collection[str],
+    advantages: Advantages,
     report: ExportReport,
 ) -> Iterator[dict[str, Any]]:
-    check_allow(allow)
-    for trajectory in with_steps(trajectories, report):
+    compared = compare(trajectories, report, {}, advantages)
+    for trajectory in with_steps(compared.trajectories, report):
+        given = 0
         for step in trajectory.steps:
             where = f"trajectory {trajectory.id}, step {step.id}"
             if tokens:
@@ -145,6 +178,7 @@ def _rows(
             if reason is not None:
                 report.drop(f"steps left out: {reason}", where=where)
                 continue
+            given += 1
             row = {name: read(trajectory, step) for name, (_, read) in _FACTS.items()}
             row |= {name: read(trajectory, step) if tokens else None for name, (_, read) in _TOKENS.items()}
             row |= {
@@ -152,13 +186,33 @@ def _rows(
                 "completion": answer(step, "json", report),
                 "tools": tools_of(step, report),
             }
-            yield {name: counted(value, report, f"values of {name}", where) for name, value in row.items()}
+            if tokens and advantages != "steps":
+                row["advantages"] = _of_run(step, compared.advantages.get(trajectory.id))
+            yield {
+                name: counted(value, report, f"values of {name}", where, metadata=name not in _TAUGHT)
+                for name, value in row.items()
+            }
+        if not given:
+            say_without_row(trajectory, report)
+
+
+def _check(advantages: Advantages, allow: Collection[str]) -> None:
+    check_allow(allow)
+    check_advantages(advantages, ("grpo", "leave_one_out", "steps"))
 
 
 def _advantages(step: Step) -> Any:
     """float32 [completion length], or None."""
     length = n_sampled(step)
     return None if length is None else advantage_of(step, length)
+
+
+def _of_run(step: Step, advantage: float | None) -> Any:
+    """float32 [completion length]: the run's advantage on each token; None where it has none."""
+    import numpy as np
+
+    length = n_sampled(step)
+    return None if length is None or advantage is None else np.full(length, advantage, np.float32)
 
 
 def _listed(row: dict[str, Any]) -> dict[str, Any]:

@@ -5,33 +5,30 @@ Shapes: ``tinker`` 0.38, ``tinker.Datum``; and ``trajectory_to_data`` of ``tinke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export._common import each, exporting, plain, token_rows, with_steps
-from rollout_trace.export._rows import all_ids, say_unused
-from rollout_trace.grouping import groups
+from rollout_trace.export._baselines import check_advantages, check_row_options, compare, row_advantages
+from rollout_trace.export._common import exporting, one_by_one, plain, scored_rows
+from rollout_trace.export._rows import all_ids, sampled_at, say_unused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from typing_extensions import Unpack
 
-    from rollout_trace.export._common import ExportReport
-    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.export._baselines import Advantages, RowOptions
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.sequences import Sequence
-    from rollout_trace.tokens import FloatArray
     from rollout_trace.trajectories import Trajectory
-
-Advantages = Literal["grpo", "leave_one_out", "steps"]
 
 
 def tinker(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     advantages: Advantages | None = "grpo",
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
-    **options: Unpack[SequenceOptions],
+    **options: Unpack[RowOptions],
 ) -> list[dict[str, Any]]:
     """What a ``tinker.Datum`` is made of, one dict for each sequence.
 
@@ -42,7 +39,8 @@ def tinker(
         tinker.Datum(model_input=tinker.ModelInput.from_ints(row["model_input"]), loss_fn_inputs=row["loss_fn_inputs"])
 
     With ``advantages=None`` the rows are for supervised training (``cross_entropy``): ``target_tokens`` and ``weights``
-    (1.0 where the token was sampled).
+    (1.0 where the token was sampled). Beside them stand ``reward``, ``trajectory_id``, ``temperature`` and
+    ``logprobs_mode``.
 
     Args:
         trajectories: one, or any iterable; all runs of a group must be in it.
@@ -51,27 +49,49 @@ def tinker(
         strict: raise at the first thing that would be left out.
         report: counts what is left out. Rows without logprobs are, and those without an advantage: a run that was not
             scored, is in no group, or is part of another run of its group.
-        **options: of ``Trajectory.sequences()``. The cookbook merges as ``linear=True`` does.
+        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``. The cookbook merges as ``linear=True``.
 
     Raises:
         ExportError: something would be left out, and ``strict``.
         ValueError: a reward is no finite number, there are no such advantages, an option has no such value, or a step's
             ``advantage`` does not fit its completion.
     """
-    if advantages not in (None, "grpo", "leave_one_out", "steps"):
-        raise ValueError(f"advantages={advantages!r}: expected 'grpo', 'leave_one_out', 'steps', or None.")
     with exporting("tinker", strict, report) as found:
-        return list(_rows(list(each(trajectories)), advantages, found, options))
+        return list(_rows(trajectories, advantages, found, options))
+
+
+def iter_tinker(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    advantages: Advantages | None = "grpo",
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[RowOptions],
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``tinker``, each made when it is asked for: a row as lists takes ten times the memory of its arrays.
+
+    Where ``advantages`` compare runs, the trajectories are all read before the first row.
+    """
+    check_advantages(advantages, _KINDS)
+    check_row_options(options)
+    return one_by_one("iter_tinker", strict, report, lambda found: _rows(trajectories, advantages, found, options))
+
+
+_KINDS = ("grpo", "leave_one_out", "steps", None)
 
 
 def _rows(
-    trajectories: list[Trajectory], advantages: Advantages | None, report: ExportReport, options: SequenceOptions
+    trajectories: Trajectory | Iterable[Trajectory],
+    advantages: Advantages | None,
+    report: ExportReport,
+    options: RowOptions,
 ) -> Iterator[dict[str, Any]]:
-    compared = _of_runs(trajectories, advantages)
-    for trajectory, rows in token_rows(with_steps(trajectories, report), report, options):
+    check_advantages(advantages, _KINDS)
+    compared = compare(trajectories, report, options, advantages)
+    for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
         say_unused(trajectory, all_ids(rows), report, advantages=advantages != "steps")
         for row in rows:
-            inputs = _inputs(row, advantages, compared.get(trajectory.id), report)
+            inputs = _inputs(row, advantages, compared.advantages.get(trajectory.id), report)
             if inputs is None:
                 continue
             yield {
@@ -80,6 +100,7 @@ def _rows(
                 "mask": plain(row.loss_mask[1:]),
                 "reward": row.reward,
                 "trajectory_id": trajectory.id,
+                **sampled_at(row, report),
             }
 
 
@@ -92,9 +113,7 @@ def _inputs(
     where = f"step {row.step_ids[0]}"
     if advantages is None:
         return {"target_tokens": row.token_ids, "weights": row.loss_mask.astype(np.float32)}
-    found: FloatArray | None = row.advantages
-    if advantages != "steps":
-        found = None if of_run is None else row.loss_mask * np.float32(of_run)
+    found = row_advantages(row, advantages, of_run)
     if found is None:
         report.drop("rows without an advantage", where=where)
     if row.logprobs is None:
@@ -102,14 +121,3 @@ def _inputs(
     if found is None or row.logprobs is None:
         return None
     return {"target_tokens": row.token_ids, "logprobs": row.logprobs, "advantages": found}
-
-
-def _of_runs(trajectories: list[Trajectory], advantages: Advantages | None) -> dict[str, float | None]:
-    """The advantage of each run within its group, by the trajectory's id."""
-    if advantages is None or advantages == "steps":
-        return {}
-    return {
-        run.id: value
-        for group in groups(trajectories)
-        for run, value in zip(group.trajectories, group.advantages(advantages), strict=True)
-    }

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollout_trace.errors import ExportError
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import each, exporting, plain, token_rows, with_steps
-from rollout_trace.export._rows import all_ids, halves, say_unused
+from rollout_trace.export._baselines import check_row_options, compare
+from rollout_trace.export._common import each, exporting, one_by_one, plain, scored_rows, token_rows
+from rollout_trace.export._rows import all_ids, halves, sampled_at, say_unused
 from rollout_trace.export._values import copied
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.selection import SequenceOptions
     from rollout_trace.sequences import Sequence, Sequences
     from rollout_trace.trajectories import Trajectory
@@ -31,9 +33,9 @@ NO_LOSS = -100
 def trl(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
-    **options: Unpack[SequenceOptions],
+    **options: Unpack[RowOptions],
 ) -> Rows:
     """Rows for ``trl.SFTTrainer`` that need no tokenizer: one for each sequence.
 
@@ -45,7 +47,7 @@ def trl(
         trajectories: one, or any iterable.
         strict: raise at the first thing that would be left out.
         report: counts what is left out.
-        **options: of ``Trajectory.sequences()``.
+        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
         ExportError: something would be left out, and ``strict``.
@@ -55,13 +57,26 @@ def trl(
         return Rows(map(_listed, _rows(trajectories, found, options)), SCHEMA)
 
 
+def iter_trl(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[RowOptions],
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``trl``, each made when it is asked for: for ``datasets.Dataset.from_generator`` and the like."""
+    check_row_options(options)
+    rows = one_by_one("iter_trl", strict, report, lambda found: _rows(trajectories, found, options))
+    return map(_listed, rows)
+
+
 def write_trl(
     path: str | Path,
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
-    **options: Unpack[SequenceOptions],
+    **options: Unpack[RowOptions],
 ) -> int:
     """Writes the rows of ``trl()`` for ``datasets.load_dataset``; returns how many.
 
@@ -82,11 +97,12 @@ SCHEMA = {"input_ids": "list<int32>", "labels": "list<int32>", "reward": "float6
 
 
 def _rows(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: RowOptions
 ) -> Iterator[dict[str, Any]]:
     import numpy as np
 
-    for trajectory, rows in token_rows(with_steps(trajectories, report), report, options):
+    compared = compare(trajectories, report, options)
+    for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
         say_unused(trajectory, all_ids(rows), report)
         for row in rows:
             yield {
@@ -105,7 +121,7 @@ def trl_rollout(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     several: Literal["raise", "longest"] = "raise",
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[SequenceOptions],
 ) -> dict[str, list[Any]]:
@@ -114,7 +130,8 @@ def trl_rollout(
     ``prompt_ids``, ``completion_ids`` (all that follows the first prompt), ``logprobs`` (0.0 on tokens that were not
     sampled; None for tokens whose logprobs are not known, which TRL takes for "no correction") and ``env_mask`` (1
     where the model sampled the token) are TRL's. The others go to the reward functions as keyword arguments, one value
-    a rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``.
+    a rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``. Without
+    ``use_vllm`` GRPOTrainer does not read the logprobs: it computes those of the weights at hand.
 
     TRL pairs the entries with its prompts by position, so there must be exactly one row for each trajectory. Give
     outermost trajectories: those opened inside one of the others are left out and counted.
@@ -133,6 +150,7 @@ def trl_rollout(
     columns: dict[str, list[Any]] = {name: [] for name in _ROLLOUT}
     with exporting("trl_rollout", strict, report) as found:
         for trajectory, rows in token_rows(_outermost(trajectories, found), found, options):
+            found.read_one()
             row = _only(trajectory, rows, several, found)
             for name, value in zip(_ROLLOUT, _sample(trajectory, row, found), strict=True):
                 columns[name].append(value)
@@ -140,7 +158,8 @@ def trl_rollout(
 
 
 _ROLLOUT = (
-    "prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "rewards", "step_rewards", "trajectory_id"
+    "prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "rewards", "step_rewards", "trajectory_id",
+    "temperature", "logprobs_mode",
 )  # fmt: skip
 
 
@@ -151,7 +170,8 @@ def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tupl
     if cut.logprobs is None:
         logprobs = [None if sampled else 0.0 for sampled in cut.response_mask]
         report.drop("rows without logprobs", where=f"trajectory {trajectory.id}")
-    own = (row.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
+    own: tuple[Any, ...] = (row.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
+    own += tuple(sampled_at(row, report).values())
     return (cut.prompt_ids, cut.response_ids, logprobs, cut.response_mask, *own)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._conversations import conversations
-from rollout_trace.export._messages import decoded
+from rollout_trace.export._messages import decoded, with_text
 from rollout_trace.export._rows import say_unused
 from rollout_trace.export._values import copied
 from rollout_trace.grouping import finite_reward, groups
@@ -18,7 +18,7 @@ from rollout_trace.grouping import finite_reward, groups
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._messages import Message
     from rollout_trace.trajectories import Trajectory
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def trl_dpo(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> Rows:
     """Rows for ``trl.DPOTrainer``: of each group, the run with the highest reward over the one with the lowest.
@@ -57,7 +57,7 @@ def trl_kto(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     threshold: float | None = None,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> Rows:
     """Rows for ``trl.KTOTrainer``: ``prompt`` and ``completion`` of each run as for ``trl_dpo``, and a ``label``.
@@ -132,6 +132,7 @@ def _groups(
 
 def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[_Run]:
     for trajectory in trajectories:
+        report.read_one()
         where = f"trajectory {trajectory.id}"
         if trajectory.reward is None:
             report.drop("trajectories without a reward", where=where)
@@ -141,7 +142,7 @@ def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[
         if len(held) != 1:
             report.drop("trajectories that are not one conversation", where=where)
             continue
-        messages = [decoded(message, report) for message in held[0].messages]
+        messages = [decoded(with_text(message), report) for message in held[0].messages]
         first = held[0].answers[0]
         said = {at for at, message in enumerate(messages) if at >= first and message.get("role") == "assistant"}
         if said - set(held[0].answers):

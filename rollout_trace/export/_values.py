@@ -28,11 +28,12 @@ def finite(value: Any, tell: Tell, path: str = "$") -> Any:
     return None
 
 
-def counted(value: Any, report: ExportReport, what: str, where: str) -> Any:
-    """``finite``, that counts what it replaces in a report."""
+def counted(value: Any, report: ExportReport, what: str, where: str, *, metadata: bool = False) -> Any:
+    """``finite``, that counts what it replaces in a report; ``metadata`` as for ``ExportReport.drop``."""
 
     def tell(path: str, found: Any) -> None:
-        report.drop(f"{what} that are not finite numbers", where=f"{where}, {path}: {found!r}")
+        place = f"{where}, {path}: {found!r}"
+        report.drop(f"{what} that are not finite numbers", where=place, metadata=metadata)
 
     return finite(value, tell)
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.export._baselines import check_advantages, compare, row_advantages
 from rollout_trace.export._common import ExportReport, exporting, token_rows
 from rollout_trace.export._episodes import episodes
 from rollout_trace.export._files import write_jsonl
+from rollout_trace.export._rows import all_ids, say_unused
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
 from rollout_trace.export._verifiers_graph import Graph
-from rollout_trace.selection import check_options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from rollout_trace.selection import SequenceOptions
+    from rollout_trace.export._baselines import Advantages, Compared, RowOptions
+    from rollout_trace.export._common import Strict
+    from rollout_trace.sequences import Sequence, Sequences
     from rollout_trace.trajectories import Trajectory
 
 _FAILED = frozenset({"failed", "aborted", "running"})
@@ -26,9 +30,10 @@ _FAILED = frozenset({"failed", "aborted", "running"})
 def verifiers(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    strict: bool = False,
+    advantages: Advantages | None = "steps",
+    strict: Strict = False,
     report: ExportReport | None = None,
-    **options: Unpack[SequenceOptions],
+    **options: Unpack[RowOptions],
 ) -> list[dict[str, Any]]:
     """One ``Episode`` for each run, as ``verifiers.v1.WireEpisode`` reads it; each of its trajectories is a ``Trace``.
 
@@ -45,23 +50,26 @@ def verifiers(
         trajectories: one, or any iterable of them.
         strict: raise instead of leaving something out.
         report: counts what was left out.
-        options: of ``Trajectory.sequences()``.
+        advantages: of the sampled nodes: ``steps``: what is set on the steps; ``grpo`` or ``leave_one_out``: that of
+            each run within its group (``rt.Group.advantages()``), for which all trajectories are held; None: none.
+        options: of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
         ExportError: ``strict``, and something has no place in the format.
         ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
     with exporting("verifiers", strict, report) as found:
-        return list(_episodes(trajectories, found, options, arrays=False))
+        return list(_episodes(trajectories, advantages, found, options, arrays=False))
 
 
 def write_verifiers(
     path: str | os.PathLike[str],
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    strict: bool = False,
+    advantages: Advantages | None = "steps",
+    strict: Strict = False,
     report: ExportReport | None = None,
-    **options: Unpack[SequenceOptions],
+    **options: Unpack[RowOptions],
 ) -> int:
     """Writes the episodes of ``verifiers``, one a line (``traces.jsonl``), and gives their number.
 
@@ -73,16 +81,30 @@ def write_verifiers(
         ValueError: the name does not end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``; or as for ``verifiers``.
     """
     with exporting("write_verifiers", strict, report) as found:
-        return write_jsonl(path, _episodes(trajectories, found, options, arrays=True))
+        return write_jsonl(path, _episodes(trajectories, advantages, found, options, arrays=True))
 
 
 def _episodes(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions, *, arrays: bool
+    trajectories: Trajectory | Iterable[Trajectory],
+    advantages: Advantages | None,
+    report: ExportReport,
+    options: RowOptions,
+    *,
+    arrays: bool,
 ) -> Iterator[dict[str, Any]]:
-    check_options(options)
-    for group in episodes(trajectories, report):
+    check_advantages(advantages, ("grpo", "leave_one_out", "steps", None))
+    compared = compare(trajectories, report, options, advantages)
+    for group in episodes(compared.trajectories, report):
         outermost = next((one for one in group if one.parent_id is None), group[0])
-        traces = [_trace(trajectory, rows, report) for trajectory, rows in token_rows(group, report, options)]
+        traces = [
+            _trace(
+                trajectory,
+                _advantages(trajectory, rows, advantages, compared, report),
+                Graph(trajectory, report, of_steps=advantages == "steps"),
+                report,
+            )
+            for trajectory, rows in token_rows(group, report, compared.options)
+        ]
         episode = {
             "id": outermost.episode_id or outermost.id,
             "task": _task(outermost),
@@ -94,9 +116,26 @@ def _episodes(
         yield strict_json(episode, report, f"episode {episode['id']}", arrays=arrays)
 
 
-def _trace(trajectory: Trajectory, rows: Any, report: ExportReport) -> dict[str, Any]:
-    graph = Graph(trajectory, report)
+def _advantages(
+    trajectory: Trajectory, rows: Sequences, kind: Advantages | None, compared: Compared, report: ExportReport
+) -> list[Sequence]:
+    """The rows with the advantages that are asked for."""
+    if kind == "steps":
+        return rows
+    say_unused(trajectory, all_ids(rows), report, rewards=False, versions=False, named=False)
+    found = [row_advantages(row, kind, compared.advantages.get(trajectory.id)) for row in rows]
+    if kind is not None:
+        report.drop(
+            "rows without an advantage", sum(values is None for values in found), where=f"trajectory {trajectory.id}"
+        )
+    return [replace(row, advantages=values) for row, values in zip(rows, found, strict=True)]
+
+
+def _trace(trajectory: Trajectory, rows: list[Sequence], graph: Graph, report: ExportReport) -> dict[str, Any]:
+    report.read_one()
     graph.add(rows)
+    # Sequences whose logprobs are not known are text.
+    trainable = any(row.logprobs is not None for row in rows)
     is_done = trajectory.status != "running"
     began, ended = seconds(trajectory.started_at), seconds(trajectory.ended_at)
     model = next((step.model for step in trajectory.steps if step.model is not None), None)
@@ -104,7 +143,7 @@ def _trace(trajectory: Trajectory, rows: Any, report: ExportReport) -> dict[str,
         "version": 1,
         "id": trajectory.id,
         "task": _task(trajectory),
-        "agent": {"config": {"model": model}, "name": trajectory.name, "trainable": bool(rows)},
+        "agent": {"config": {"model": model}, "name": trajectory.name, "trainable": trainable},
         "tools": graph.tools,
         "nodes": graph.nodes,
         "calls": [call_of(step, graph.node_of.get(step.id), first) for step, first in _calls(trajectory)],
@@ -155,6 +194,7 @@ def _info(trajectory: Trajectory, graph: Graph) -> dict[str, Any]:
             "policy_version": step.policy_version,
             "reward": step.reward,
             "token_source": step.token_source,
+            "logprobs_mode": step.logprobs_mode,
             "metadata": step.metadata,
         }
         for step in trajectory.steps

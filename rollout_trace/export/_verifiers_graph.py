@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 class Graph:
     """The nodes of one trajectory. Each sequence is a path of its own, from the first message it does not share on."""
 
-    def __init__(self, trajectory: Trajectory, report: ExportReport) -> None:
+    def __init__(self, trajectory: Trajectory, report: ExportReport, *, of_steps: bool = True) -> None:
         self.nodes: list[dict[str, Any]] = []
         self.tools: list[dict[str, Any]] = []
         self.node_of: dict[str, int] = {}
         """The node of each step's answer."""
         self._report = report
+        self._of_steps = of_steps
         self._where = f"trajectory {trajectory.id}"
         self._steps = trajectory.steps
         self._tools_of: dict[str, list[dict[str, Any]]] = {}
@@ -53,7 +54,7 @@ class Graph:
         if row.logprobs is None:
             self._report.drop("sequences without logprobs, given as text: verifiers would read 0.0", where=self._where)
         advantages = row.advantages
-        if advantages is None or row.logprobs is None:
+        if self._of_steps and (advantages is None or row.logprobs is None):
             unused = sum(step.advantage is not None for step in steps)
             self._report.drop("step advantages", unused, where=self._where)
         end = 0

@@ -6,14 +6,15 @@ Shapes: verl 0.9.1, ``verl/experimental/agent_loop/agent_loop.py`` and ``verl/ut
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
 from rollout_trace.export._arrow import import_pyarrow
-from rollout_trace.export._common import ExportReport, each, exporting, token_rows, with_steps
-from rollout_trace.export._messages import to_chat, tools_of
-from rollout_trace.export._rows import halves, say_unused, task_id
+from rollout_trace.export._baselines import check_advantages, check_row_options, compare
+from rollout_trace.export._common import ExportReport, each, exporting, one_by_one, scored_rows
+from rollout_trace.export._messages import to_chat, tools_of, with_text
+from rollout_trace.export._rows import LOST_LOGPROBS, halves, sampled_at, say_unused, task_id
 from rollout_trace.export._values import copied
 from rollout_trace.file.plain import dumps
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from rollout_trace.export._baselines import OfRuns, RowOptions
+    from rollout_trace.export._common import Strict
     from rollout_trace.export._messages import Message
-    from rollout_trace.selection import SequenceOptions
     from rollout_trace.sequences import Sequence
     from rollout_trace.trajectories import Trajectory
 
@@ -32,18 +34,23 @@ if TYPE_CHECKING:
 def verl(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    strict: bool = False,
+    advantages: OfRuns | None = None,
+    strict: Strict = False,
     report: ExportReport | None = None,
-    **options: Unpack[SequenceOptions],
+    **options: Unpack[RowOptions],
 ) -> list[dict[str, Any]]:
     """The arguments of ``AgentLoopOutput``, one dict for each sequence: ``AgentLoopOutput(**row)``.
 
-    ``response_ids`` is all that follows the first prompt; ``response_logprobs`` is 0.0 where ``response_mask`` is 0,
-    and None when a step of the row has none. ``num_turns`` counts as verl does: two for each completion.
+    ``response_ids`` is all that follows the first prompt; ``response_logprobs`` is 0.0 where ``response_mask`` is 0.
+    ``num_turns`` counts as verl does: two for each completion.
     ``extra_fields`` says which rows belong together (``trajectory_id``, ``group_id``, ``rollout_index``), has the parts
-    of the reward (``reward_extra_info``: verl wants the same names in every row of a batch), the step rewards where
-    every step has one (``turn_scores``) and the policy versions where all are integers (``min_global_steps``,
-    ``max_global_steps``).
+    of the reward (``reward_extra_info``), the step rewards where every step has one (``turn_scores``), ``temperature``
+    and ``logprobs_mode``, the run's ``advantage`` where it is asked for, and the policy versions where all are integers
+    (``min_global_steps``, ``max_global_steps``).
+
+    verl makes columns of these, for all rows or none; so does this, for what is given in one call. One row without
+    logprobs leaves ``response_logprobs`` None in all. Where some trajectories are scored, those that are not have no
+    row; where none is, ``reward_score`` is None. ``reward_extra_info`` has the names that every row has.
 
     The rows of a trajectory stand together, in order. A trajectory with several has drift or forks; an agent loop may
     return them as a list in verl's v1 trainer alone, which gives all the reward of the last. verl cuts nothing: keep
@@ -51,27 +58,99 @@ def verl(
 
     Args:
         trajectories: one, or any iterable.
+        advantages: ``grpo`` or ``leave_one_out``: of each run within its group, however many rows it has
+            (``rt.Group.advantages()``); all runs of a group must be given. Rows that have none are left out. None:
+            leave it to verl, which counts each row of a ``uid`` as a run.
         strict: raise at the first thing that would be left out.
         report: counts what is left out.
-        **options: of ``Trajectory.sequences()``.
+        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
         ExportError: something would be left out, and ``strict``.
         ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
     """
     with exporting("verl", strict, report) as found:
-        return [
-            _output(trajectory, row, found)
-            for trajectory, rows in token_rows(with_steps(trajectories, found), found, options)
-            for row in rows
-        ]
+        return list(_outputs(trajectories, advantages, found, options))
 
 
-def _output(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict[str, Any]:
+def iter_verl(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    advantages: OfRuns | None = None,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[RowOptions],
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``verl``, each made when it is asked for; their arrays are held from the first on."""
+    check_advantages(advantages, _KINDS)
+    check_row_options(options)
+    return one_by_one("iter_verl", strict, report, lambda found: _outputs(trajectories, advantages, found, options))
+
+
+_KINDS = ("grpo", "leave_one_out", None)
+
+
+def _outputs(
+    trajectories: Trajectory | Iterable[Trajectory],
+    advantages: OfRuns | None,
+    report: ExportReport,
+    options: RowOptions,
+) -> Iterator[dict[str, Any]]:
+    check_advantages(advantages, _KINDS)
+    compared = compare(trajectories, report, options, advantages)
+    made = [
+        (trajectory, row)
+        for trajectory, rows in scored_rows(compared.trajectories, report, compared.options)
+        for row in rows
+    ]
+    if advantages is not None:
+        made = list(_with_advantage(made, compared.advantages, report))
+    made = _scored(made, report)
+    names = _common_names([trajectory for trajectory, _ in made], report)
+    unknown = sum(row.logprobs is None for _, row in made)
+    report.drop("rows without logprobs", unknown)
+    if unknown:
+        report.drop(LOST_LOGPROBS, len(made) - unknown)
+    for trajectory, row in made:
+        output = _output(trajectory, row, names, report)
+        if advantages is not None:
+            output["extra_fields"]["advantage"] = compared.advantages[trajectory.id]
+        yield {**output, "response_logprobs": None} if unknown else output
+
+
+_Made: TypeAlias = "tuple[Trajectory, Sequence]"
+
+
+def _with_advantage(made: list[_Made], advantages: dict[str, float | None], report: ExportReport) -> Iterator[_Made]:
+    for trajectory, row in made:
+        if advantages.get(trajectory.id) is None:
+            report.drop("rows without an advantage", where=f"trajectory {trajectory.id}")
+        else:
+            yield trajectory, row
+
+
+def _scored(made: list[_Made], report: ExportReport) -> list[_Made]:
+    """All rows where none is scored; otherwise those that are, as verl takes the scores of all rows or of none."""
+    scored = [(trajectory, row) for trajectory, row in made if row.reward is not None]
+    if not scored:
+        return made
+    report.drop("rows without a reward, where others have one", len(made) - len(scored))
+    return scored
+
+
+def _common_names(trajectories: list[Trajectory], report: ExportReport) -> list[str]:
+    """Names of rewards that every row has, as verl takes those of the first from all."""
+    each_has = [trajectory.rewards or {} for trajectory in trajectories]
+    names = [name for name in (each_has[0] if each_has else ()) if all(name in rewards for rewards in each_has)]
+    others = sum(len(rewards) - len(names) for rewards in each_has)
+    report.drop("rewards by name that not every row has", others, metadata=True)
+    return names
+
+
+def _output(trajectory: Trajectory, row: Sequence, names: list[str], report: ExportReport) -> dict[str, Any]:
     scored = None not in row.step_rewards
     say_unused(trajectory, row.step_ids, report, rewards=not scored, versions=False, named=False)
     cut = halves(row)
-    report.drop("rows without logprobs", cut.logprobs is None, where=f"trajectory {trajectory.id}")
     return {
         "prompt_ids": cut.prompt_ids,
         "response_ids": cut.response_ids,
@@ -83,10 +162,11 @@ def _output(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict
         "extra_fields": {
             "turn_scores": list(row.step_rewards) if scored else [],
             "tool_rewards": [],
-            "reward_extra_info": dict(trajectory.rewards or {}),
+            "reward_extra_info": {name: (trajectory.rewards or {})[name] for name in names},
             "trajectory_id": trajectory.id,
             "group_id": trajectory.group_id,
             "rollout_index": trajectory.rollout_index,
+            **sampled_at(row, report),
             **_versions(row, report),
         },
     }
@@ -108,7 +188,8 @@ def _versions(row: Sequence, report: ExportReport) -> dict[str, int]:
     numbers = [version for version in row.policy_versions if isinstance(version, int)]
     if len(numbers) < len(row.policy_versions):
         others = sum(version is not None for version in row.policy_versions)
-        report.drop("policy versions of rows where not all are integers", others, where=f"step {row.step_ids[0]}")
+        where = f"step {row.step_ids[0]}"
+        report.drop("policy versions of rows where not all are integers", others, where=where, metadata=True)
         return {}
     return {"min_global_steps": min(numbers), "max_global_steps": max(numbers)}
 
@@ -120,7 +201,7 @@ def verl_prompts(
     ability: str,
     split: str = "train",
     ground_truth: Callable[[Trajectory], str | None] | None = None,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> list[dict[str, Any]]:
     """Rows for verl's ``RLHFDataset``: the tasks of these trajectories, to sample them again.
@@ -150,7 +231,7 @@ def write_verl_prompts(
     ability: str,
     split: str = "train",
     ground_truth: Callable[[Trajectory], str | None] | None = None,
-    strict: bool = False,
+    strict: Strict = False,
     report: ExportReport | None = None,
 ) -> int:
     """Writes the rows of ``verl_prompts()``; returns how many.
@@ -173,11 +254,12 @@ def _prompts(
 ) -> Iterator[dict[str, Any]]:
     first_prompts: dict[str, bytes] = {}
     for trajectory in each(trajectories):
+        report.read_one()
         where = f"trajectory {trajectory.id}"
         task = trajectory.group_id or task_id(trajectory) or trajectory.id
         lost = ExportReport()
         first = trajectory.steps[0] if trajectory.steps else None
-        prompt = to_chat(first, lost) if first is not None else []
+        prompt = [with_text(message) for message in to_chat(first, lost)] if first is not None else []
         lost.drop("tools of prompts", len(tools_of(first, lost) or ()) if first is not None else 0)
         if trajectory.parent_id is not None:
             report.drop("trajectories inside another", where=where)

@@ -218,13 +218,13 @@ def test_columns() -> None:
 def test_a_message_that_json_cannot_hold(tmp_path: Path) -> None:
     """NaN in what was sent is None in the row, and counted: one such message does not keep the others from the file."""
     (trajectory,) = recorded.several_choices()
-    messages = [{"role": "user", "content": [{"type": "text", "text": "x", "score": math.nan}]}]
+    messages = [{"role": "user", "content": "x", "score": math.nan}]
     trajectory.steps = [replace(step, messages=messages) for step in trajectory.steps]
     report = ExportReport()
     assert write_chat(tmp_path / "chat.jsonl", trajectory, report=report) == 3
     assert report.dropped == {"values of messages that are not finite numbers": 3}
     (first, _, _) = (json.loads(line) for line in (tmp_path / "chat.jsonl").read_bytes().splitlines())
-    assert first["messages"][0]["content"] == [{"type": "text", "text": "x", "score": None}]
+    assert first["messages"][0] == {"role": "user", "content": "x", "score": None}
 
 
 @pytest.mark.parametrize(

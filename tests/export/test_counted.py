@@ -116,7 +116,8 @@ def test_skyrl_leaves_such_a_run_out_as_not_scored() -> None:
 @pytest.mark.parametrize("name", ["chat", "skyrl", "steps", "tinker", "trl", "verl"])
 def test_a_trajectory_without_steps_is_counted(name: str) -> None:
     _, dropped = given(name, rt.Trajectory(reward=1.0))
-    assert dropped == {"trajectories without steps": 1}
+    assert dropped == {"trajectories without steps": 1, "scored trajectories without a row": 1}
+    assert given(name, rt.Trajectory())[1] == {"trajectories without steps": 1}
 
 
 UNUSED = {

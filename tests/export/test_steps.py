@@ -116,8 +116,11 @@ def test_numbers_that_are_not_finite_are_none_and_counted() -> None:
     assert rows[0]["task"] == {"scores": [1.0, None]}
     counts = {"values of reward that are not finite numbers": 4, "values of task that are not finite numbers": 4}
     assert report.dropped == counts
+    assert report.metadata == {"values of task that are not finite numbers"}
+    trajectory.reward = 1.0
+    assert len(steps(trajectory, strict=True)) == 4
     with pytest.raises(rt.RolloutTraceError, match=r"values of task .*\$\.scores\[1\]: inf"):
-        steps(trajectory, strict=True)
+        steps(trajectory, strict="metadata")
 
 
 def test_rewards_of_any_kind_of_number() -> None:

@@ -32,6 +32,8 @@ def test_arrays_say_of_the_next_token() -> None:
             "mask": [0, 1, 1, 0, 1],
             "reward": 1.0,
             "trajectory_id": "trace",
+            "temperature": None,
+            "logprobs_mode": None,
         }
     ]
 

@@ -48,9 +48,10 @@ def test_what_is_left_out_is_counted_said_once_and_raised_when_strict(caplog: py
     report = ExportReport()
     with caplog.at_level(logging.WARNING, "rollout_trace"):
         assert trl(recorded.without_ids(), report=report) == []
-    assert report.dropped == {"steps left out: ids_missing": 18}
+    assert report.dropped == {"steps left out: ids_missing": 18, "scored trajectories without a row": 6}
     assert [record.getMessage() for record in caplog.records if "export.trl " in record.getMessage()] == [
-        "export.trl left out: steps left out: ids_missing: 18. Pass report=ExportReport() to read the counts, or "
+        "export.trl left out: steps left out: ids_missing: 18, scored trajectories without a row: 6. "
+        "Pass report=ExportReport() to read the counts, or "
         "strict=True to raise instead."
     ]
     with pytest.raises(rt.ExportError, match="ids_missing"):
@@ -73,6 +74,8 @@ def test_a_rollout_is_one_row() -> None:
         "rewards": [None] * 2,
         "step_rewards": [[None, None]] * 2,
         "trajectory_id": ["trace"] * 2,
+        "temperature": [None] * 2,
+        "logprobs_mode": [None] * 2,
     }
     assert set(map(len, trl_rollout([]).values())) == {0}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,16 @@ def test_an_answer_that_the_client_wrote_anew_is_not_a_second_message() -> None:
         "reasoning_tokens": None,
         "cost": None,
     }
+
+
+def test_what_became_text_is_not_trainable() -> None:
+    """A sequence without logprobs is given as text: its trace has nothing to train on."""
+    trajectory = trajectory_of([([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 9], [6], [-1.0])])
+    assert verifiers(trajectory)[0]["traces"][0]["agent"]["trainable"]
+    trajectory.steps = [replace(step, logprobs=None) for step in trajectory.steps[:1]] + trajectory.steps[1:]
+    assert verifiers(trajectory)[0]["traces"][0]["agent"]["trainable"]
+    trajectory.steps = [replace(step, logprobs=None) for step in trajectory.steps]
+    assert not verifiers(trajectory)[0]["traces"][0]["agent"]["trainable"]
 
 
 def test_options_choose_the_sequences() -> None:

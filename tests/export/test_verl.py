@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,8 @@ def test_an_output_is_a_sequence_cut_at_its_first_sampled_token() -> None:
                 "trajectory_id": "trace",
                 "group_id": "task",
                 "rollout_index": 0,
+                "temperature": None,
+                "logprobs_mode": None,
             },
         }
     ]
@@ -78,13 +81,41 @@ def test_metrics_are_seconds_of_the_rows_own_steps_and_tools() -> None:
 
 
 def test_missing_stays_none() -> None:
-    found = verl(recorded.unscored())
-    assert [row["reward_score"] for row in found] == [1.0, None, 0.5, 0.25, None, 1.0]
+    found = verl([run for run in recorded.unscored() if run.reward is None])
+    assert [row["reward_score"] for row in found] == [None, None]
     trajectory = trajectory_of([([1], [2], [-0.5])])
     trajectory.steps = [rt.Step(id="a", call_id="a", prompt_token_ids=[1], completion_token_ids=[2])]  # type: ignore[arg-type]
     report = ExportReport()
     assert verl(trajectory, report=report)[0]["response_logprobs"] is None
     assert report.dropped == {"rows without logprobs": 1}
+
+
+def test_scores_are_of_all_rows_or_none() -> None:
+    """verl has no column of scores where one row lacks it."""
+    report = ExportReport()
+    assert [row["reward_score"] for row in verl(recorded.unscored(), report=report)] == [1.0, 0.5, 0.25, 1.0]
+    assert report.dropped == {"rows without a reward, where others have one": 2}
+    with pytest.raises(rt.ExportError, match="rows without a reward"):
+        verl(recorded.unscored(), strict=True)
+
+
+def test_logprobs_are_of_all_rows_or_none() -> None:
+    first, second = trajectory_of(TRACE), trajectory_of(TRACE)
+    second.steps = [replace(step, logprobs=None) for step in second.steps]
+    for runs in ([first, second], [second, first]):
+        report = ExportReport()
+        assert [row["response_logprobs"] for row in verl(runs, report=report)] == [None, None]
+        others = "rows whose logprobs are left out because other rows have none"
+        assert report.dropped == {"rows without logprobs": 1, others: 1}
+
+
+def test_rewards_by_name_are_those_of_every_row() -> None:
+    first, second = trajectory_of(TRACE), trajectory_of(TRACE)
+    first.rewards, second.rewards = {"correct": 1.0, "short": 0.5}, {"correct": 0.0, "long": 0.5}
+    report = ExportReport()
+    found = [row["extra_fields"]["reward_extra_info"] for row in verl([first, second], report=report)]
+    assert found == [{"correct": 1.0}, {"correct": 0.0}]
+    assert report.dropped == {"rewards by name that not every row has": 2}
 
 
 def test_rows_of_a_trajectory_stand_together() -> None:

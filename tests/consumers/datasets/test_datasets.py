@@ -163,3 +163,12 @@ def test_a_dataset_of_arrays_is_the_dataset_of_lists() -> None:
     assert with_arrays.features == with_lists.features
     assert with_arrays[:] == with_lists[:]
     assert [row["completion_ids"] for row in with_arrays] == [row["completion_ids"] for row in steps(found)]
+
+
+def test_numbers_in_json_keep_ten_decimals(tmp_path: Path) -> None:
+    """Beside values of any shape; in parquet a logprob near 0 keeps all its digits. docs/export.md says so."""
+    rows = [{"logprobs": [-3.1234567e-9, -0.12345678901234], "any": value} for value in ({"a": 1}, [2], "text")]
+    types = {"logprobs": "list<float64>", "any": "json"}
+    assert write_jsonl(tmp_path / "rows.jsonl", rows) == write_parquet(tmp_path / "rows.parquet", rows, types) == 3
+    assert load(tmp_path / "rows.jsonl")[0]["logprobs"] == [-3.1e-9, -0.123456789]
+    assert load(tmp_path / "rows.parquet")[0]["logprobs"] == rows[0]["logprobs"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -114,9 +115,41 @@ def test_tensors_of_any_trace(trace: Trace) -> None:
         assert found["rm_scores"].tolist() == [*[0.0] * (len(found["responses"]) - 1), 0.5]
 
 
-def test_a_run_that_was_not_scored_has_no_scores() -> None:
-    found = [AgentLoopOutput(**row).as_dict() for row in verl(recorded.unscored())]
-    assert ["rm_scores" in one for one in found] == [True, False, True] * 2
+def test_runs_that_were_not_scored_have_no_scores() -> None:
+    runs = [run for run in recorded.unscored() if run.reward is None]
+    assert not any("rm_scores" in AgentLoopOutput(**row).as_dict() for row in verl(runs))
+
+
+def test_a_run_that_was_not_scored_costs_the_others_no_column() -> None:
+    runs = recorded.unscored()
+    same([run for run in runs if run.reward is not None], batch_of(verl(runs, report=ExportReport())))
+
+
+def test_a_row_without_logprobs_or_a_name_breaks_no_batch() -> None:
+    """verl joins the columns of the first row; one that the others lack raises there."""
+    runs = recorded.tool_agent()
+    runs[3].steps = [replace(step, logprobs=None) for step in runs[3].steps]
+    runs[0].rewards, runs[1].rewards = {"correct": 1.0}, {"correct": 1.0, "short": 0.5}
+    batch = batch_of(verl(runs, report=ExportReport()))
+    assert len(batch) == len(runs)
+    assert "rollout_log_probs" not in batch.batch
+    assert "correct" not in batch.non_tensor_batch
+
+
+def test_advantages_over_runs_reach_the_batch() -> None:
+    """As docs/export.md has it. verl's own count each row: the fork's three rows would be three runs."""
+    runs = recorded.forked() + recorded.forked()
+    runs[0].group_id = runs[1].group_id = "find/1"
+    runs[0].reward, runs[1].reward = 1.0, 0.0
+    batch = batch_of(verl(runs, advantages="grpo"))
+    value = torch.tensor(batch.non_tensor_batch["advantage"].astype(np.float32))
+    batch.batch["advantages"] = value[:, None] * batch.batch["response_mask"]
+    expected = [value for group in groups(runs) for value in group.advantages()]
+    assert len(batch) == 6
+    for at, one in enumerate(batch.batch["advantages"]):
+        mask = batch.batch["response_mask"][at].bool()
+        assert one[mask].tolist() == pytest.approx([expected[at // 3]] * int(mask.sum()), abs=1e-6)
+        assert not one[~mask].any()
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])

@@ -1,0 +1,179 @@
+"""Rows one by one, how far an export is, and what strictness is about."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rollout_trace as rt
+from rollout_trace import export
+from rollout_trace.export import ExportReport
+from tests.consumers.traces import trajectory_of
+from tests.strategies import PROFILE, trajectories
+
+TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
+STREAMS = ("chat", "steps", "tinker", "trl", "verl")
+
+
+def talks(count: int) -> list[rt.Trajectory]:
+    made = [trajectory_of(TRACE, reward=at % 2) for at in range(count)]
+    for run in made:
+        run.steps = [
+            replace(step, messages=[{"role": "user", "content": str(at)}], completion=rt.Completion(content="a"))
+            for at, step in enumerate(run.steps)
+        ]
+    return [replace(run, id=str(at)) for at, run in enumerate(made)]
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@PROFILE
+@given(runs=st.lists(trajectories(), max_size=2))
+def test_rows_one_by_one_are_the_rows(name: str, runs: list[rt.Trajectory]) -> None:
+    for run in runs:
+        for step in run.steps:
+            step.advantage = None
+    one, other = ExportReport(), ExportReport()
+    exporter, stream = getattr(export, name), getattr(export, f"iter_{name}")
+    assert list(stream(iter(runs), report=one)) == exporter(runs, report=other)
+    assert (one.dropped, one.metadata) == (other.dropped, other.metadata)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_first_row_needs_no_other_trajectory(name: str) -> None:
+    """But where runs are compared, or columns are of all rows or none."""
+    read = 0
+
+    def stream() -> Iterator[rt.Trajectory]:
+        nonlocal read
+        for run in talks(5):
+            read += 1
+            yield run
+
+    options: Any = {"advantages": None} if name == "tinker" else {}
+    rows = getattr(export, f"iter_{name}")(stream(), **options)
+    assert read == 0
+    assert next(rows)
+    assert read == (5 if name == "verl" else 1)
+
+
+@pytest.mark.parametrize("name", ["steps", "tinker", "trl", "verl"])
+def test_a_stream_checks_its_options_at_once(name: str) -> None:
+    with pytest.raises(TypeError, match="allow='error'"):
+        getattr(export, f"iter_{name}")([], allow="error")
+
+
+def test_a_stream_says_at_its_end_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    failed = rt.Trajectory(steps=[rt.Step(id="a", call_id="a", status="error")])
+    assert list(export.iter_trl(failed)) == []
+    (line,) = caplog.messages
+    assert line.startswith("export.iter_trl left out: steps left out: error: 1.")
+    with pytest.raises(rt.ExportError, match=r"export\.iter_trl: steps left out: error"):
+        list(export.iter_trl(failed, strict=True))
+
+
+def test_progress_is_the_number_of_trajectories(tmp_path: Path) -> None:
+    runs = talks(3)
+    writers: dict[str, Any] = {
+        "write_atif": tmp_path / "atif",
+        "write_chat": tmp_path / "chat.jsonl",
+        "write_steps": tmp_path / "steps.jsonl",
+        "write_trl": tmp_path / "trl.jsonl",
+        "write_verifiers": tmp_path / "traces.jsonl",
+    }
+    for name, path in writers.items():
+        seen: list[int] = []
+        getattr(export, name)(path, iter(runs), report=ExportReport(progress=seen.append))
+        assert seen == [1, 2, 3], name
+    for name in ("skyrl", "tinker", "trl", "trl_dpo", "trl_kto", "verl", "verifiers", "atif", "chat", "steps"):
+        seen = []
+        getattr(export, name)(runs, report=ExportReport(progress=seen.append))
+        assert seen == [1, 2, 3], name
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    for screen in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", screen)
+        export.trl(talks(1), report=ExportReport(progress=True))
+        text = "export.trl: 1 trajectories"
+        shown = f"\r{text}\r{' ' * len(text)}\r"
+        assert screen.getvalue() == (shown if isinstance(screen, Terminal) else "")
+
+
+def test_strict_is_about_tokens_and_rewards() -> None:
+    """What stands beside them is said, and raises under a word of its own."""
+    (run,) = talks(1)
+    for step in run.steps:
+        step.policy_version = "v1"
+    run.rewards = {"short": 1.0}
+    report = ExportReport()
+    assert len(export.trl(run, strict=True, report=report)) == 1
+    assert report.dropped == {"policy versions": 2, "rewards by name": 1}
+    assert report.metadata == {"policy versions", "rewards by name"}
+    with pytest.raises(rt.ExportError, match=r"policy versions .*: 2\. Without strict='metadata' it would be left out"):
+        export.trl(run, strict="metadata")
+    run.steps[0].reward = 0.5
+    with pytest.raises(rt.ExportError, match="step rewards"):
+        export.trl(run, strict=True)
+    with pytest.raises(ValueError, match="strict='tokens': expected True, False or 'metadata'"):
+        export.trl(run, strict="tokens")  # type: ignore[arg-type]
+
+
+def test_rows_say_what_they_were_sampled_at() -> None:
+    (run,) = talks(1)
+    run.group_id = None
+    at: Any = {"sampling": {"temperature": 0.7}, "logprobs_mode": "processed"}
+    run.steps = [replace(step, **at) for step in run.steps]
+    found = [
+        export.verl(run)[0]["extra_fields"],
+        export.tinker(run, advantages=None)[0],
+        {name: values[0] for name, values in export.trl_rollout(run).items()},
+    ]
+    assert [(row["temperature"], row["logprobs_mode"]) for row in found] == [(0.7, "processed")] * 3
+    run.steps[1] = replace(run.steps[1], sampling={"temperature": 1})
+    report = ExportReport()
+    assert export.verl(run, report=report)[0]["extra_fields"]["temperature"] is None
+    assert report.dropped == {"temperatures of rows whose steps differ": 1}
+    assert report.metadata == set(report.dropped)
+
+
+def test_rows_are_cut_between_turns_and_of_one_policy() -> None:
+    first, second = talks(2)
+    for step in second.steps:
+        step.policy_version = 2
+    report = ExportReport()
+    rows = export.trl([first, second], report=report, max_length=5, truncate="turn", policy_versions={2})
+    assert [(row["trajectory_id"], row["input_ids"]) for row in rows] == [("1", [1, 2, 3, 4])]
+    assert report.dropped == {
+        "steps left out: policy_version": 2,
+        "scored trajectories without a row": 1,
+        "steps left out: max_length": 1,
+        "tokens cut: max_length": 2,
+        "policy versions": 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["skyrl", "tinker", "trl", "trl_rollout", "verifiers", "verl"])
+def test_tokens_that_a_grammar_decided_are_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They are in the rows, exact as they are; but ratios to a trainer's own forward pass are not 1."""
+    (run,) = talks(1)
+    run.steps[0] = replace(run.steps[0], sampling={"response_format": {"type": "json_object"}})
+    report = ExportReport()
+    options: Any = {"advantages": None} if name == "tinker" else {}
+    getattr(export, name)(run, report=report, strict=True, **options)
+    what = "tokens sampled under a grammar (response_format), whose ratios are not 1"
+    assert (report.noted, report.dropped) == ({what: 2}, {})
+    assert str(report) == f"nothing was left out; {what}: 2"
+    assert caplog.messages == [f"export.{name}: {what}: 2. See docs/training.md."]
