@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
+from rollout_trace.engines import sends_no_ids
 from rollout_trace.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.tokens import TokenStore, readonly
@@ -129,7 +131,7 @@ def _step(
             "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
             "top_logprobs": choice.top_logprobs,
             "token_source": None if completion is None else choice.token_source,
-            "token_issue": choice.issue or _missing_ids(choice, asked),
+            "token_issue": choice.issue or _missing_ids(protocol, choice, asked),
             "usage": facts.usage,
             "status": status,
             "error": facts.error,
@@ -159,9 +161,20 @@ _ID_FIELDS = frozenset({"input_ids", "token_ids"})
 _ASKS = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")
 
 
-def _missing_ids(choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
+def asks_for_ids(sampling: Mapping[str, Any] | None) -> bool:
+    """True where a request has a field that engines send ids for."""
+    return sampling is not None and any(sampling.get(name) for name in _ASKS)
+
+
+def _missing_ids(protocol: str, choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
     if choice.completion is None or choice.completion_token_ids is not None:
         return None
-    was_asked = any((asked.sampling or {}).get(name) for name in _ASKS)
-    why = "although it was asked for them" if was_asked else "and was not asked for them"
-    return TokenIssue(code="ids_missing", message=f"the server sent no completion token ids, {why}.")
+    if sends_no_ids(None, protocol):
+        message = f"{protocol} has no place for token ids."
+    elif not asks_for_ids(asked.sampling):
+        message = "the server sent no completion token ids, and was not asked for them."
+    elif not choice.complete:
+        message = "the answer broke off before any completion token ids came."
+    else:
+        message = "the server sent no completion token ids, although it was asked for them."
+    return TokenIssue(code="ids_missing", message=message)

@@ -11,9 +11,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.assemble import Stores, steps_of
+from rollout_trace.assemble import Stores, asks_for_ids, steps_of
 from rollout_trace.call import AttemptMark, Call, drain, settle
-from rollout_trace.engines import AUTO
+from rollout_trace.engines import AUTO, sends_no_ids
 from rollout_trace.frames import ModelFrame
 from rollout_trace.joining import joined
 from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step, shared
@@ -22,7 +22,6 @@ from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import decompress
 
 if TYPE_CHECKING:
-    from rollout_trace.clients.asking import Refusal
     from rollout_trace.frames import Frame
 
 
@@ -191,16 +190,22 @@ def _add_what_the_call_knows(step: Step, call: Call) -> None:
     if step.logprobs is not None:
         known = None if engine is None else engine.logprobs_mode
         amend(step, logprobs_mode=call.settings.logprobs_mode or known)
-    if call.refusal is not None:
-        _explain_refusal(step, call.refusal)
+    if step.token_issue is not None and step.token_issue.code == "ids_missing":
+        _explain_missing(step, call)
     if call.faults:
         _distrust(step, call)
 
 
-def _explain_refusal(step: Step, refusal: Refusal) -> None:
-    if step.token_issue is not None and step.token_issue.code == "ids_missing":
-        message = f"the server refuses to be asked for token ids ({refusal.said}), so the call was made without."
-        amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
+def _explain_missing(step: Step, call: Call) -> None:
+    """Says why the ids are missing, where the call knows more of it than the bytes."""
+    if sends_no_ids(step.engine, None):
+        message = f"{step.engine} has no token ids."
+    elif call.refusals and not asks_for_ids(step.sampling):
+        said = "; ".join(f"{name}: {refusal.said}" for name, refusal in call.refusals.items())
+        message = f"the server refuses to be asked for them ({said}), so the call was made without."
+    else:
+        return
+    amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
 
 
 def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
