@@ -109,8 +109,8 @@ def _remember(key: _Key, refusal: Refusal) -> None:
     place, _, name = key
     guard.warn_once(
         f"refused:{place}:{name}",
-        f"the server of model {place[3]!r} refuses {name!r}, which engine={place[1]!r} asks for ({refusal.said}); calls "
-        "like this one are made without, and hold what it sends by itself.",
+        f"the server of model {place[3]!r} refuses {name!r}, which engine={place[1]!r} asks for ({refusal.said}); "
+        "calls like this one are made without, and hold what it sends by itself.",
     )
 
 

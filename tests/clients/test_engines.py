@@ -82,8 +82,9 @@ def test_what_is_asked(kind: Kind, engine: str, resource: str, options: dict[str
     assert sent(kind, engine, resource, options) == {**sent(kind, None, resource, options), **fields}
 
 
+@pytest.mark.parametrize("options", [{"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": None}])
 @pytest.mark.parametrize("engine", ["vllm", "llama-server", "fireworks", "together"])
-def test_alternatives_without_logprobs_stay_refused(kind: Kind, engine: str) -> None:
+def test_alternatives_without_logprobs_stay_refused(kind: Kind, engine: str, options: dict[str, Any]) -> None:
     """`top_logprobs` without `logprobs` is the caller's mistake, with the recorder as without."""
 
     class Strict(ScriptedServer):
@@ -93,13 +94,12 @@ def test_alternatives_without_logprobs_stay_refused(kind: Kind, engine: str) -> 
                 return json_response(400, {"error": {"message": message, "param": "top_logprobs", "code": 400}})
             return super().answer(record)
 
-    for options in ({"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": None}):
-        with Strict("fine") as server:
-            plain, _ = on(kind, server, lambda client, given=options: call(client, "chat", given), None)
-            ours, _ = on(kind, server, lambda client, given=options: call(client, "chat", given), {"engine": engine})
-            assert len(posted(server)) == 2
-        assert ours[0] == "raised"
-        assert ours == plain
+    with Strict("fine") as server:
+        plain, _ = on(kind, server, lambda client: call(client, "chat", options), None)
+        ours, _ = on(kind, server, lambda client: call(client, "chat", options), {"engine": engine})
+        assert len(posted(server)) == 2
+    assert ours[0] == "raised"
+    assert ours == plain
 
 
 @pytest.mark.parametrize("place", ["argument", "extra_body"])
