@@ -62,23 +62,61 @@ def steps_of(
     keep_bytes: bool = False,
 ) -> list[Step]:
     """The steps of one exchange, in the order of their choices; at least one."""
+    steps, _ = exchange_of(
+        call_id,
+        protocol,
+        request,
+        response,
+        content_type=content_type,
+        status=status,
+        stores=stores,
+        keep_bytes=keep_bytes,
+    )
+    return steps
+
+
+def exchange_of(
+    call_id: str,
+    protocol: str,
+    request: bytes | None,
+    response: bytes,
+    *,
+    content_type: str | None,
+    status: int,
+    stores: Stores,
+    keep_bytes: bool = False,
+) -> tuple[list[Step], bool]:
+    """The same, and whether the answer is a stream of server-sent events."""
     decoder = _decoder(protocol)
     kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
     asked = wire_request.read(protocol, request, stores.messages, stores.tools)
+    streamed = _is_stream(content_type, response, asked.stream)
     if decoder is None:
-        return [_undecoded(call_id, protocol, asked, response, status, kept)]
-    facts = decoder(response, streamed=_is_stream(content_type, response), status=status, asked=asked)
+        return [_undecoded(call_id, protocol, asked, response, status, kept)], streamed
+    facts = decoder(response, streamed=streamed, status=status, asked=asked)
     return [
         _step(call_id, protocol, asked, facts, choice, stores.tokens, kept)
         for choice in facts.choices or [ChoiceFacts(complete=False)]
-    ]
+    ], streamed
 
 
-_STREAM = re.compile(rb"\s*(?:data|event|id|retry)?:")
+_STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
+_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b"\xef\xbb\xbf")
 
 
-def _is_stream(content_type: str | None, body: bytes) -> bool:
-    return "event-stream" in content_type.lower() if content_type is not None else bool(_STREAM.match(body))
+def _is_stream(content_type: str | None, body: bytes, asked: bool | None) -> bool:
+    """What was asked for and the bytes decide, as in the SDKs: servers and proxies send wrong content types."""
+    if content_type is None:
+        return bool(_STREAM.match(body))
+    if "event-stream" in content_type.lower():
+        return asked is not False or body.lstrip()[:1] != b"{"
+    return asked is True and (bool(_STREAM.match(body)) or _is_cut_early(body))
+
+
+def _is_cut_early(body: bytes) -> bool:
+    """A body that ends before the first colon of a stream, or before anything."""
+    beginning = body.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return any(name.startswith(beginning) for name in _BEGINNINGS)
 
 
 def _undecoded(
