@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
 
+from rollout_trace.engines import sends_no_ids
 from rollout_trace.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.tokens import TokenStore, readonly
@@ -60,23 +62,61 @@ def steps_of(
     keep_bytes: bool = False,
 ) -> list[Step]:
     """The steps of one exchange, in the order of their choices; at least one."""
+    steps, _ = exchange_of(
+        call_id,
+        protocol,
+        request,
+        response,
+        content_type=content_type,
+        status=status,
+        stores=stores,
+        keep_bytes=keep_bytes,
+    )
+    return steps
+
+
+def exchange_of(
+    call_id: str,
+    protocol: str,
+    request: bytes | None,
+    response: bytes,
+    *,
+    content_type: str | None,
+    status: int,
+    stores: Stores,
+    keep_bytes: bool = False,
+) -> tuple[list[Step], bool]:
+    """The same, and whether the answer is a stream of server-sent events."""
     decoder = _decoder(protocol)
     kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
     asked = wire_request.read(protocol, request, stores.messages, stores.tools)
+    streamed = _is_stream(content_type, response, asked.stream)
     if decoder is None:
-        return [_undecoded(call_id, protocol, asked, response, status, kept)]
-    facts = decoder(response, streamed=_is_stream(content_type, response), status=status, asked=asked)
+        return [_undecoded(call_id, protocol, asked, response, status, kept)], streamed
+    facts = decoder(response, streamed=streamed, status=status, asked=asked)
     return [
         _step(call_id, protocol, asked, facts, choice, stores.tokens, kept)
         for choice in facts.choices or [ChoiceFacts(complete=False)]
-    ]
+    ], streamed
 
 
-_STREAM = re.compile(rb"\s*(?:data|event|id|retry)?:")
+_STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
+_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b"\xef\xbb\xbf")
 
 
-def _is_stream(content_type: str | None, body: bytes) -> bool:
-    return "event-stream" in content_type.lower() if content_type is not None else bool(_STREAM.match(body))
+def _is_stream(content_type: str | None, body: bytes, asked: bool | None) -> bool:
+    """What was asked for and the bytes decide, as in the SDKs: servers and proxies send wrong content types."""
+    if content_type is None:
+        return bool(_STREAM.match(body))
+    if "event-stream" in content_type.lower():
+        return asked is not False or body.lstrip()[:1] != b"{"
+    return asked is True and (bool(_STREAM.match(body)) or _is_cut_early(body))
+
+
+def _is_cut_early(body: bytes) -> bool:
+    """A body that ends before the first colon of a stream, or before anything."""
+    beginning = body.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return any(name.startswith(beginning) for name in _BEGINNINGS)
 
 
 def _undecoded(
@@ -129,7 +169,7 @@ def _step(
             "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
             "top_logprobs": choice.top_logprobs,
             "token_source": None if completion is None else choice.token_source,
-            "token_issue": choice.issue or _missing_ids(choice, asked),
+            "token_issue": choice.issue or _missing_ids(protocol, choice, asked),
             "usage": facts.usage,
             "status": status,
             "error": facts.error,
@@ -159,9 +199,20 @@ _ID_FIELDS = frozenset({"input_ids", "token_ids"})
 _ASKS = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")
 
 
-def _missing_ids(choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
+def asks_for_ids(sampling: Mapping[str, Any] | None) -> bool:
+    """True where a request has a field that engines send ids for."""
+    return sampling is not None and any(sampling.get(name) for name in _ASKS)
+
+
+def _missing_ids(protocol: str, choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
     if choice.completion is None or choice.completion_token_ids is not None:
         return None
-    was_asked = any((asked.sampling or {}).get(name) for name in _ASKS)
-    why = "although it was asked for them" if was_asked else "and was not asked for them"
-    return TokenIssue(code="ids_missing", message=f"the server sent no completion token ids, {why}.")
+    if sends_no_ids(None, protocol):
+        message = f"{protocol} has no place for token ids."
+    elif not asks_for_ids(asked.sampling):
+        message = "the server sent no completion token ids, and was not asked for them."
+    elif not choice.complete:
+        message = "the answer broke off before any completion token ids came."
+    else:
+        message = "the server sent no completion token ids, although it was asked for them."
+    return TokenIssue(code="ids_missing", message=message)

@@ -99,7 +99,7 @@ class Call:
         "log",
         "profile",
         "protocol",
-        "refusal",
+        "refusals",
         "request",
         "settings",
         "started",
@@ -113,7 +113,7 @@ class Call:
         self.agent: str | None = None
         self.log: StepLog | None = None
         self.profile = settings.engine
-        self.refusal: Refusal | None = None
+        self.refusals: dict[str, Refusal] = {}
         self.started = time.time()
         self.began = time.perf_counter()
         self.attempts: list[AttemptMark] = []
@@ -181,12 +181,15 @@ class Call:
         if self.ended is None:
             self.cut = None if cut is None else Failure.of(cut)
             self.ended = time.perf_counter()
-            self._end_attempt()
+            self._end_attempt(self.cut)
             pending.ended.append(self)
 
-    def _end_attempt(self) -> None:
+    def _end_attempt(self, cut: Failure | None = None) -> None:
         if self.attempts and self.attempts[-1].ended is None:
             self.attempts[-1].ended = time.perf_counter()
+            if cut is not None and cut.kind != "closed":
+                # A body that broke off. One that its reader closed has no fault.
+                self.attempts[-1].error = cut.info
 
     @property
     def id(self) -> str:

@@ -40,6 +40,8 @@ class EngineProfile:
     """By protocol. Two that suit one request name different fields."""
     logprobs_mode: LogprobsMode | None = None
     """What its logprobs are of, unless it was configured otherwise: no answer says so."""
+    has_ids: bool = True
+    """False of a provider that never sends token ids."""
 
 
 AUTO: Final = EngineProfile("auto")
@@ -108,7 +110,7 @@ _TOGETHER = EngineProfile(
 
 # OpenAI and Azure send no ids, and their reasoning models refuse `logprobs`, which cannot be told from a deployment's
 # name: they are asked for nothing. A caller who wants logprobs sets them on the calls of a model that has them.
-_OPENAI = EngineProfile("openai")
+_OPENAI = EngineProfile("openai", has_ids=False)
 
 _PROFILES: Final = {one.name: one for one in (_VLLM, _SGLANG, _LLAMA_SERVER, _FIREWORKS, _TOGETHER, _OPENAI, AUTO)}
 
@@ -130,16 +132,33 @@ def profile(name: str | None) -> EngineProfile | None:
         ) from None
 
 
+# Anthropic's protocol has no place for ids, whoever speaks it.
+_PROTOCOLS_WITHOUT_IDS: Final = frozenset({"anthropic.messages"})
+
+
+def sends_no_ids(engine: str | None, protocol: str | None) -> bool:
+    """True where there are no token ids to ask for: in a protocol without a place for them, of a provider without."""
+    known = _PROFILES.get(engine) if engine is not None else None
+    return protocol in _PROTOCOLS_WITHOUT_IDS or (known is not None and not known.has_ids)
+
+
 def added_fields(asks: tuple[Ask, ...], body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request with this body gets added: fields it does not have, and its lists with what they lack."""
+    """What a request with this body gets added: fields it does not set, and its lists with what they lack.
+
+    A null sets nothing: wrappers send the options that nobody gave as nulls.
+    """
     added: dict[str, Any] = {}
     for ask in asks:
         if ask.suits(body):
             for name, value in ask.fields.items():
-                if name not in body:
+                given = body.get(name)
+                if given is None:
                     added[name] = value
-                elif isinstance(value, list) and isinstance(body[name], list):
-                    lacking = [item for item in value if item not in body[name]]
+                elif isinstance(value, list) and isinstance(given, list):
+                    lacking = [item for item in value if item not in given]
                     if lacking:
-                        added[name] = [*body[name], *lacking]
+                        added[name] = [*given, *lacking]
+    if body.get("top_logprobs"):
+        # Refused without `logprobs`: that is the caller's mistake to see, and not ours to mend.
+        added.pop("logprobs", None)
     return added

@@ -11,9 +11,9 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.assemble import Stores, steps_of
+from rollout_trace.assemble import Stores, asks_for_ids, exchange_of
 from rollout_trace.call import AttemptMark, Call, drain, settle
-from rollout_trace.engines import AUTO
+from rollout_trace.engines import AUTO, sends_no_ids
 from rollout_trace.frames import ModelFrame
 from rollout_trace.joining import joined
 from rollout_trace.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step, shared
@@ -22,7 +22,6 @@ from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import decompress
 
 if TYPE_CHECKING:
-    from rollout_trace.clients.asking import Refusal
     from rollout_trace.frames import Frame
 
 
@@ -140,16 +139,16 @@ def _end(call: Call) -> None:
 
 def _recorded_steps(call: Call, stores: Stores) -> list[Step]:
     try:
-        steps = _decoded(call, stores)
+        steps, streamed = _decoded(call, stores)
         for step in steps:
-            _add_what_the_call_knows(step, call)
+            _add_what_the_call_knows(step, call, streamed=streamed or call.is_stream)
         return steps
     except Exception as error:
         guard.failed("decode", call, error)
         return [_undecodable(call)]
 
 
-def _decoded(call: Call, stores: Stores) -> list[Step]:
+def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool]:
     mark = call.attempts[-1] if call.attempts else None
     status = mark.status if mark is not None and mark.status is not None else 200
     body, problem = b"".join(call.chunks), None
@@ -157,7 +156,7 @@ def _decoded(call: Call, stores: Stores) -> list[Step]:
         body = decompress(body, call.encoding)
     except ValueError as error:
         body, problem = b"", ErrorInfo(type="ContentEncoding", message=str(error))
-    steps = steps_of(
+    steps, streamed = exchange_of(
         call.id,
         call.protocol,
         call.request,
@@ -170,13 +169,13 @@ def _decoded(call: Call, stores: Stores) -> list[Step]:
     if problem is not None:
         for step in steps:
             amend(step, status="error", error=problem)
-    return steps
+    return steps, streamed
 
 
-def _add_what_the_call_knows(step: Step, call: Call) -> None:
-    first_byte = call.first_byte if call.is_stream else None
+def _add_what_the_call_knows(step: Step, call: Call, *, streamed: bool) -> None:
+    first_byte = call.first_byte if streamed else None
     engine = call.profile
-    status, error = _outcome(step, call)
+    status, error = _outcome(step, call, streamed=streamed)
     amend(
         step,
         agent=call.agent,
@@ -191,19 +190,25 @@ def _add_what_the_call_knows(step: Step, call: Call) -> None:
     if step.logprobs is not None:
         known = None if engine is None else engine.logprobs_mode
         amend(step, logprobs_mode=call.settings.logprobs_mode or known)
-    if call.refusal is not None:
-        _explain_refusal(step, call.refusal)
+    if step.token_issue is not None and step.token_issue.code == "ids_missing":
+        _explain_missing(step, call)
     if call.faults:
         _distrust(step, call)
 
 
-def _explain_refusal(step: Step, refusal: Refusal) -> None:
-    if step.token_issue is not None and step.token_issue.code == "ids_missing":
-        message = f"the server refuses to be asked for token ids ({refusal.said}), so the call was made without."
-        amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
+def _explain_missing(step: Step, call: Call) -> None:
+    """Says why the ids are missing, where the call knows more of it than the bytes."""
+    if sends_no_ids(step.engine, None):
+        message = f"{step.engine} has no token ids."
+    elif call.refusals and not asks_for_ids(step.sampling):
+        said = "; ".join(f"{name}: {refusal.said}" for name, refusal in call.refusals.items())
+        message = f"the server refuses to be asked for them ({said}), so the call was made without."
+    else:
+        return
+    amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
 
 
-def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
+def _outcome(step: Step, call: Call, *, streamed: bool) -> tuple[StepStatus, ErrorInfo | None]:
     """A completion that arrived whole is ok, whatever came after it; a broken one is as its caller saw it."""
     if step.status == "ok":
         return "ok", step.error if call.failure is None else call.failure.info
@@ -214,13 +219,13 @@ def _outcome(step: Step, call: Call) -> tuple[StepStatus, ErrorInfo | None]:
         return "cached", None
     cause = call.failure or call.cut
     if cause is None or cause.kind == "closed":
-        return ("abandoned", None) if _is_cut(step, call) else (step.status, step.error)
+        return ("abandoned", None) if _is_cut(step, call, streamed=streamed) else (step.status, step.error)
     return cause.kind, cause.info
 
 
-def _is_cut(step: Step, call: Call) -> bool:
+def _is_cut(step: Step, call: Call, *, streamed: bool) -> bool:
     """An unstreamed body that its reader closed before the end: no JSON, but by no fault of the server's."""
-    return not (call.eof or call.is_stream) and step.error is not None and step.error.type == "InvalidJSON"
+    return not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON"
 
 
 def _distrust(step: Step, call: Call) -> None:

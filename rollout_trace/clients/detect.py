@@ -22,10 +22,15 @@ from rollout_trace.engines import EngineProfile, profile
 PATIENCE = 2.0
 """Seconds that one inquiry may take, all its requests together."""
 
+LEAST_PATIENCE = 0.25
+"""What is left of that where inquiry after inquiry has no answer: each may take half the time of the one before."""
+
 FORGET_FAILURES = 60.0
-"""Seconds after which a server that gave no usable answer (it may have been starting) is asked again."""
+"""Seconds after which a server that would not answer (no credentials, an error of its own) is asked again."""
 
 _MAX_BYTES = 1 << 20
+_STARTING = frozenset({408, 425, 429, 502, 503, 504})
+"""Statuses of a server, or of the proxy before it, that will answer soon: llama-server loads its model behind 503."""
 _OF_THE_CALL = frozenset({"content-type", "idempotency-key", "x-stainless-raw-response", "x-stainless-retry-count"})
 
 _HOSTS = {
@@ -54,23 +59,27 @@ class _Reply:
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     engine: str | None
-    final: bool
-    """False where another try may find more."""
+    lasts: float = math.inf
+    """Seconds for which it holds."""
 
 
-_Inquiry = Generator[str, "_Reply | None", _Verdict]
+_Inquiry = Generator[str, _Reply, _Verdict]
+_NO_REPLY = _Reply(0, None)
+"""The server could not be reached, was too slow, or broke off."""
 
 
 class _Search:
     """One address that is being asked about, or was."""
 
-    __slots__ = ("abandoned", "ended", "expires", "profile")
+    __slots__ = ("abandoned", "ended", "expires", "missed", "profile")
 
-    def __init__(self) -> None:
+    def __init__(self, missed: int = 0) -> None:
         self.ended = threading.Event()
         self.expires = math.inf
         self.profile: EngineProfile | None = None
         self.abandoned = False
+        self.missed = missed
+        """How many inquiries in a row made their callers wait for nothing."""
 
 
 _searches: dict[str, _Search] = {}
@@ -94,12 +103,13 @@ def find(client: Any, options: Any) -> EngineProfile | None:
     url = str(client.base_url)
     if (named := _by_host(url)) is not None:
         return named
-    deadline = time.monotonic() + PATIENCE
+    began = time.monotonic()
     while True:
         search, ours = _claim(url)
+        deadline = began + _patience(search)
         if ours:
             try:
-                _conclude(search, url, _ask(client, options, _inquiry(url), deadline))
+                _conclude(search, url, _ask(client, options, _inquiry(url), deadline), began)
             finally:
                 _end(search, url)
         else:
@@ -113,12 +123,13 @@ async def find_async(client: Any, options: Any) -> EngineProfile | None:
     url = str(client.base_url)
     if (named := _by_host(url)) is not None:
         return named
-    deadline = time.monotonic() + PATIENCE
+    began = time.monotonic()
     while True:
         search, ours = _claim(url)
+        deadline = began + _patience(search)
         if ours:
             try:
-                _conclude(search, url, await _ask_async(client, options, _inquiry(url), deadline))
+                _conclude(search, url, await _ask_async(client, options, _inquiry(url), deadline), began)
             finally:
                 _end(search, url)
         else:
@@ -141,13 +152,20 @@ def _claim(url: str) -> tuple[_Search, bool]:
         search = _searches.get(url)
         if search is not None and search.expires > time.monotonic():
             return search, False
-        search = _searches[url] = _Search()
+        search = _searches[url] = _Search(0 if search is None else search.missed)
         return search, True
 
 
-def _conclude(search: _Search, url: str, verdict: _Verdict) -> None:
+def _patience(search: _Search) -> float:
+    wanted: float = PATIENCE / 2**search.missed
+    return max(wanted, min(PATIENCE, LEAST_PATIENCE))
+
+
+def _conclude(search: _Search, url: str, verdict: _Verdict, began: float) -> None:
+    now = time.monotonic()
     search.profile = profile(verdict.engine)
-    search.expires = math.inf if verdict.final else time.monotonic() + FORGET_FAILURES
+    search.missed = search.missed + 1 if verdict.lasts == 0 and now - began >= LEAST_PATIENCE else 0
+    search.expires = now + verdict.lasts
     search.ended.set()
     if search.profile is None:
         guard.warn_once(
@@ -173,26 +191,31 @@ def _by_host(url: str) -> EngineProfile | None:
 
 
 def _inquiry(base_url: str) -> _Inquiry:
-    """Yields addresses to GET, takes what came (None: nothing), and returns what follows from it."""
+    """Yields addresses to GET, takes what came, and returns what follows from it."""
     base = base_url.rstrip("/")
     models = yield f"{base}/models"
-    if models is None or _is_passing(models.status):
-        return _Verdict(None, final=False)
+    if (lasts := _refuses_for(models)) is not None:
+        return _Verdict(None, lasts)
     owners = _owners(models.value)
     if owners:
-        return _Verdict(_OWNERS.get(owners.pop()) if len(owners) == 1 else None, final=True)
+        return _Verdict(_OWNERS.get(owners.pop()) if len(owners) == 1 else None)
     for path, signs, engine in _SIGNS:
         reply = yield f"{base.removesuffix('/v1')}/{path}"
-        if reply is None or _is_passing(reply.status):
-            return _Verdict(None, final=False)
+        if (lasts := _refuses_for(reply)) is not None:
+            return _Verdict(None, lasts)
         if reply.status == 200 and isinstance(reply.value, Mapping) and signs <= reply.value.keys():
-            return _Verdict(engine, final=True)
-    return _Verdict(None, final=True)
+            return _Verdict(engine)
+    return _Verdict(None)
 
 
-def _is_passing(status: int) -> bool:
-    """An answer of the moment: no credentials yet, too many requests, still loading."""
-    return status in (401, 403, 408, 429) or status >= 500
+def _refuses_for(reply: _Reply) -> float | None:
+    """For how many seconds it is remembered that a server does not say what it is; None where it does.
+
+    What was not answered is not remembered at all: a loop that waits for its server would record without ids.
+    """
+    if reply is _NO_REPLY or reply.status in _STARTING:
+        return 0.0
+    return FORGET_FAILURES if reply.status in (401, 403) or reply.status >= 500 else None
 
 
 def _owners(value: Any) -> set[str]:
@@ -202,7 +225,6 @@ def _owners(value: Any) -> set[str]:
 
 
 def _ask(client: Any, options: Any, inquiry: _Inquiry, deadline: float) -> _Verdict:
-    reply: _Reply | None = None
     url = next(inquiry)
     while True:
         try:
@@ -210,9 +232,11 @@ def _ask(client: Any, options: Any, inquiry: _Inquiry, deadline: float) -> _Verd
                 body = b""
                 for chunk in response.iter_bytes():
                     body = _grown(body, chunk, deadline)
+                    if len(body) > _MAX_BYTES:
+                        break
                 reply = _Reply(response.status_code, _json(body))
         except Exception:
-            reply = None
+            reply = _NO_REPLY
         try:
             url = inquiry.send(reply)
         except StopIteration as stop:
@@ -221,7 +245,6 @@ def _ask(client: Any, options: Any, inquiry: _Inquiry, deadline: float) -> _Verd
 
 
 async def _ask_async(client: Any, options: Any, inquiry: _Inquiry, deadline: float) -> _Verdict:
-    reply: _Reply | None = None
     url = next(inquiry)
     while True:
         try:
@@ -229,9 +252,11 @@ async def _ask_async(client: Any, options: Any, inquiry: _Inquiry, deadline: flo
                 body = b""
                 async for chunk in response.aiter_bytes():
                     body = _grown(body, chunk, deadline)
+                    if len(body) > _MAX_BYTES:
+                        break
                 reply = _Reply(response.status_code, _json(body))
         except Exception:
-            reply = None
+            reply = _NO_REPLY
         try:
             url = inquiry.send(reply)
         except StopIteration as stop:
@@ -253,7 +278,7 @@ def _sent(client: Any, options: Any, deadline: float) -> dict[str, Any]:
 
 def _grown(body: bytes, chunk: bytes, deadline: float) -> bytes:
     # The HTTP client's timeout is for each read: a server that drips would take for ever.
-    if time.monotonic() >= deadline or len(body) + len(chunk) > _MAX_BYTES:
+    if time.monotonic() >= deadline:
         raise TimeoutError
     return body + chunk
 

@@ -12,20 +12,17 @@ import functools
 import inspect
 import sys
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.call import Call, Failure, drain
 from rollout_trace.clients.asking import asking as _asking
-from rollout_trace.clients.asking import refusal_of, remember
+from rollout_trace.clients.asking import learn, without_refused
 from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of
 from rollout_trace.clients.settings import Settings
 from rollout_trace.clients.tee import tee
 from rollout_trace.context import place
 from rollout_trace.engines import AUTO
-
-if TYPE_CHECKING:
-    from rollout_trace.clients.asking import Refusal
 
 _MARK = "_rollout_trace_settings"
 _call: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
@@ -85,15 +82,16 @@ def _sync_methods(base: Any) -> dict[str, Any]:
                     result = base.request(self, cast_to, asked, *args, **kwargs)
                     break
                 except Exception as error:
-                    if asked is options or not _is_refused(self, call, asked, options, error):
+                    fewer = None if asked is options else _asking_less(call, asked, options, error)
+                    if fewer is None:
                         raise
-                asked = options
+                asked = fewer
         except BaseException as error:
             _failed(call, error)
             raise
         finally:
             _call.set(outer)
-        _returned(call)
+        _returned(self, call, asked)
         return result
 
     @functools.wraps(base._prepare_request)
@@ -123,15 +121,16 @@ def _async_methods(base: Any) -> dict[str, Any]:
                     result = await base.request(self, cast_to, asked, *args, **kwargs)
                     break
                 except Exception as error:
-                    if asked is options or not _is_refused(self, call, asked, options, error):
+                    fewer = None if asked is options else _asking_less(call, asked, options, error)
+                    if fewer is None:
                         raise
-                asked = options
+                asked = fewer
         except BaseException as error:
             _failed(call, error)
             raise
         finally:
             _call.set(outer)
-        _returned(call)
+        _returned(self, call, asked)
         return result
 
     @functools.wraps(base._prepare_request)
@@ -230,20 +229,20 @@ async def _asking_found_async(client: Any, call: Call, options: Any) -> Any:
         return options
 
 
-def _is_refused(client: Any, call: Call | None, asked: Any, options: Any, error: Exception) -> bool:
-    """True where the server refused what was added: the call is then made again, once, as its caller made it."""
+def _asking_less(call: Call | None, asked: Any, options: Any, error: Exception) -> Any | None:
+    """The options without the added fields that the server refused, to make the call with again; None: it did not."""
     try:
         response = getattr(error, "response", None)
         content = None if call is None or response is None else _content(response)
         if call is None or content is None:
-            return False
-        call.refusal = refusal_of(client, call, asked, options, getattr(error, "status_code", None), content)
-        if call.refusal is not None:
+            return None
+        fewer = without_refused(call, asked, options, getattr(error, "status_code", None), content)
+        if fewer is not None:
             call.attempt_failed(error)
-        return call.refusal is not None
+        return fewer
     except Exception as failure:
         guard.failed("refused", call, failure)
-        return False
+        return None
 
 
 def _attempt(request: Any) -> None:
@@ -306,23 +305,17 @@ def _content(response: Any) -> bytes | None:
         return None
 
 
-def _returned(call: Call | None) -> None:
+def _returned(client: Any, call: Call | None, asked: Any) -> None:
     if call is None:
         return
-    if call.refusal is not None:
-        # Not before: a request that fails without the added fields too was not refused because of them.
-        _remember(call, call.refusal)
+    try:
+        learn(client, call, asked)
+    except Exception as error:
+        guard.failed("learn", call, error)
     # Without an attempt, a middleware has answered: nothing more will come.
     call.eof = call.eof or not call.attempts
     if call.eof:
         _end(call)
-
-
-def _remember(call: Call, refusal: Refusal) -> None:
-    try:
-        remember(refusal)
-    except Exception as error:
-        guard.failed("remember", call, error)
 
 
 def _failed(call: Call | None, cause: BaseException) -> None:

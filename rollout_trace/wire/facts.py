@@ -18,6 +18,8 @@ class RequestFacts:
     messages: list[Any] | ListSpan | None = None
     tools: list[Any] | ListSpan | None = None
     sampling: dict[str, Any] | None = None
+    stream: bool | None = None
+    """Whether the answer was to be a stream; None where the request is not known."""
 
 
 @dataclass(slots=True)

@@ -62,6 +62,7 @@ def _read_shared(body: bytes, layout: _Layout, messages: ListStore, tools: ListS
         messages=_stored(asked, messages),
         tools=None if offered is None else tools.add(offered),
         sampling={name: json.decode(value) for name, value in values.items() if name not in _TRANSPORT},
+        stream="stream" in values and bytes(values["stream"]) == b"true",
     )
 
 
@@ -106,6 +107,7 @@ def _read_plain(body: bytes, layout: _Layout) -> RequestFacts:
         messages=asked,
         tools=_plain_list(values, "tools"),
         sampling={name: value for name, value in values.items() if name not in _TRANSPORT},
+        stream=values.get("stream") is True,
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import openai
 import pytest
 
 import rollout_trace as rt
 from rollout_trace.clients import asking, detect
-from rollout_trace.testing import RequestRecord, ScriptedServer
+from rollout_trace.testing import RequestRecord, ScriptedServer, _server
+from rollout_trace.testing._holds import Holds
+from rollout_trace.testing._http import HTTPServer
 from rollout_trace.testing._messages import ConnectionCut, Response, json_response
 
 from .either import Kind, done, drive
@@ -41,10 +43,6 @@ class Server(ScriptedServer):
         if record.method == "POST":
             return super().answer(record)
         return self.answers.get(record.path, lambda: NOT_FOUND)()
-
-
-def pause(server: ScriptedServer, seconds: float) -> None:
-    server.closing.wait(seconds)
 
 
 def models(*owners: str | None) -> Callable[[], Response]:
@@ -123,7 +121,7 @@ def cut() -> None:
     raise ConnectionCut
 
 
-@pytest.mark.parametrize("answers", [*NOTHING.values(), {"/v1/models": lambda: Response(before=[cut])}], ids=str)
+@pytest.mark.parametrize("answers", NOTHING.values(), ids=NOTHING)
 def test_where_it_is_not_sure(kind: Kind, answers: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is asked for, the calls go on as they are, and the server is not asked a second time."""
     with Server(answers) as server:
@@ -139,33 +137,33 @@ def test_where_it_is_not_sure(kind: Kind, answers: Any, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("drips", [False, True])
 def test_nobody_waits_long(kind: Kind, drips: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that does not answer, or drips, holds up the first call only, and not for long."""
-    monkeypatch.setattr(detect, "PATIENCE", 0.3)
-
-    def wait(seconds: float) -> Callable[[], None]:
-        return lambda: pause(server, seconds)
+    """A server that never answers, or drips without end, holds up no call for ever, and each one less than the last."""
+    monkeypatch.setattr(detect, "PATIENCE", 0.2)
+    monkeypatch.setattr(detect, "LEAST_PATIENCE", 0.01)
 
     def slow() -> Response:
-        parts = [part for _ in range(100) for part in (b" ", wait(0.05))]
-        return Response(200, (), parts, chunked=True) if drips else Response(before=[wait(5)])
+        # The next byte comes when the server is closed: no test waits for it.
+        return Response(200, (), [b" ", held.hold, b"{}"], chunked=True) if drips else Response(before=[held.hold])
 
-    async def scenario(client: Any) -> Any:
-        for _ in range(2):
-            began = time.monotonic()
-            await chat(client)
-            took.append(time.monotonic() - began)
+    held = Holds()
 
-    took: list[float] = []
     with Server({"/v1/models": slow}) as server:
-        outcome, steps = on(kind, server, scenario, AUTO)
+        outcome, steps = on(kind, server, twice, AUTO)
+        held.close()
         assert outcome[0] == "returned"
-    assert took[0] < 2
-    assert took[1] < 0.25
+        assert got(server) == ["/v1/models"] * 2
+        assert detect._searches[server.base_url + "/"].missed == 2
     assert [step.engine for step in steps] == [None, None]
 
 
-@pytest.mark.parametrize("status", [401, 403, 429, 503])
-def test_a_server_that_was_not_ready_is_asked_again(kind: Kind, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patience_wears_out() -> None:
+    """Each inquiry without an answer may take half the time of the one before, down to a little."""
+    searches = [detect._Search(missed) for missed in range(6)]
+    assert [detect._patience(search) for search in searches] == [2.0, 1.0, 0.5, 0.25, 0.25, 0.25]
+
+
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_a_server_that_would_not_answer_is_asked_again(kind: Kind, status: int) -> None:
     """Some time later."""
     answers = {"/v1/models": lambda: json_response(status, {})}
 
@@ -179,6 +177,56 @@ def test_a_server_that_was_not_ready_is_asked_again(kind: Kind, status: int, mon
         _, steps = on(kind, server, scenario, AUTO)
         assert got(server) == ["/v1/models"] * 2
     assert [step.engine for step in steps] == [None, None, "vllm", "vllm"]
+
+
+NOT_ANSWERED: dict[str, Callable[[], Response]] = {
+    "503": lambda: json_response(503, {"error": {"message": "Loading model", "code": 503}}),
+    "502": lambda: json_response(502, {}),
+    "429": lambda: json_response(429, {}),
+    "cut": lambda: Response(before=[cut]),
+}
+
+
+@pytest.mark.parametrize("answer", NOT_ANSWERED.values(), ids=NOT_ANSWERED)
+def test_what_was_not_answered_is_not_remembered(kind: Kind, answer: Callable[[], Response]) -> None:
+    """A server that was starting at one call is known at the next."""
+    answers = {"/v1/models": answer}
+
+    async def scenario(client: Any) -> Any:
+        await twice(client)
+        answers["/v1/models"] = models("vllm")
+        await twice(client)
+
+    with Server(answers) as server:
+        _, steps = on(kind, server, scenario, AUTO)
+        assert got(server) == ["/v1/models"] * 3
+    assert [step.engine for step in steps] == [None, None, "vllm", "vllm"]
+
+
+def test_a_loop_that_waits_for_its_server_has_ids_at_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls before the server listens fail; the first that it answers has ids."""
+
+    class SamePort(HTTPServer):
+        def server_bind(self) -> None:
+            self.server_address = address
+            super().server_bind()
+
+    async def scenario(client: Any) -> Any:
+        server.close()
+        for _ in range(3):
+            with pytest.raises(openai.APIConnectionError):
+                await chat(client)
+        monkeypatch.setattr(_server, "HTTPServer", SamePort)
+        server.start()
+        await chat(client)
+
+    with ScriptedServer("fine") as server:
+        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+        outcome, steps = on(kind, server, scenario, AUTO)
+        assert outcome[0] == "returned", outcome
+        assert posted(server) == [ASKED]
+    assert [(step.status, step.engine) for step in steps] == [("error", None)] * 3 + [("ok", "vllm")]
+    assert steps[-1].completion_token_ids is not None
 
 
 @pytest.mark.parametrize(
@@ -237,27 +285,32 @@ def test_all_tasks_wait_for_one_answer() -> None:
     assert {step.engine for step in steps} == {"vllm"}
 
 
-def test_a_cancelled_search_is_made_by_another() -> None:
+def test_a_cancelled_search_is_made_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """The task that was asking is cancelled: one that waits takes over."""
-    first = True
+    held, waiting = Holds(), asyncio.Event()
+    answers = iter([lambda: Response(before=[held.hold]), models("vllm")])
+    wait = detect._wait
 
-    def answer() -> Response:
-        nonlocal first
-        held, first = first, False
-        return Response(before=[lambda: pause(server, 5)]) if held else models("vllm")()
+    async def noted(*args: Any) -> None:
+        waiting.set()
+        await wait(*args)
 
     async def scenario(client: Any) -> Any:
         asking = asyncio.create_task(chat(client))
-        await asyncio.sleep(0.2)
-        waiting = asyncio.create_task(chat(client))
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(held.wait_held, 1, 30)
+        other = asyncio.create_task(chat(client))
+        await waiting.wait()
         asking.cancel()
-        await waiting
+        await other
         with pytest.raises(asyncio.CancelledError):
             await asking
 
-    with Server({"/v1/models": answer}) as server:
+    # Neither of them may lose patience meanwhile.
+    monkeypatch.setattr(detect, "PATIENCE", 60)
+    monkeypatch.setattr(detect, "_wait", noted)
+    with Server({"/v1/models": lambda: next(answers)()}) as server:
         outcome, steps = on("async", server, scenario, AUTO)
+        held.close()
         assert outcome[0] == "returned", outcome
         assert posted(server) == [ASKED]
     assert [(step.status, step.engine) for step in steps] == [("cancelled", None), ("ok", "vllm")]

@@ -8,7 +8,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.engines import profile
-from rollout_trace.testing import LoopbackServer, ScriptedServer
+from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
+from rollout_trace.testing._messages import Response, json_response
 
 from .either import Kind, done
 from .engine_servers import LlamaServer, SGLang, on, posted
@@ -25,6 +26,11 @@ ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", "chat", {}, VLLM),
     ("vllm", "chat", {"stream": True}, VLLM),
     ("vllm", "completions", {}, {"logprobs": 0, "return_token_ids": True}),
+    ("vllm", "chat", {"logprobs": None, "extra_body": {"return_token_ids": None}, "tools": None}, VLLM),
+    ("vllm", "chat", {"logprobs": False}, {"return_token_ids": True}),
+    ("vllm", "chat", {"top_logprobs": None}, VLLM),
+    ("vllm", "chat", {"top_logprobs": 2, "logprobs": True}, {"return_token_ids": True}),
+    ("vllm", "completions", {"logprobs": None}, {"logprobs": 0, "return_token_ids": True}),
     ("vllm", "responses", {}, RESPONSES),
     ("vllm", "responses", {"stream": True}, RESPONSES),
     ("sglang", "chat", {}, {"logprobs": True, "return_token_ids": True}),
@@ -76,6 +82,26 @@ def test_what_is_asked(kind: Kind, engine: str, resource: str, options: dict[str
     assert sent(kind, engine, resource, options) == {**sent(kind, None, resource, options), **fields}
 
 
+@pytest.mark.parametrize("options", [{"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": None}])
+@pytest.mark.parametrize("engine", ["vllm", "llama-server", "fireworks", "together"])
+def test_alternatives_without_logprobs_stay_refused(kind: Kind, engine: str, options: dict[str, Any]) -> None:
+    """`top_logprobs` without `logprobs` is the caller's mistake, with the recorder as without."""
+
+    class Strict(ScriptedServer):
+        def answer(self, record: RequestRecord) -> Response:
+            if record.json.get("top_logprobs") and not record.json.get("logprobs"):
+                message = "when using `top_logprobs`, `logprobs` must be set to true."
+                return json_response(400, {"error": {"message": message, "param": "top_logprobs", "code": 400}})
+            return super().answer(record)
+
+    with Strict("fine") as server:
+        plain, _ = on(kind, server, lambda client: call(client, "chat", options), None)
+        ours, _ = on(kind, server, lambda client: call(client, "chat", options), {"engine": engine})
+        assert len(posted(server)) == 2
+    assert ours[0] == "raised"
+    assert ours == plain
+
+
 @pytest.mark.parametrize("place", ["argument", "extra_body"])
 @pytest.mark.parametrize(
     ("include", "expected"),
@@ -83,11 +109,11 @@ def test_what_is_asked(kind: Kind, engine: str, resource: str, options: dict[str
         (["a"], ["a", "message.output_text.logprobs"]),
         (["message.output_text.logprobs", "a"], ["message.output_text.logprobs", "a"]),
         ([], ["message.output_text.logprobs"]),
-        (None, None),
+        (None, ["message.output_text.logprobs"]),
     ],
 )
 def test_lists_are_joined(kind: Kind, place: str, include: Any, expected: Any) -> None:
-    """What a Responses call includes stays included; None stays None. The caller's list is not changed."""
+    """What a Responses call includes stays included; null includes nothing. The caller's list is not changed."""
     given = None if include is None else list(include)
     options: dict[str, Any] = {"include": given}
     body = sent(kind, "vllm", "responses", {"extra_body": options} if place == "extra_body" else options)

@@ -12,10 +12,10 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.testing import Fault
+from rollout_trace.testing import Fault, Reply
 
 from .either import Kind, done, each, entered, kind_of, shown
-from .harness import STREAM, World, both, chat, chunks, inside, parsing
+from .harness import STREAM, World, both, chat, chunks, inside, parsing, streamed
 
 
 async def stream_of(world: World, **options: Any) -> Any:
@@ -38,6 +38,32 @@ def test_a_stream_is_what_it_was(kind: Kind) -> None:
         return [*seen, stream.response.is_closed, hasattr(stream.response, "elapsed")]
 
     assert both(kind, "fine", scenario).step.status == "ok"
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", "application/octet-stream", ""])
+@pytest.mark.parametrize("resource", ["chat", "completions", "responses"])
+def test_a_wrong_content_type(kind: Kind, resource: str, content_type: str) -> None:
+    """The SDK reads a stream whatever its type says; so does the step."""
+
+    async def scenario(world: World) -> Any:
+        if resource == "chat":
+            return await streamed(world.client)
+        prompts = {"completions": {"prompt": "hi", "logprobs": 0}, "responses": {"input": "hi"}}
+        ids = {"extra_body": {"return_token_ids": True, "enable_response_messages": True}}
+        call = getattr(world.client, resource).create
+        return await chunks(await done(call(model="m", stream=True, **prompts[resource], **ids)))
+
+    ours = both(kind, Reply("fine", headers={"content-type": content_type}), scenario)
+    right = both(kind, "fine", scenario)
+    step, expected = ours.step, right.step
+    assert (step.status, step.error, step.token_issue) == ("ok", None, expected.token_issue)
+    assert step.completion == expected.completion
+    for name in ("completion_token_ids", "logprobs"):
+        found, wanted = getattr(step, name), getattr(expected, name)
+        assert (found is None) == (wanted is None)
+        assert found is None or found.tolist() == wanted.tolist()
+    assert resource == "responses" or step.completion_token_ids is not None
+    assert step.time_to_first_token is not None
 
 
 def test_next_past_the_end(kind: Kind) -> None:

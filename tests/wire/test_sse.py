@@ -13,7 +13,8 @@ from rollout_trace.model import Step
 from rollout_trace.testing.recordings import Exchange
 from rollout_trace.wire import decode
 from rollout_trace.wire.sse import Event, events
-from tests.wire.raw import SSE, delta, entries, exchanges, read, said, sse, steps_of
+from tests.wire.raw import SSE, delta, entries, exchanges, read, said, sse, steps_of, tokens, unary
+from tests.wire.recorded import differing
 
 STREAMS = [name for name, exchange in exchanges().items() if exchange.response.startswith(b"data: ")]
 NEWLINES = st.sampled_from([b"\n", b"\r", b"\r\n"])
@@ -163,6 +164,46 @@ def test_the_content_type_says_that_it_is_a_stream_or_the_bytes_do(content_type:
     (step,) = decode("openai.chat", b"{}", sse(delta({"content": "hi"})), content_type=content_type)
     assert step.completion is not None
     assert step.completion.content == "hi"
+
+
+WRONG = ["application/json", "application/json; charset=utf-8", "text/plain", "application/octet-stream", "", "x"]
+
+
+@pytest.mark.parametrize("content_type", WRONG)
+def test_a_stream_that_was_asked_for_is_one_whatever_its_content_type_says(content_type: str) -> None:
+    """Cut at any byte it says what it says with the right one. SDKs do not look at the type either."""
+    asked = b'{"stream": true}'
+    body = sse(delta({"content": "hi"}, token_ids=[5], logprobs=entries(-1.0)), delta(finish_reason="stop"))
+    for begins in (b"", b": hello\n\n", b"\n\n", b"\xef\xbb\xbf", b"event: x\n", b"id:1\n", b"retry: 5\n\n"):
+        whole = begins + body
+        for cut in range(len(whole) + 1):
+            (step,) = decode("openai.chat", asked, whole[:cut], content_type=content_type)
+            (right,) = decode("openai.chat", asked, whole[:cut], content_type=SSE)
+            assert differing(step, right) == set(), cut
+        assert step.completion_token_ids is not None
+        assert step.status == "ok"
+
+
+@pytest.mark.parametrize("asked", [b"{}", b'{"stream": false}', b'{"stream": null}', b"", b'{"stream": true}'])
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain", ""])
+def test_an_answer_that_is_no_stream_stays_one(asked: bytes, content_type: str) -> None:
+    """A server that does not stream answers with an object, also where a stream was asked for; or with a text."""
+    body = unary(tokens([5], entries(-1.0)))
+    (step,) = decode("openai.chat", asked, body, content_type=content_type)
+    assert step.completion is not None
+    assert (step.status, step.completion.content) == ("ok", "x")
+    (step,) = decode("openai.chat", asked, b"dates are not data: sorry", content_type=content_type)
+    assert step.error is not None
+    assert "sorry" in step.error.message
+
+
+def test_an_object_that_is_called_a_stream_is_read_where_none_was_asked_for() -> None:
+    """The SDKs read it too. Where a stream was asked for it is none, for them as for us."""
+    body = unary(tokens([5], entries(-1.0)))
+    (step,) = decode("openai.chat", b"{}", body, content_type=SSE)
+    assert step.status == "ok"
+    (step,) = decode("openai.chat", b'{"stream": true}', body, content_type=SSE)
+    assert step.error is not None
 
 
 def test_the_case_of_a_content_type_means_nothing() -> None:
