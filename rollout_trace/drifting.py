@@ -7,10 +7,10 @@ whose messages do not is a fork or a new conversation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rollout_trace import history
+from rollout_trace.lazily import cached_property
 from rollout_trace.model import CUT_OFF
 from rollout_trace.tokens import Span, common_prefix
 

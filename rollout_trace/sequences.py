@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.advantages import advantage_of
 from rollout_trace.errors import DriftError
+from rollout_trace.lazily import cached_property
 from rollout_trace.model import shared
 from rollout_trace.selection import SequenceOptions, check_options, left_out
 from rollout_trace.tokens import Segment, Span, TokenStore, readonly

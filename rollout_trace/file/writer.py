@@ -15,6 +15,7 @@ from weakref import WeakSet
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
+from rollout_trace.guard import logger
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
@@ -147,7 +148,11 @@ class JSONLWriter:
         inherited, self._file = self._file, None
         if inherited is not None:
             os.close(inherited)
-            self._file = self._open()
+            try:
+                self._file = self._open()
+            except OSError as error:
+                # The other writers have locks that must be renewed too.
+                logger.warning("%s cannot be opened again in a forked process (%s): it is closed here.", self, error)
 
 
 def _ends_with_newline(file: int) -> bool:
