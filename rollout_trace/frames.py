@@ -67,6 +67,8 @@ def entered() -> Frame | None:
 
 def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
     """Opens a trajectory, as a child of the one around it."""
+    if parent is not None:
+        parent._opened_inside += 1
     if parent is not None and parent._log is not None:
         trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
         trajectory.parent_step_id = parent._log.last_step_id()

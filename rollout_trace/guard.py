@@ -89,8 +89,8 @@ def each(hook: str, *parts: Callable[[], object]) -> None:
     for part in parts:
         try:
             part()
-        except Exception as failure:
-            failures.append(failure)
+        except Exception as error:
+            failures.append(error)
     for failure in failures:
         failed(hook, None, failure)
 

@@ -58,7 +58,7 @@ class StepLog:
         return self._pid == os.getpid()
 
     def renew(self) -> None:
-        """Makes the log readable in a forked process: another thread may have held its lock, in the midst of storing."""
+        """Makes the log readable in a forked process: another thread may have held its lock, while it stored a step."""
         self._lock = threading.RLock()
         if self._stores is not None:
             self._stores = Stores()

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import costs, guard
+from rollout_trace import costs, guard, silence
 from rollout_trace._version import __version__
 from rollout_trace.call import new_id
 from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolCall, ToolRun, amend, error_info
@@ -67,6 +67,12 @@ class Trajectory(_Referable):
     metadata: dict[str, Any] | None = None
     _log: StepLog | None = field(default=None, init=False, repr=False)
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
+    _opened_inside: int = field(default=0, init=False, repr=False)
+    _opened_at: str | None = field(default=None, init=False, repr=False)
+    _for_children: dict[str | None, tuple[float, str]] = field(default_factory=dict, init=False, repr=False)
+    """Rewards for the trajectories inside, and the id of the one that gives them; None names the reward itself."""
+    _given: dict[str | None, tuple[float, str]] = field(default_factory=dict, init=False, repr=False)
+    """Rewards that it has of a trajectory around it."""
     _written_to: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -80,7 +86,11 @@ class Trajectory(_Referable):
                 f"Trajectory.{name} was set after the trajectory had been written to {self._written_to}: the file does "
                 "not have it. Set it inside the `with rt.trajectory()` block.",
             )
+        if name == "metadata" and value:
+            check_keys(value, name)
         object.__setattr__(self, name, value)
+        if name in ("reward", "rewards") and value is not None and getattr(self, "_opened_at", None) is not None:
+            silence.warn_if_scored(self, value)
 
     def __repr__(self) -> str:
         held = "open" if self._log is not None else f"{len(self.steps)} steps"
@@ -194,6 +204,7 @@ def open_trajectory(trajectory: Trajectory) -> None:
     trajectory.status = "running"
     trajectory.started_at = datetime.now(timezone.utc)
     trajectory.environment = dict(_environment())
+    trajectory._opened_at = silence.place_of_caller()
     trajectory._log = StepLog()
 
 
@@ -270,10 +281,11 @@ def _asker(run: ToolRun, askers: list[tuple[Step, ToolCall]]) -> Step:
 
 def _are_arguments(given: Any, written: str | None) -> bool:
     """A tool got what the model wrote, as it is or decoded."""
-    if written is None or given == written:
-        return given == written
+    if written is None or isinstance(given, str):
+        return bool(given == written)
     try:
-        return bool(json.loads(written) == given)
+        decoded: object = json.loads(written)
+        return bool(decoded == given)
     except ValueError:
         return False
 
@@ -302,6 +314,13 @@ def _say_if_no_ids(trajectory: Trajectory) -> None:
             "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
             'rt.wrap_openai(client, engine="vllm").',
         )
+
+
+def check_keys(value: Any, name: str) -> None:
+    """``file.plain.check_keys``, imported when there is something to check."""
+    from rollout_trace.file.plain import check_keys
+
+    check_keys(value, name)
 
 
 @lru_cache(maxsize=1)

@@ -544,7 +544,9 @@ def test_a_wrong_fact_is_named_and_left_out() -> None:
 def test_logprobs_of_a_framework_keep_the_rules_of_the_wire(logprobs: list[Any], code: str | None) -> None:
     with rt.trajectory() as own:
         with ModelFrame("tiny") as frame:
-            frame.answered({"completion": Completion(content="Ho"), "completion_token_ids": [1, 2], "logprobs": logprobs})
+            frame.answered(
+                {"completion": Completion(content="Ho"), "completion_token_ids": [1, 2], "logprobs": logprobs}
+            )
     (step,) = own.steps
     assert (step.token_issue and step.token_issue.code) == code
     assert (step.logprobs is None) == (code is not None)
@@ -594,16 +596,23 @@ def test_a_frame_that_fails_costs_no_other_step(
     assert kept[-1] == ("last", "re: after")
 
 
-def test_a_failure_of_the_recorder_is_raised_under_pytest_once_all_is_closed() -> None:
-    with pytest.raises(ValueError, match="mine"), rt.trajectory() as own:
-        frame = ModelFrame("tiny")
+def test_under_pytest_a_failure_is_raised_when_all_is_closed() -> None:
+    kept: list[rt.Trajectory] = []
 
-        def fail() -> None:
+    class Broken(ModelFrame):
+        """A frame that fails when its trajectory closes."""
+
+        def abandon(self) -> None:
             raise ValueError("mine")
 
-        frame.abandon = fail  # type: ignore[method-assign]
-        ModelFrame("tiny").end()
-    assert (own.status, own.is_open) == ("completed", False)
+    def run() -> None:
+        with rt.trajectory() as own:
+            kept.append(own)
+            Broken("tiny")
+
+    with pytest.raises(ValueError, match="mine"):
+        run()
+    assert (kept[0].status, kept[0].is_open) == ("completed", False)
 
 
 def test_a_run_is_kept_whatever_its_name_and_metadata_are(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def locks():
     "Every lock that a module, an object or a property of the package holds, by the name of its place."
     found = {}
     holders = [module for name, module in list(sys.modules.items()) if name.startswith("rollout_trace")]
-    holders += [one for one in gc.get_objects() if str(getattr(type(one), "__module__", "")).startswith("rollout_trace")]
+    holders += [one for one in gc.get_objects() if str(type(one).__module__).startswith("rollout_trace")]
     for holder in holders:
         held = dict(getattr(holder, "__dict__", {}))
         if isinstance(holder, types.ModuleType):
@@ -152,7 +152,8 @@ with rt.recording(sys.argv[2]), rt.trajectory("parent") as parent:
         os._exit(0)
     os.close(write)
     status = os.waitpid(child, 0)[1]
-    print(json.dumps({"status": status, "places": [name for name, _ in everywhere], "child": os.read(read, 65536).decode()}))
+    places = [name for name, _ in everywhere]
+    print(json.dumps({"status": status, "places": places, "child": os.read(read, 65536).decode()}))
     sys.stdout.flush()
     os._exit(0)
 """
@@ -163,8 +164,10 @@ def test_a_fork_while_other_threads_hold_every_lock(tmp_path: Path) -> None:
     """A child waits for none of them: it reads what was recorded, records, and writes."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([LIBRARY, os.environ.get("PYTHONPATH", "")])}
     with ScriptedServer("fine") as server:
-        command = [sys.executable, "-W", "ignore", "-c", WITH_EVERY_LOCK_HELD, server.base_url, tmp_path / "runs.jsonl"]
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+        command = [sys.executable, "-W", "ignore", "-c", WITH_EVERY_LOCK_HELD, server.base_url]
+        ended = subprocess.run(
+            [*command, str(tmp_path / "runs.jsonl")], env=environment, capture_output=True, text=True
+        )
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert found["status"] == 0, "the child hangs"
