@@ -158,6 +158,8 @@ class TrajectoryScope:
             if blocks[at] in self._opened:
                 _blocks.set(blocks[:at])
                 return self._opened.pop(blocks[at])
+        if not self._opened:
+            raise RuntimeError("an rt.trajectory() block was left that had not been entered, or had been left before.")
         # A generator or a fixture leaves the block in another context than it entered.
         if len(self._opened) > 1:
             guard.warn_once(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -168,8 +169,8 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
                 parent._children.extend(family)
                 return
     target = _target(family)
-    for one in family:
-        silence.warn_if_written(one, None if target is None else target._target)
+    place = None if target is None else target._target
+    guard.each("silence", *(partial(silence.warn_if_written, one, place) for one in family))
     if target is not None:
         target.write(family)
 

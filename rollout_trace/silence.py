@@ -43,7 +43,7 @@ def warn_if_written(trajectory: Trajectory, target: object) -> None:
 
 def warn_if_scored(trajectory: Trajectory, value: object) -> None:
     """Warns of a trajectory that is scored when it has closed, and holds no recorded call."""
-    if trajectory._opened_at is not None and trajectory._log is None:
+    if trajectory._log is None:
         _warn(trajectory, f"is scored {value!r} at {place_of_caller()}")
 
 
@@ -54,10 +54,10 @@ def _own_score(trajectory: Trajectory) -> object:
 
 
 def _warn(trajectory: Trajectory, happened: str) -> None:
-    missing = _missing(trajectory)
+    place = trajectory._opened_at
+    missing = None if place is None else _missing(trajectory)
     if missing is not None:
         what, remedy = missing
-        place = trajectory._opened_at
         guard.warn_once(
             f"silent:{what}:{place}",
             f"trajectory {trajectory.name!r}, opened at {place}, {happened}, but {what}. {remedy}",

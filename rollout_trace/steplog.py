@@ -151,7 +151,8 @@ def _join_retrievals(steps: list[Step]) -> None:
             amend(step, model=known.model, sampling=known.sampling, **asked)
             amend(known, status="superseded", token_issue=None)
             first[step.response_id] = step
-        elif step.status != "running":
+        else:
+            # One that still runs is none of these: it has no response id yet.
             amend(step, status="superseded", token_issue=None)
 
 

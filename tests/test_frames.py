@@ -261,12 +261,17 @@ def test_frames_go_into_threads(how: str, client: OpenAI) -> None:
 
 
 def test_a_bound_client_keeps_its_trajectory(client: OpenAI) -> None:
-    with rt.trajectory() as elsewhere:
+    with rt.trajectory("elsewhere") as elsewhere:
         bound = rt.bind(client, elsewhere)
         with rt.trajectory() as own, AgentFrame("lead"), ModelFrame("tiny"):
             ask(bound)
+            with AgentFrame("inside") as inside:
+                child = inside.trajectory
         bound.close()
-    assert [said(step) for step in elsewhere.steps] == ["re: Hi"]
+    assert [(said(step), step.agent, step.metadata) for step in elsewhere.steps] == [("re: Hi", "elsewhere", None)]
+    assert child is not None
+    # The frame's own step, which no call is: not the other trajectory's.
+    assert child.parent_step_id == own.steps[0].id
     assert [step.token_issue and step.token_issue.code for step in own.steps] == ["not_on_wire"]
 
 

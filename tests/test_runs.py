@@ -190,6 +190,11 @@ def test_propagate_gives_the_thread_its_own_recording_back(tmp_path: Path) -> No
     assert [t.name for t in rt.read(tmp_path / "b.jsonl")] == ["own"]
 
 
+def test_a_block_that_was_not_entered_cannot_be_left() -> None:
+    with pytest.raises(RuntimeError, match="had not been entered"):
+        rt.trajectory().__exit__(None, None, None)
+
+
 # The decorator, and what is set on it.
 
 
@@ -342,6 +347,16 @@ def test_a_written_trajectory_without_a_step_is_said(tmp_path: Path, caplog: pyt
         agent()  # here C
     (line,) = said(caplog, "no model call was recorded")
     assert f"opened at {line_of('# here C')}, is written to {tmp_path / 'runs.jsonl'}" in line
+
+
+def test_a_trajectory_that_is_written_by_hand_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with rt.trajectory("solver") as trajectory:
+        pass
+    with rt.JSONLWriter(tmp_path / "runs.jsonl") as out:
+        out.write(rt.Trajectory(name="made by hand"))
+        out.write(trajectory)
+    (line,) = said(caplog, "no model call was recorded")
+    assert f"'solver', opened at {__file__}" in line
 
 
 def test_an_agent_that_a_framework_opens_has_the_users_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,8 @@
 It overrides five methods that every release of the SDKs has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request`
 is around the whole call; in `_prepare_request` each attempt's bytes are complete; `_should_retry` sees an answer with
 an error status; `_calculate_retry_timeout` runs while the failure of an attempt is being handled; `_process_response`
-gets the answer. All else is untouched: no HTTP client, no transport, no other client's class.
+gets the answer. All else is untouched: no HTTP client, no transport, no other client's class. A bound client's class
+also overrides `copy` and `with_options`: its settings are its own, and go with its copies.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from rollout_trace import silence
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
@@ -69,6 +70,7 @@ class JSONLWriter:
             WriteError: the file system refused; nothing of the line stays in the file.
         """
         line = encode(trajectory)
+        silence.warn_if_written(trajectory, self.path)
         if self._media is not None:
             line = self._moved(line, self._media, trajectory.id)
         data = line if self._compress is None else self._compress(line)
