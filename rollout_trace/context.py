@@ -7,15 +7,16 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rollout_trace import frames, guard, recordings
 from rollout_trace.call import drain, pending
 from rollout_trace.frames import ModelFrame, current_scope
 from rollout_trace.model import Task
 from rollout_trace.steplog import StepLog
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.trajectories import Trajectory, check_keys
 
 if TYPE_CHECKING:
     from rollout_trace.call import Call
@@ -48,10 +49,17 @@ def current() -> Trajectory | None:
     return trajectory if trajectory is not None and trajectory.is_open else None
 
 
-def reward(value: float, *, name: str | None = None) -> None:
+def reward(value: float, *, name: str | None = None, children: bool = False) -> None:
     """Sets the reward of the current trajectory, or the part of it called ``name``.
 
     Outside a trajectory there is nothing to reward: that is logged, not raised.
+
+    Args:
+        value: the reward.
+        name: of a part of it, for ``Trajectory.rewards``; without it, ``Trajectory.reward`` is set.
+        children: every trajectory opened inside the current one that has no such reward of its own gets it too, at any
+            depth: those that have closed, and those that close later. The outer trajectory of a supervisor or a swarm
+            has no step to train on; its agents' trajectories have.
     """
     trajectory = current()
     if trajectory is None:
@@ -60,6 +68,8 @@ def reward(value: float, *, name: str | None = None) -> None:
         trajectory.reward = float(value)
     else:
         trajectory.rewards = {**(trajectory.rewards or {}), name: float(value)}
+    if trajectory is not None and children:
+        recordings.reward_children(trajectory, name, float(value))
 
 
 def orphans() -> list[Step]:
@@ -92,12 +102,31 @@ def place(call: Call) -> None:
     )
 
 
+_blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", default=())
+"""Ids of the trajectories whose ``with`` blocks this context is in, the innermost last."""
+
+
 class TrajectoryScope:
-    """Opens a trajectory: with, async with, or as a decorator of a function or coroutine function."""
+    """Opens a trajectory: with, async with, or as a decorator of a function or coroutine function.
+
+    Entered by several tasks or threads at once, it opens one for each.
+    """
+
+    __slots__ = ("_opened", "_settings")
+
+    _opened: dict[str, tuple[Trajectory, Trajectory | None, Trajectory | None]]
+    _settings: Mapping[str, Any]
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._settings = settings
-        self._opened: list[tuple[Trajectory, Trajectory | None, Trajectory | None]] = []
+        object.__setattr__(self, "_settings", settings)
+        object.__setattr__(self, "_opened", {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"{name!r} cannot be set on what rt.trajectory(...) gives: it is no trajectory yet. Set it on what the "
+            f"block gives, `with rt.trajectory(...) as trajectory: trajectory.{name} = ...`"
+            + (", or call rt.reward(...) inside the block." if name == "reward" else ".")
+        )
 
     def __enter__(self) -> Trajectory:
         # Also a parent that lives on in the process this one was forked from: it is still the parent.
@@ -106,20 +135,39 @@ class TrajectoryScope:
         # Its own: a decorated function opens a trajectory for every run.
         trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)
         frames.begin(trajectory, parent)
-        self._opened.append((trajectory, parent, current_scope.get()))
+        self._opened[trajectory.id] = (trajectory, parent, current_scope.get())
+        _blocks.set((*_blocks.get(), trajectory.id))
         current_scope.set(trajectory)
         return trajectory
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        trajectory, parent, before = self._opened.pop()
+        trajectory, parent, before = self._left()
         if trajectory._log is not None and not trajectory._log.is_ours:
             # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
             return
         # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
         current_scope.set(before)
         frames.finish(trajectory, parent, error)
+
+    def _left(self) -> tuple[Trajectory, Trajectory | None, Trajectory | None]:
+        """What the block that is left now opened: the innermost of this scope's that this context is in."""
+        blocks = _blocks.get()
+        for at in reversed(range(len(blocks))):
+            if blocks[at] in self._opened:
+                _blocks.set(blocks[:at])
+                return self._opened.pop(blocks[at])
+        if not self._opened:
+            raise RuntimeError("an rt.trajectory() block was left that had not been entered, or had been left before.")
+        # A generator or a fixture leaves the block in another context than it entered.
+        if len(self._opened) > 1:
+            guard.warn_once(
+                "left-elsewhere",
+                "one rt.trajectory() object was entered several times and is left in a context that entered none of "
+                "them: the last one is closed, which may not be the right one. Make an rt.trajectory() for each block.",
+            )
+        return self._opened.pop(next(reversed(self._opened)))
 
     async def __aenter__(self) -> Trajectory:
         return self.__enter__()
@@ -148,6 +196,9 @@ class TrajectoryScope:
         return traced  # type: ignore[return-value]
 
 
+@overload
+def trajectory(name: F) -> F: ...
+@overload
 def trajectory(
     name: str = "agent",
     *,
@@ -155,8 +206,18 @@ def trajectory(
     group: str | None = None,
     rollout_index: int | None = None,
     metadata: Mapping[str, Any] | None = None,
-) -> TrajectoryScope:
+) -> TrajectoryScope: ...
+def trajectory(
+    name: str | Callable[..., Any] = "agent",
+    *,
+    task: str | Task | Mapping[str, Any] | None = None,
+    group: str | None = None,
+    rollout_index: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> TrajectoryScope | Callable[..., Any]:
     """Opens a trajectory for the calls made inside: ``with``, ``async with``, or a decorator.
+
+    ``@rt.trajectory`` without parentheses is ``@rt.trajectory()``. A decorated function opens one for every run.
 
     Inside another trajectory it is that one's child. An exception that leaves the block is recorded and raised on.
 
@@ -168,8 +229,15 @@ def trajectory(
         metadata: anything JSON can hold.
 
     Raises:
-        TypeError: used to decorate a generator function.
+        TypeError: used to decorate a generator function, or ``name`` is no text.
+        ValueError: two keys of the metadata are one in JSON.
     """
+    if callable(name):
+        return trajectory()(name)
+    if not isinstance(name, str):
+        raise TypeError(f"rt.trajectory() takes the agent's name first, a text; got {name!r:.80}.")
+    if metadata:
+        check_keys(metadata, "metadata")
     settings = {
         "name": name,
         "task": _task(task),

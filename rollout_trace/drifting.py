@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rollout_trace import history
+from rollout_trace.lazily import cached_property
 from rollout_trace.model import CUT_OFF
 from rollout_trace.tokens import Span, common_prefix
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import datetime, timezone
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -66,6 +67,8 @@ def entered() -> Frame | None:
 
 def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
     """Opens a trajectory, as a child of the one around it."""
+    if parent is not None:
+        parent._opened_inside += 1
     if parent is not None and parent._log is not None:
         trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
         trajectory.parent_step_id = parent._log.last_step_id()
@@ -183,8 +186,10 @@ class AgentFrame(Frame):
         self._outer = self.trajectory
         self._is_owned = self.parent is not None or self.trajectory is None
         if self._is_owned:
-            self.trajectory = Trajectory(name=name or "agent", metadata=dict(metadata) if metadata else None)
+            self.trajectory = Trajectory(name=str(name) if name else "agent")
             begin(self.trajectory, self._outer)
+            # What the framework says of the run is not worth the run.
+            guard.each("metadata", partial(_describe, self.trajectory, metadata))
         self._enlist()
 
     def abandon(self) -> None:
@@ -200,6 +205,10 @@ class AgentFrame(Frame):
             finish(self.trajectory, self._outer, error)
         # A context may know the frame for long.
         self._outer = None
+
+
+def _describe(trajectory: Trajectory, metadata: Mapping[str, Any] | None) -> None:
+    trajectory.metadata = dict(metadata) if metadata else None
 
 
 class ModelFrame(Frame):
@@ -282,7 +291,7 @@ class ModelFrame(Frame):
             cached: the framework answered without calling the model.
         """
         self._answers = list(answers)
-        self.response_id = response_id
+        self.response_id = None if response_id is None else str(response_id)
         self._outcome = "cached" if cached else "ok"
         if cached:
             # Those that the context gave it are of another call of its batch.
@@ -318,7 +327,7 @@ class ModelFrame(Frame):
         """Puts what the framework knows on the steps of its calls."""
         for step in steps:
             if step.metadata is None or "framework" not in step.metadata:
-                step.metadata = {**(step.metadata or {}), **self.metadata}
+                amend(step, metadata={**(step.metadata or {}), **self.metadata})
             if self.agent is not None:
                 amend(step, agent=self.agent)
             if self._superseded and step.status == "ok":
@@ -337,8 +346,10 @@ class ModelFrame(Frame):
         return self._made
 
     def _step(self, choice: int, answer: Mapping[str, Any]) -> Step:
+        from rollout_trace.framework_facts import step_of
+
         status = self._outcome or "abandoned"
-        facts = {
+        known = {
             "id": f"{self._id}.{choice}",
             "call_id": self._id,
             "choice": choice,
@@ -349,13 +360,12 @@ class ModelFrame(Frame):
             "status": "superseded" if self._superseded and status == "ok" else status,
             "error": self._error,
             "metadata": dict(self.metadata),
-            **self.facts,
-            **answer,
         }
-        if "token_issue" not in facts and facts.get("completion_token_ids") is None:
+        step = step_of(known, (self.facts, answer))
+        if step.token_issue is None and step.completion_token_ids is None:
             # A local model's ids, which the framework gives, need no wire.
-            facts["token_issue"] = _UNSEEN[status == "cached"]
-        return Step(**facts)
+            amend(step, token_issue=_UNSEEN[status == "cached"])
+        return step
 
 
 class ToolFrame(Frame):

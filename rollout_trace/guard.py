@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ def attempt_began() -> None:
 
 
 def failed(hook: str, call: Call | None, error: Exception) -> None:
-    """Takes note of a failure of the recorder; to be called while it is handled.
+    """Takes note of a failure of the recorder.
 
     Raises:
         Exception: the failure itself, under pytest only.
@@ -80,6 +81,18 @@ def failed(hook: str, call: Call | None, error: Exception) -> None:
         call.faults.append(f"{hook}: {type(error).__name__}: {error}")
     if first(f"{hook}:{type(error).__name__}"):
         logger.error("recording failed in %s; the call itself goes on, its step says so", hook, exc_info=error)
+
+
+def each(hook: str, *parts: Callable[[], object]) -> None:
+    """Runs all parts, whatever fails in some of them; takes note of the failures when all have run."""
+    failures = []
+    for part in parts:
+        try:
+            part()
+        except Exception as error:
+            failures.append(error)
+    for failure in failures:
+        failed(hook, None, failure)
 
 
 def first(key: str) -> bool:

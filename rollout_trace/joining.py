@@ -5,8 +5,10 @@ A wire call without a frame stays as it is; a frame without a wire call becomes 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+from rollout_trace import guard
 from rollout_trace.frames import ModelFrame
 
 if TYPE_CHECKING:
@@ -25,9 +27,8 @@ def joined(frames: Sequence[Frame], held: Sequence[tuple[Call, list[Step]]]) -> 
         for response_id in {step.response_id for step in steps if step.response_id is not None}:
             by_response.setdefault(response_id, []).append(steps)
     entries = [(call.began, steps) for call, steps in held]
-    for frame in frames:
-        if not isinstance(frame, ModelFrame):
-            continue
+
+    def join(frame: ModelFrame) -> None:
         seen = [by_call[id(call)] for call in frame.calls if id(call) in by_call]
         answers = [] if frame.response_id is None else by_response.get(frame.response_id, [])
         if len(answers) == 1 and answers[0] not in seen:
@@ -38,5 +39,7 @@ def joined(frames: Sequence[Frame], held: Sequence[tuple[Call, list[Step]]]) -> 
             frame.mark(steps)
         if not seen:
             entries.append((frame.began, frame.steps()))
+
+    guard.each("frame", *(partial(join, frame) for frame in frames if isinstance(frame, ModelFrame)))
     entries.sort(key=lambda entry: entry[0])
     return [step for _, steps in entries for step in steps]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
+
+T = TypeVar("T")
 
 
 def lazily(
@@ -33,3 +35,29 @@ def lazily(
         return sorted({*vars(sys.modules[package]), *home_of})
 
     return get, names
+
+
+class cached_property(Generic[T]):
+    """A property that is computed once and kept in the object's ``__dict__``.
+
+    Takes no lock, which that of ``functools`` does before Python 3.12: a process forked while another thread
+    computes one would wait for it for ever.
+    """
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, item: None, owner: type) -> cached_property[T]: ...
+    @overload
+    def __get__(self, item: object, owner: type) -> T: ...
+    def __get__(self, item: Any, owner: type) -> cached_property[T] | T:
+        if item is None:
+            return self
+        value: T = self._compute(item)
+        vars(item)[self._name] = value
+        return value

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from rollout_trace import guard
+from rollout_trace import families, guard, silence
 from rollout_trace.errors import WriteError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class recording:
 
     Raises:
         ValueError: ``media`` is given beside a writer, which has its own.
+        RuntimeError: the same object is entered again while it is open.
         WriteError: on leaving the block, when trajectories could not be written.
     """
 
@@ -54,10 +56,27 @@ class recording:
         self._media = media
         self._prices = prices
         self._writer: Writer | None = None
+        self._is_entered = False
         self._outer: recording | None = None
         self.lost: list[tuple[Trajectory, Exception]] = []
 
     def __enter__(self) -> Writer:
+        with _lock:
+            if self._is_entered:
+                raise RuntimeError(
+                    f"this recording to {self._target} is open already, and one object is entered once: open it around "
+                    "all that it is for (threads take it over with rt.propagate(function)), or make an rt.recording() "
+                    "for each block."
+                )
+            self._is_entered = True
+        try:
+            return self._open()
+        except BaseException:
+            self._is_entered = False
+            raise
+
+    def _open(self) -> Writer:
+        self.lost = []
         if isinstance(self._target, (str, os.PathLike)):
             from rollout_trace.file import JSONLWriter
 
@@ -75,6 +94,7 @@ class recording:
         _open.remove(self)
         _of_context.set(self._outer)
         writer, self._writer = self._writer, None
+        self._is_entered = False
         if writer is not None and writer is not self._target:
             getattr(writer, "close")()  # noqa: B009 - a JSONLWriter of our own; a Writer need not have it
         if self.lost and error is None:
@@ -117,6 +137,12 @@ _open: list[recording] = []
 _lock = threading.Lock()
 
 
+def reward_children(trajectory: Trajectory, name: str | None, value: float) -> None:
+    """Gives a reward, or the part of it called ``name``, to the trajectories opened inside."""
+    with _lock:
+        families.give_to_children(trajectory, name, value)
+
+
 def reset() -> None:
     """Renews the lock, in a process that was forked while a thread held it."""
     global _lock
@@ -137,10 +163,14 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     """Hands a closed trajectory to its open parent, to be written with it; writes it where there is none."""
     with _lock:
         family = [trajectory, *trajectory._children]
-        if parent is not None and parent.is_open:
-            parent._children.extend(family)
-            return
+        if parent is not None:
+            families.inherit(family, parent)
+            if parent.is_open:
+                parent._children.extend(family)
+                return
     target = _target(family)
+    place = None if target is None else target._target
+    guard.each("silence", *(partial(silence.warn_if_written, one, place) for one in family))
     if target is not None:
         target.write(family)
 
@@ -154,12 +184,11 @@ def _target(family: list[Trajectory]) -> recording | None:
         return _open[0] if _open else None
     reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
-    guard.warn_once(
-        f"unwritten:{reason}",
-        f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
-        "thread use rt.propagate(function), or open the recording there.",
+    # Each time: with each a trajectory is lost.
+    guard.logger.warning(
+        "trajectory %s was not written to a file: %s, and nothing says that another is meant. In a thread use "
+        "rt.propagate(function), or open the recording there.",
+        family[0].id,
+        reason,
     )
-    if own is None:
-        for one in _open:
-            one.lost.extend((trajectory, WriteError(reason)) for trajectory in family)
     return None

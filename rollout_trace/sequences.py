@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.advantages import advantage_of
 from rollout_trace.errors import DriftError
+from rollout_trace.lazily import cached_property
 from rollout_trace.model import shared
 from rollout_trace.selection import SequenceOptions, check_options, is_of_versions, left_out
 from rollout_trace.shaping import constrained, temperature

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import MutableSequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from rollout_trace import guard
 from rollout_trace.assemble import Stores, asks_for_ids, exchange_of
@@ -37,11 +38,14 @@ class StepLog:
         """What frameworks said of agents and model calls of this trajectory, in the order they began."""
         self._closed = False
         self._pid = os.getpid()
+        _logs.add(self)
 
     def admit(self, call: Call) -> bool:
         """Takes a call that begins; False where the log is closed, or another process's (this one was forked)."""
+        if not self.is_ours:
+            return False
         with self._lock:
-            if self._closed or not self.is_ours:
+            if self._closed:
                 return False
             call.log = self
             self._calls.append(call)
@@ -51,6 +55,12 @@ class StepLog:
     def is_ours(self) -> bool:
         """False in a process that was forked from the one that opened the log: what it records would be lost."""
         return self._pid == os.getpid()
+
+    def renew(self) -> None:
+        """Makes the log readable in a forked process: another thread may have held its lock, while it stored a step."""
+        self._lock = threading.RLock()
+        if self._stores is not None:
+            self._stores = Stores()
 
     @property
     def size(self) -> int:
@@ -85,8 +95,8 @@ class StepLog:
 
     def close(self) -> list[Step]:
         """Ends what still runs, decodes everything and gives the final steps."""
-        for frame in list(self.frames):
-            frame.abandon()
+        # Before the calls: what a frame says of its end is looked at below.
+        guard.each("frame", *(frame.abandon for frame in list(self.frames)))
         with self._lock:
             self._closed = True
             calls = list(self._calls)
@@ -96,18 +106,33 @@ class StepLog:
         for call in calls:
             # A stream that its caller keeps would keep the steps too.
             call.log, call.steps = None, []
-        for frame in self.frames:
-            frame.forget()
-        self.frames = []
+        frames, self.frames = self.frames, []
+        guard.each("frame", *(frame.forget for frame in frames))
         if self._stores is not None:
             self._stores.tokens.finish()
         return steps
 
     def _of(self, call: Call) -> list[Step]:
-        if call.ended is None:
-            return [_running_step(call)]
-        settle(call)
+        try:
+            if call.ended is None:
+                return [_running_step(call)]
+            settle(call)
+        except Exception as error:
+            # One call that nothing can be made of does not cost the others.
+            guard.failed("settle", call, error)
         return call.steps or []
+
+
+_logs: WeakSet[StepLog] = WeakSet()
+
+
+def _after_fork() -> None:
+    for log in list(_logs):
+        log.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _join_retrievals(steps: list[Step]) -> None:
@@ -125,7 +150,8 @@ def _join_retrievals(steps: list[Step]) -> None:
             amend(step, model=known.model, sampling=known.sampling, **asked)
             amend(known, status="superseded", token_issue=None)
             first[step.response_id] = step
-        elif step.status != "running":
+        else:
+            # One that still runs is none of these: it has no response id yet.
             amend(step, status="superseded", token_issue=None)
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rollout_trace import guard
 from rollout_trace.frames import ToolFrame
 from rollout_trace.model import ToolRun
+
+if TYPE_CHECKING:
+    from rollout_trace.trajectories import Trajectory
 
 
 @contextmanager
@@ -16,10 +20,26 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
     """Times one execution of a tool and adds it to the current trajectory; set ``result`` on what it yields.
 
     An exception of the tool is recorded and raised on. Outside a trajectory the run is yielded all the same, and kept
-    nowhere.
+    nowhere. A run that begins or ends after its trajectory has closed is warned of: a file that was written before does
+    not have it, or not its result.
     """
     with ToolFrame(name, tool_call_id=tool_call_id, arguments=_snapshot(arguments)) as frame:
-        yield frame.run
+        trajectory = frame.trajectory
+        _warn_if_closed(trajectory, name, "began")
+        try:
+            yield frame.run
+        finally:
+            _warn_if_closed(trajectory, name, "ended")
+
+
+def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None:
+    if trajectory is not None and not trajectory.is_open:
+        guard.warn_once(
+            "tool-run-after-close",
+            f"tool run {name!r} {what} when its trajectory {trajectory.name!r} ({trajectory.id}), opened at "
+            f"{trajectory._opened_at}, had closed: a file that the trajectory was written to does not have it whole. "
+            "End tool runs inside the `with rt.trajectory()` block.",
+        )
 
 
 def _snapshot(arguments: Any) -> Any:

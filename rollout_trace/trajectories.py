@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import costs, guard
+from rollout_trace import costs, guard, silence
 from rollout_trace._version import __version__
 from rollout_trace.call import new_id
-from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolRun, amend, error_info
+from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolCall, ToolRun, amend, error_info
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from typing_extensions import Unpack
 
@@ -66,6 +67,12 @@ class Trajectory(_Referable):
     metadata: dict[str, Any] | None = None
     _log: StepLog | None = field(default=None, init=False, repr=False)
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
+    _opened_inside: int = field(default=0, init=False, repr=False)
+    _opened_at: str | None = field(default=None, init=False, repr=False)
+    _for_children: dict[str | None, tuple[float, str]] = field(default_factory=dict, init=False, repr=False)
+    """Rewards for the trajectories inside, and the id of the one that gives them; None names the reward itself."""
+    _given: dict[str | None, tuple[float, str]] = field(default_factory=dict, init=False, repr=False)
+    """Rewards that it has of a trajectory around it."""
     _written_to: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +86,11 @@ class Trajectory(_Referable):
                 f"Trajectory.{name} was set after the trajectory had been written to {self._written_to}: the file does "
                 "not have it. Set it inside the `with rt.trajectory()` block.",
             )
+        if name == "metadata" and value:
+            check_keys(value, name)
         object.__setattr__(self, name, value)
+        if name in ("reward", "rewards") and value is not None and getattr(self, "_opened_at", None) is not None:
+            silence.warn_if_scored(self, value)
 
     def __repr__(self) -> str:
         held = "open" if self._log is not None else f"{len(self.steps)} steps"
@@ -193,42 +204,97 @@ def open_trajectory(trajectory: Trajectory) -> None:
     trajectory.status = "running"
     trajectory.started_at = datetime.now(timezone.utc)
     trajectory.environment = dict(_environment())
+    trajectory._opened_at = silence.place_of_caller()
     trajectory._log = StepLog()
 
 
 def close_trajectory(trajectory: Trajectory, error: BaseException | None) -> None:
-    """Decodes and completes a trajectory; nothing is recorded into it any more."""
+    """Decodes and completes a trajectory; nothing is recorded into it any more. What fails costs its own part alone."""
     log = trajectory._log
     if log is None:
         return
-    steps = log.close()
+    guard.each(
+        "close",
+        partial(_take_steps, trajectory, log),
+        partial(_conclude, trajectory, error),
+        partial(_name_agent, trajectory),
+        lambda: costs.fill_provider_costs(trajectory.steps),
+        partial(_link_tool_runs, trajectory),
+        partial(_say_if_no_ids, trajectory),
+    )
+
+
+def _take_steps(trajectory: Trajectory, log: StepLog) -> None:
+    try:
+        steps = log.close()
+    except Exception:
+        _hold(trajectory, [])
+        raise
+    _hold(trajectory, steps)
+
+
+def _hold(trajectory: Trajectory, steps: list[Step]) -> None:
     trajectory._log = None
     trajectory.steps = steps
+
+
+def _conclude(trajectory: Trajectory, error: BaseException | None) -> None:
     trajectory.ended_at = datetime.now(timezone.utc)
     if error is not None:
         trajectory.error = error_info(error)
     if trajectory.status == "running":
         failed = "failed" if isinstance(error, Exception) else "aborted"
         trajectory.status = "completed" if error is None else failed
-    for step in steps:
+
+
+def _name_agent(trajectory: Trajectory) -> None:
+    for step in trajectory.steps:
         if step.agent is None:
             amend(step, agent=trajectory.name)
-    costs.fill_provider_costs(steps)
-    _link_tool_runs(trajectory)
-    _say_if_no_ids(trajectory)
 
 
 def _link_tool_runs(trajectory: Trajectory) -> None:
-    asked_by = {
-        call.id: step.id
-        for step in trajectory.steps
-        if step.completion is not None
-        for call in step.completion.tool_calls
-        if call.id is not None
-    }
+    asked: dict[str, list[tuple[Step, ToolCall]]] = {}
+    for step in trajectory.steps:
+        for call in step.completion.tool_calls if step.completion is not None else ():
+            if call.id is not None:
+                asked.setdefault(call.id, []).append((step, call))
     for run in trajectory.tool_runs:
-        if run.step_id is None and run.tool_call_id is not None:
-            run.step_id = asked_by.get(run.tool_call_id)
+        if run.step_id is None and isinstance(run.tool_call_id, str) and run.tool_call_id in asked:
+            run.step_id = _asker(run, asked[run.tool_call_id]).id
+
+
+def _asker(run: ToolRun, askers: list[tuple[Step, ToolCall]]) -> Step:
+    """The step that asked for a run. Servers may give the calls of every turn the same ids (``call_0``): of those that
+    asked for this tool, with these arguments if some did, it is the last that had been answered when the run began."""
+    tests: tuple[Callable[[Step, ToolCall], bool], ...] = (
+        lambda step, call: call.name == run.name,
+        lambda step, call: _are_arguments(run.arguments, call.arguments),
+        lambda step, call: step.status not in ("superseded", "error"),
+        lambda step, call: _is_before(step, 0.0, run),
+        lambda step, call: _is_before(step, step.latency or 0.0, run),
+    )
+    for is_right in tests if len(askers) > 1 else ():
+        askers = [asker for asker in askers if is_right(*asker)] or askers
+    return askers[-1][0]
+
+
+def _are_arguments(given: Any, written: str | None) -> bool:
+    """A tool got what the model wrote, as it is or decoded."""
+    if written is None or isinstance(given, str):
+        return bool(given == written)
+    try:
+        decoded: object = json.loads(written)
+        return bool(decoded == given)
+    except ValueError:
+        return False
+
+
+def _is_before(step: Step, seconds: float, run: ToolRun) -> bool:
+    """The run began so many seconds after the step did, or later."""
+    if step.started_at is None or run.started_at is None:
+        return False
+    return step.started_at.timestamp() + seconds <= run.started_at.timestamp()
 
 
 def _say_if_no_ids(trajectory: Trajectory) -> None:
@@ -248,6 +314,13 @@ def _say_if_no_ids(trajectory: Trajectory) -> None:
             "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
             'rt.wrap_openai(client, engine="vllm").',
         )
+
+
+def check_keys(value: Any, name: str) -> None:
+    """``file.plain.check_keys``, imported when there is something to check."""
+    from rollout_trace.file.plain import check_keys
+
+    check_keys(value, name)
 
 
 @lru_cache(maxsize=1)

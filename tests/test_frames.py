@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 import rollout_trace as rt
 from rollout_trace import frames
 from rollout_trace.frames import AgentFrame, ModelFrame, ToolFrame
-from rollout_trace.model import Completion, Step
+from rollout_trace.model import STEP_FIELDS, Completion, Step
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 
@@ -261,12 +261,17 @@ def test_frames_go_into_threads(how: str, client: OpenAI) -> None:
 
 
 def test_a_bound_client_keeps_its_trajectory(client: OpenAI) -> None:
-    with rt.trajectory() as elsewhere:
+    with rt.trajectory("elsewhere") as elsewhere:
         bound = rt.bind(client, elsewhere)
         with rt.trajectory() as own, AgentFrame("lead"), ModelFrame("tiny"):
             ask(bound)
+            with AgentFrame("inside") as inside:
+                child = inside.trajectory
         bound.close()
-    assert [said(step) for step in elsewhere.steps] == ["re: Hi"]
+    assert [(said(step), step.agent, step.metadata) for step in elsewhere.steps] == [("re: Hi", "elsewhere", None)]
+    assert child is not None
+    # The frame's own step, which no call is: not the other trajectory's.
+    assert child.parent_step_id == own.steps[0].id
     assert [step.token_issue and step.token_issue.code for step in own.steps] == ["not_on_wire"]
 
 
@@ -482,3 +487,149 @@ def test_a_fork_that_unwinds_writes_nothing(tmp_path: Path) -> None:
             os._exit(0)
         os.waitpid(pid, 0)
     assert len(list(rt.read(tmp_path / "runs.jsonl"))) == 1
+
+
+class Opaque:
+    """An object of a framework's that can be compared with nothing and says nothing of itself."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+
+BAD_CALLS = Completion(tool_calls=5)  # type: ignore[arg-type]
+JUNK: list[Any] = ["no number", -1, 1.5, float("nan"), True, [[-0.5], "x"], {"a": object()}, Opaque(), BAD_CALLS]
+
+
+@pytest.mark.parametrize("name", [*STEP_FIELDS, "no_field"])
+def test_what_a_framework_says_wrongly_costs_its_own_step(name: str, client: OpenAI, tmp_path: Path) -> None:
+    """Whatever a hook gives for a field: the trajectory closes, is written, and has all its other steps."""
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory() as own:
+        ask(client, "before")
+        for junk in JUNK:
+            with ModelFrame("tiny", **{name: junk} if name == "messages" else {}) as frame:
+                frame.answered({"completion": Completion(content="Ho"), name: junk})
+        ask(client, "after")
+    (back,) = rt.read(tmp_path / "runs.jsonl")
+    assert len(own.steps) == len(back.steps) == len(JUNK) + 2
+    assert [said(step) for step in (back.steps[0], back.steps[-1])] == ["re: before", "re: after"]
+    assert all(step.token_issue is not None for step in own.steps[1:-1])
+    list(back.sequences(allow={"not_on_wire"}))
+
+
+def test_a_wrong_fact_is_named_and_left_out() -> None:
+    facts = {"completion": Completion(content="Ho"), "completion_token_ids": [1, 2], "logprobs": [-0.5, "no number"]}
+    with rt.trajectory() as own:
+        with ModelFrame("tiny", model="local") as frame:
+            frame.answered(facts)
+    (step,) = own.steps
+    assert (said(step), step.model, step.logprobs) == ("Ho", "local", None)
+    assert step.token_issue is not None
+    assert step.token_issue.code == "response_malformed"
+    assert step.token_issue.message == (
+        "of what the framework gave, logprobs was left out: could not convert string to float: 'no number'"
+    )
+    assert list(own.sequences()) == []
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "code"),
+    [
+        ([-0.5], "lengths_differ"),
+        ([-0.5, 0.5], "logprobs_positive"),
+        ([-0.5, None], "logprobs_not_finite"),
+        ([-0.5, -1e300], "logprobs_not_finite"),
+        ([-0.5, -0.25], None),
+    ],
+)
+def test_logprobs_of_a_framework_keep_the_rules_of_the_wire(logprobs: list[Any], code: str | None) -> None:
+    with rt.trajectory() as own:
+        with ModelFrame("tiny") as frame:
+            frame.answered(
+                {"completion": Completion(content="Ho"), "completion_token_ids": [1, 2], "logprobs": logprobs}
+            )
+    (step,) = own.steps
+    assert (step.token_issue and step.token_issue.code) == code
+    assert (step.logprobs is None) == (code is not None)
+
+
+def test_an_answer_that_is_no_mapping_is_named() -> None:
+    with rt.trajectory() as own:
+        with ModelFrame("tiny") as frame:
+            frame.answered("Ho")  # type: ignore[arg-type]
+    (step,) = own.steps
+    assert step.token_issue is not None
+    assert "an answer was left out: a step has no such field; got Ho" in step.token_issue.message
+
+
+@pytest.mark.parametrize("part", ["_ended", "abandon", "steps", "mark", "forget"])
+def test_a_frame_that_fails_costs_no_other_step(
+    part: str, client: OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of an integration's own, with a mistake in it."""
+
+    class Broken(ModelFrame):
+        """A frame that fails wherever the recorder looks at it."""
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("mine")
+
+    setattr(Broken, part, fail)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    before = rt.stats().recorder_errors
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory() as own:
+        with ModelFrame("tiny", agent="first"):
+            ask(client, "before")
+        broken = Broken("tiny").enter()
+        if part == "mark":
+            ask(client, "inside")
+        if part == "abandon":
+            assert broken.is_open
+        else:
+            broken.end()
+        with ModelFrame("tiny", agent="last"):
+            ask(client, "after")
+    assert rt.stats().recorder_errors > before
+    assert (own.status, own.is_open) == ("completed", False)
+    (back,) = rt.read(tmp_path / "runs.jsonl")
+    kept = [(step.agent, said(step)) for step in back.steps if step.completion is not None]
+    assert kept[0] == ("first", "re: before")
+    assert kept[-1] == ("last", "re: after")
+
+
+def test_under_pytest_a_failure_is_raised_when_all_is_closed() -> None:
+    kept: list[rt.Trajectory] = []
+
+    class Broken(ModelFrame):
+        """A frame that fails when its trajectory closes."""
+
+        def abandon(self) -> None:
+            raise ValueError("mine")
+
+    def run() -> None:
+        with rt.trajectory() as own:
+            kept.append(own)
+            Broken("tiny")
+
+    with pytest.raises(ValueError, match="mine"):
+        run()
+    assert (kept[0].status, kept[0].is_open) == ("completed", False)
+
+
+def test_a_run_is_kept_whatever_its_name_and_metadata_are(tmp_path: Path) -> None:
+    odd: Any = 5
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory():
+        with AgentFrame("lead"), ToolFrame(odd, tool_call_id=odd, arguments=odd), AgentFrame(odd, metadata={odd: odd}):
+            ModelFrame("tiny", agent=odd, metadata={odd: odd}).end()
+    assert [(t.name, len(t.steps)) for t in rt.read(tmp_path / "runs.jsonl")] == [("agent", 0), ("5", 1)]
+
+
+def test_an_answer_that_was_told_counts_although_nobody_ended_the_call() -> None:
+    with rt.trajectory() as own:
+        ModelFrame("tiny").answered({"completion": Completion(content="Ho")})
+    (step,) = own.steps
+    assert (step.status, said(step)) == ("ok", "Ho")

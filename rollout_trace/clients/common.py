@@ -49,9 +49,12 @@ def wrap(client: C, sdk: SDK, settings: Settings) -> C:
 
 
 def unwrap(client: C) -> C:
-    """Undoes ``wrap_openai`` and ``wrap_anthropic``: the client has its own class again. Any other stays as it is."""
+    """Undoes ``wrap_openai`` and ``wrap_anthropic``: the client has its own class again. Any other stays as it is.
+
+    Calls that are under way are recorded to their end; where there are some, the class changes when the last has ended.
+    """
     if seam.settings_of(client) is not None:
-        client.__class__ = seam.plain_class(client)
+        seam.restore(client)
     return client
 
 
@@ -71,7 +74,7 @@ def bind(client: C, trajectory: Trajectory) -> C:
             f"bind() needs a Trajectory, got {type(trajectory).__name__}: pass what `with rt.trajectory()` gives."
         )
     copied: Any = client.copy()  # type: ignore[attr-defined]
-    settings = seam.settings_of(client) or Settings(import_module(f"rollout_trace.clients.{sdk}").protocol_of)
+    settings = seam.inherited_settings(client) or Settings(import_module(f"rollout_trace.clients.{sdk}").protocol_of)
     seam.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "async")
     bound: C = copied
     return bound

@@ -3,15 +3,18 @@
 It overrides five methods that every release of the SDKs has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request`
 is around the whole call; in `_prepare_request` each attempt's bytes are complete; `_should_retry` sees an answer with
 an error status; `_calculate_retry_timeout` runs while the failure of an attempt is being handled; `_process_response`
-gets the answer. All else is untouched: no HTTP client, no transport, no other client's class.
+gets the answer. All else is untouched: no HTTP client, no transport, no other client's class. A bound client's class
+also overrides `copy` and `with_options`: its settings are its own, and go with its copies.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from rollout_trace import guard
@@ -25,47 +28,112 @@ from rollout_trace.context import place
 from rollout_trace.engines import AUTO
 
 _MARK = "_rollout_trace_settings"
+_BOUND = "_rollout_trace_bound"
 _call: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
+_busy: dict[Call, Any] = {}
+"""The clients whose ``request`` goes on, by call."""
+_SILENT = Settings(lambda method, url: None)
+"""Of a client that was unwrapped during a call."""
+
+if hasattr(os, "register_at_fork"):
+    # Calls of other threads go on in the other process.
+    os.register_at_fork(after_in_child=_busy.clear)
 
 
 def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
     """Gives the client a recording subclass of its own class, in the place of one it may already have.
 
-    A user's own subclass of a recording class records already, and stays as it is.
+    A user's own subclass of a recording class records already, and stays as it is. Settings with a trajectory are the
+    client's alone, and its copies': a class for each would stay until somebody collects garbage.
     """
-    if plain_class(client) is type(client) and hasattr(type(client), _MARK):
-        return
-    client.__class__ = _recording_class(plain_class(client), settings, is_async)
+    shared, is_users = replace(settings, trajectory=None), _is_users_own(client)
+    kind = plain_class(client) if is_users else _recording_class(plain_class(client), shared, is_async)
+    client.__class__ = kind if settings.trajectory is None else _bound_class(kind)
+    if settings.trajectory is not None:
+        vars(client)[_MARK] = settings
 
 
 def plain_class(client: Any) -> type:
     """The client's class as it was before it was wrapped."""
     kind = type(client)
-    return kind.__mro__[1] if _MARK in kind.__dict__ else kind
+    for mark in (_BOUND, _MARK):
+        kind = kind.__mro__[1] if mark in kind.__dict__ else kind
+    return kind
+
+
+def _is_users_own(client: Any) -> bool:
+    """A class of the user's that comes from a recording class."""
+    return hasattr(plain_class(client), _MARK)
 
 
 def settings_of(client: Any) -> Settings | None:
-    """How the client records; None where it is not wrapped."""
-    settings: Settings | None = type(client).__dict__.get(_MARK)
-    return settings
+    """How the client was told to record; None where it was not, or no longer is, itself."""
+    kind = type(client).__dict__
+    settings = vars(client).get(_MARK) if _BOUND in kind else kind.get(_MARK)
+    return None if settings is _SILENT else settings
+
+
+def inherited_settings(client: Any) -> Settings | None:
+    """The same, also where a client's class is the user's own subclass of a recording one."""
+    settings = getattr(client, _MARK, None)
+    return None if settings is _SILENT else settings
+
+
+def restore(client: Any) -> None:
+    """Undoes ``swap``. A call that is under way is recorded to its end, and the class changes when it has ended."""
+    plain, is_async = plain_class(client), inspect.iscoroutinefunction(type(client).request)
+    if not _is_users_own(client):
+        # Before anybody asks whether a call is under way: one that begins now is not to be recorded.
+        client.__class__ = _recording_class(plain, _SILENT, is_async)
+    vars(client).pop(_MARK, None)
+    if _is_users_own(client) or not _is_busy(client):
+        client.__class__ = plain
+
+
+def _is_busy(client: Any) -> bool:
+    return any(one is client for one in list(_busy.values()))
+
+
+def _done(call: Call) -> None:
+    """The call needs the recording class no more."""
+    client = _busy.pop(call, None)
+    if client is not None and type(client).__dict__.get(_MARK) is _SILENT and not _is_busy(client):
+        client.__class__ = plain_class(client)
 
 
 @functools.cache
-def _shared_class(base: type, settings: Settings, is_async: bool) -> type:
+def _recording_class(base: type, settings: Settings, is_async: bool) -> type:
     return _make_class(base, settings, is_async)
 
 
-def _recording_class(base: type, settings: Settings, is_async: bool) -> type:
-    # A class bound to a trajectory serves one client; kept in the cache it would stay for ever.
-    make = _shared_class if settings.trajectory is None else _make_class
-    return make(base, settings, is_async)
+@functools.cache
+def _bound_class(base: Any) -> type:
+    """A subclass for clients with settings of their own, which go with their copies."""
+
+    def carrying(copy: Any) -> Any:
+        @functools.wraps(copy)
+        def copied(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made = copy(self, *args, **kwargs)
+            try:
+                vars(made)[_MARK] = vars(self)[_MARK]
+            except Exception as error:
+                guard.failed("copy", None, error)
+            return made
+
+        return copied
+
+    copies = {name: carrying(getattr(base, name)) for name in ("copy", "with_options") if hasattr(base, name)}
+    return type(base.__name__, (base,), {**_names(base), _BOUND: True, **copies})
+
+
+def _names(base: type) -> dict[str, Any]:
+    return {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__, "__slots__": ()}
 
 
 def _make_class(base: type, settings: Settings, is_async: bool) -> type:
     methods = _async_methods(base) if is_async else _sync_methods(base)
     methods |= _retry_methods(base)
-    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__, "__slots__": ()}
-    return type(base.__name__, (base,), {**names, _MARK: settings, **methods, **_websocket_hooks(base)})
+    return type(base.__name__, (base,), {**_names(base), _MARK: settings, **methods, **_websocket_hooks(base)})
 
 
 def _sync_methods(base: Any) -> dict[str, Any]:
@@ -199,6 +267,7 @@ def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
         if protocol is None:
             return None, options
         call = Call(settings, protocol)
+        _busy[call] = client
         place(call)
         return call, _asking(client, call, options)
     except Exception as error:
@@ -308,6 +377,7 @@ def _content(response: Any) -> bytes | None:
 def _returned(client: Any, call: Call | None, asked: Any) -> None:
     if call is None:
         return
+    _done(call)
     try:
         learn(client, call, asked)
     except Exception as error:
@@ -321,6 +391,7 @@ def _returned(client: Any, call: Call | None, asked: Any) -> None:
 def _failed(call: Call | None, cause: BaseException) -> None:
     if call is None:
         return
+    _done(call)
     try:
         # The SDK's exception hides the HTTP library's, which is what earlier attempts have.
         call.attempt_failed(cause.__cause__ or cause)

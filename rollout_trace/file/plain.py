@@ -40,12 +40,54 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     return _other(value, above)
 
 
+def check_keys(value: Any, name: str, above: tuple[int, ...] = ()) -> None:
+    """Refuses a value in which two keys of a mapping are one in JSON (``1`` and ``"1"``): one would be lost.
+
+    Args:
+        value: of the user's, of any depth.
+        name: of the field it is for, to name the place.
+        above: the ids of the objects it lies in.
+
+    Raises:
+        ValueError: there are such keys.
+    """
+    if id(value) in above or len(above) > _DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        seen: dict[str, Any] = {}
+        for key, item in value.items():
+            text = _key(key)
+            if text in seen:
+                raise ValueError(f"{name} has two keys {seen[text]!r} and {key!r} that are both {text!r} in a file.")
+            seen[text] = key
+            check_keys(item, f"{name}[{key!r}]", (*above, id(value)))
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            if isinstance(item, (Mapping, list, tuple)):
+                check_keys(item, f"{name}[{at}]", (*above, id(value)))
+
+
 def _object(value: Mapping[Any, Any], above: tuple[int, ...]) -> Any:
-    items = {_key(key): plain(item, above) for key, item in value.items()}
+    items: dict[str, Any] = {}
+    for key, item in value.items():
+        items[_free(_key(key), key, items)] = plain(item, above)
     if all(map(_is_utf8, items)):
         return items
     parts = (_quoted(key) + b":" + orjson.dumps(item, option=OPTIONS) for key, item in items.items())
     return orjson.Fragment(b"{" + b",".join(parts) + b"}")
+
+
+def _free(text: str, key: Any, taken: Mapping[str, Any]) -> str:
+    """The key's text; where another key has it, one that says the type too: nothing is lost."""
+    if text not in taken:
+        return text
+    guard.warn_once(
+        "same-keys", f"two keys of a mapping are both {text!r} in a file: the second is written with its type."
+    )
+    marked = f"{text} ({type(key).__name__})"
+    while marked in taken:
+        marked += "'"
+    return marked
 
 
 def _key(key: Any) -> str:

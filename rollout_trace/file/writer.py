@@ -12,9 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from rollout_trace import silence
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
+from rollout_trace.guard import logger
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
@@ -68,6 +70,7 @@ class JSONLWriter:
             WriteError: the file system refused; nothing of the line stays in the file.
         """
         line = encode(trajectory)
+        silence.warn_if_written(trajectory, self.path)
         if self._media is not None:
             line = self._moved(line, self._media, trajectory.id)
         data = line if self._compress is None else self._compress(line)
@@ -147,7 +150,11 @@ class JSONLWriter:
         inherited, self._file = self._file, None
         if inherited is not None:
             os.close(inherited)
-            self._file = self._open()
+            try:
+                self._file = self._open()
+            except OSError as error:
+                # The other writers have locks that must be renewed too.
+                logger.warning("%s cannot be opened again in a forked process (%s): it is closed here.", self, error)
 
 
 def _ends_with_newline(file: int) -> bool:

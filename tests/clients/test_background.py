@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 from openai import OpenAI
@@ -61,6 +62,36 @@ def test_a_background_response_that_is_never_fetched_says_so() -> None:
     assert step.status == "abandoned"
     assert step.token_issue is not None
     assert step.token_issue.code == "background_not_fetched"
+
+
+class Slow(Background):
+    """Keeps the second look at a response waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def answer(self, record: RequestRecord) -> Response:
+        if sum(known.method == "GET" for known in self.requests) == 2:
+            self.asked.set()
+            self.go.wait(30)
+        return json_response(200, response("completed"))
+
+
+def test_a_look_that_still_runs_is_running() -> None:
+    """It is superseded when its answer has come, and turns out to be one that is known."""
+    with Slow() as server, OpenAI(base_url=server.base_url, api_key="x") as client:
+        rt.wrap_openai(client)
+        with rt.trajectory() as trajectory:
+            client.responses.retrieve("resp_1")
+            second = threading.Thread(target=rt.propagate(client.responses.retrieve), args=("resp_1",))
+            second.start()
+            server.asked.wait(30)
+            running = [step.status for step in trajectory.steps]
+            server.go.set()
+            second.join()
+    assert running == ["ok", "running"]
+    assert [step.status for step in trajectory.steps] == ["ok", "superseded"]
 
 
 def test_other_gets_are_not_recorded() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import openai
+import pydantic
 import pytest
 
 from rollout_trace.testing import Fault, Reply
 
 from .either import Kind, done, each, shown
-from .harness import IDS, World, both, chat, streamed
+from .harness import IDS, World, both, chat, parsing, streamed
 
 QUICK = {"retry-after-ms": "1"}
 
@@ -230,3 +231,23 @@ def test_a_redirect(kind: Kind) -> None:
     elsewhere = Fault(status=307, headers={"location": "/v1/chat/completions"})
     step = both(kind, [elsewhere, "fine"], scenario).step
     assert (step.status, [a.status for a in step.attempts]) == ("ok", [307, 200])
+
+
+class Wanted(pydantic.BaseModel):
+    """What the caller wants the answer to be."""
+
+    number: int
+
+
+def test_an_answer_that_its_caller_cannot_parse(kind: Kind) -> None:
+    """It arrived whole: the step is ok and keeps its ids, and says what its caller could make nothing of."""
+
+    async def scenario(world: World) -> Any:
+        return await done(parsing(world.client).parse(**IDS, response_format=Wanted))
+
+    found = both(kind, "no number", scenario, raises=True)
+    assert found.step.status == "ok"
+    assert found.step.completion_token_ids is not None
+    assert found.step.error is not None
+    assert found.step.error.type == "ValidationError"
+    assert "Wanted" in found.step.error.message

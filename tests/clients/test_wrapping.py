@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.testing import ScriptedServer
+from rollout_trace.testing import Fault, ScriptedServer
 
-from .either import Kind, done
+from .either import Kind, done, drive
 from .harness import IDS, World, both, chat, run, streamed, wrapped
 
 
@@ -59,6 +61,47 @@ def test_unwrap(kind: Kind) -> None:
 
     found = both(kind, "fine", scenario, unrecorded=1)
     assert [(step.sampling or {})["seed"] for step in found.steps] == [2]
+
+
+@pytest.mark.parametrize("way", [chat, streamed])
+@pytest.mark.parametrize("bound", [False, True], ids=["wrapped", "bound"])
+def test_unwrap_during_a_call(kind: Kind, way: Any, bound: bool) -> None:
+    """The call is recorded to its end, with its retries; a later one is not, and then the class is the client's own."""
+    plain = openai.OpenAI if kind == "sync" else openai.AsyncOpenAI
+    own: list[rt.Trajectory] = []
+
+    async def scenario(world: World) -> Any:
+        with rt.trajectory() as trajectory:
+            own.append(trajectory)
+            client = rt.bind(world.client, trajectory) if bound else world.client
+            pool = ThreadPoolExecutor(1)
+            if world.kind == "sync":
+                first: Any = pool.submit(rt.propagate(lambda: drive("sync", way(client, seed=1))))
+            else:
+                first = asyncio.create_task(way(client, seed=1))
+            await world.held()
+            assert rt.unwrap(client) is client
+            assert rt.unwrap(client) is client
+            await chat(client, seed=2)
+            kept = type(client)
+            world.server.release()
+            answer = first.result() if world.kind == "sync" else await first
+            pool.shutdown()
+            assert (issubclass(kept, plain), type(client)) == (True, plain)
+            await chat(client, seed=3)
+            await chat(rt.wrap_openai(client), seed=4)
+            return answer
+
+    script = [Fault(status=500, hold=True), "second", "first", "third", "fourth"]
+    found = run(kind, script, scenario, max_retries=1)
+    assert found.outcome[0] == "returned", found.outcome
+    (trajectory,) = own
+    assert [(step.sampling or {})["seed"] for step in trajectory.steps] == [1, 4]
+    first = trajectory.steps[0]
+    assert (first.status, [attempt.status for attempt in first.attempts]) == ("ok", [500, 200])
+    assert first.completion is not None
+    assert first.completion.content == "first"
+    assert first.completion_token_ids is not None
 
 
 def test_unwrap_what_is_not_wrapped(kind: Kind) -> None:
