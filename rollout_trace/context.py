@@ -10,16 +10,15 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rollout_trace import frames, guard, recordings
+from rollout_trace import frames, given, guard, recordings
 from rollout_trace.call import drain, pending
 from rollout_trace.frames import ModelFrame, current_scope
-from rollout_trace.model import Task
 from rollout_trace.steplog import StepLog
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.trajectories import Trajectory, task_of
 
 if TYPE_CHECKING:
     from rollout_trace.call import Call
-    from rollout_trace.model import Step
+    from rollout_trace.model import Step, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,14 +51,18 @@ def reward(value: float, *, name: str | None = None) -> None:
     """Sets the reward of the current trajectory, or the part of it called ``name``.
 
     Outside a trajectory there is nothing to reward: that is logged, not raised.
+
+    Raises:
+        TypeError, ValueError: the value is no finite number; True counts as 1.0.
     """
+    value = given.finite_number(value, "the value of rt.reward()")
     trajectory = current()
     if trajectory is None:
         guard.warn_once("reward-outside", f"rt.reward({value!r}) outside every trajectory was not recorded.")
     elif name is None:
-        trajectory.reward = float(value)
+        trajectory.reward = value
     else:
-        trajectory.rewards = {**(trajectory.rewards or {}), name: float(value)}
+        trajectory.rewards = {**(trajectory.rewards or {}), name: value}
 
 
 def orphans() -> list[Step]:
@@ -151,8 +154,8 @@ class TrajectoryScope:
 def trajectory(
     name: str = "agent",
     *,
-    task: str | Task | Mapping[str, Any] | None = None,
-    group: str | None = None,
+    task: str | Task | Mapping[str, Any] | object = None,
+    group: str | int | None = None,
     rollout_index: int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> TrajectoryScope:
@@ -162,31 +165,23 @@ def trajectory(
 
     Args:
         name: of the agent.
-        task: its id, or the task itself: a mapping whose ``id`` names it.
+        task: its id, or the task itself: a mapping, a dataclass or a Pydantic object whose ``id`` names it.
         group: id shared by runs that are compared with each other.
-        rollout_index: position within the group.
-        metadata: anything JSON can hold.
+        rollout_index: position within the group, counted from 0.
+        metadata: names and values, which are written to the file as JSON.
 
     Raises:
-        TypeError: used to decorate a generator function.
+        TypeError: used to decorate a generator function, or an argument is none of these.
+        ValueError: ``rollout_index`` is negative.
     """
     settings = {
         "name": name,
-        "task": _task(task),
-        "group_id": group,
-        "rollout_index": rollout_index,
-        "metadata": metadata,
+        "task": task_of(task),
+        "group_id": None if group is None else given.text_id(group, "group"),
+        "rollout_index": None if rollout_index is None else given.position(rollout_index, "rollout_index"),
+        "metadata": None if metadata is None else given.metadata(metadata, "metadata"),
     }
     return TrajectoryScope(settings)
-
-
-def _task(task: str | Task | Mapping[str, Any] | None) -> Task | None:
-    if task is None or isinstance(task, Task):
-        return task
-    if isinstance(task, Mapping):
-        name = task.get("id")
-        return Task(id=None if name is None else str(name), data=dict(task))
-    return Task(id=str(task))
 
 
 def propagate(function: F) -> F:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace import guard
 from rollout_trace.errors import ExportError
 from rollout_trace.export._values import counted
 from rollout_trace.selection import check_options
 from rollout_trace.sequences import sequences
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.trajectories import Trajectory, each_trajectory
 
 if TYPE_CHECKING:
     from rollout_trace.selection import SequenceOptions
     from rollout_trace.sequences import Sequences
-
-_log = logging.getLogger("rollout_trace")
 
 
 class ExportReport:
@@ -67,16 +65,14 @@ def exporting(exporter: str, strict: bool, report: ExportReport | None) -> Itera
     yield found
     new = {what: count - before.get(what, 0) for what, count in found.dropped.items() if count > before.get(what, 0)}
     if new:
-        _log.warning(
-            "export.%s left out: %s. Pass report=ExportReport() to read the counts, or strict=True to raise instead.",
-            exporter,
-            ", ".join(f"{what}: {count}" for what, count in new.items()),
+        counts = ", ".join(f"{what}: {count}" for what, count in new.items())
+        guard.warn(
+            f"export.{exporter} left out: {counts}. Pass report=ExportReport() to read the counts, or strict=True to "
+            "raise instead."
         )
 
 
-def each(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """One trajectory, or those of an iterable, in order."""
-    return iter((trajectories,)) if isinstance(trajectories, Trajectory) else iter(trajectories)
+each = each_trajectory
 
 
 def with_steps(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
