@@ -11,16 +11,15 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from rollout_trace import frames, guard, recordings
+from rollout_trace import frames, given, guard, recordings
 from rollout_trace.call import drain, pending
 from rollout_trace.frames import ModelFrame, current_scope
-from rollout_trace.model import Task
 from rollout_trace.steplog import StepLog
-from rollout_trace.trajectories import Trajectory, check_keys
+from rollout_trace.trajectories import Trajectory, task_of
 
 if TYPE_CHECKING:
     from rollout_trace.call import Call
-    from rollout_trace.model import Step
+    from rollout_trace.model import Step, Task
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -60,16 +59,20 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
         children: every trajectory opened inside the current one that has no such reward of its own gets it too, at any
             depth: those that have closed, and those that close later. The outer trajectory of a supervisor or a swarm
             has no step to train on; its agents' trajectories have.
+
+    Raises:
+        TypeError, ValueError: the value is no finite number; True counts as 1.0.
     """
+    value = given.finite_number(value, "the value of rt.reward()")
     trajectory = current()
     if trajectory is None:
         guard.warn_once("reward-outside", f"rt.reward({value!r}) outside every trajectory was not recorded.")
     elif name is None:
-        trajectory.reward = float(value)
+        trajectory.reward = value
     else:
-        trajectory.rewards = {**(trajectory.rewards or {}), name: float(value)}
+        trajectory.rewards = {**(trajectory.rewards or {}), name: value}
     if trajectory is not None and children:
-        recordings.reward_children(trajectory, name, float(value))
+        recordings.reward_children(trajectory, name, value)
 
 
 def orphans() -> list[Step]:
@@ -202,16 +205,16 @@ def trajectory(name: F) -> F: ...
 def trajectory(
     name: str = "agent",
     *,
-    task: str | Task | Mapping[str, Any] | None = None,
-    group: str | None = None,
+    task: str | Task | Mapping[str, Any] | object = None,
+    group: str | int | None = None,
     rollout_index: int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> TrajectoryScope: ...
 def trajectory(
     name: str | Callable[..., Any] = "agent",
     *,
-    task: str | Task | Mapping[str, Any] | None = None,
-    group: str | None = None,
+    task: str | Task | Mapping[str, Any] | object = None,
+    group: str | int | None = None,
     rollout_index: int | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> TrajectoryScope | Callable[..., Any]:
@@ -223,38 +226,27 @@ def trajectory(
 
     Args:
         name: of the agent.
-        task: its id, or the task itself: a mapping whose ``id`` names it.
+        task: its id, or the task itself: a mapping, a dataclass or a Pydantic object whose ``id`` names it.
         group: id shared by runs that are compared with each other.
-        rollout_index: position within the group.
-        metadata: anything JSON can hold.
+        rollout_index: position within the group, counted from 0.
+        metadata: names and values, which are written to the file as JSON.
 
     Raises:
-        TypeError: used to decorate a generator function, or ``name`` is no text.
-        ValueError: two keys of the metadata are one in JSON.
+        TypeError: used to decorate a generator function, or an argument is none of these.
+        ValueError: ``rollout_index`` is negative, or two keys of the metadata are one in JSON.
     """
     if callable(name):
         return trajectory()(name)
     if not isinstance(name, str):
         raise TypeError(f"rt.trajectory() takes the agent's name first, a text; got {name!r:.80}.")
-    if metadata:
-        check_keys(metadata, "metadata")
     settings = {
         "name": name,
-        "task": _task(task),
-        "group_id": group,
-        "rollout_index": rollout_index,
-        "metadata": metadata,
+        "task": task_of(task),
+        "group_id": None if group is None else given.text_id(group, "group"),
+        "rollout_index": None if rollout_index is None else given.position(rollout_index, "rollout_index"),
+        "metadata": None if metadata is None else given.metadata(metadata, "metadata"),
     }
     return TrajectoryScope(settings)
-
-
-def _task(task: str | Task | Mapping[str, Any] | None) -> Task | None:
-    if task is None or isinstance(task, Task):
-        return task
-    if isinstance(task, Mapping):
-        name = task.get("id")
-        return Task(id=None if name is None else str(name), data=dict(task))
-    return Task(id=str(task))
 
 
 def propagate(function: F) -> F:

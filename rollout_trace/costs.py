@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from rollout_trace.field_docs import document_fields
 from rollout_trace.model import Cost, Step, Usage
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _PER_MILLION = 1e6
 _WILDCARDS = re.compile(r"\[[^\]]*\]|[*?]")
 
 
+@document_fields
 @dataclass(frozen=True, slots=True)
 class Price:
     """What tokens of a model cost, in units of ``currency`` per million tokens.

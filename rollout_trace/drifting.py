@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from rollout_trace import history
+from rollout_trace.field_docs import document_fields
 from rollout_trace.lazily import cached_property
 from rollout_trace.model import CUT_OFF
 from rollout_trace.tokens import Span, common_prefix
@@ -51,6 +52,7 @@ class Decodes(Protocol):
         ...
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     """One break. The ids are those from ``position`` on, at most 8."""

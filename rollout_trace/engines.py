@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from rollout_trace.model import LogprobsMode
+
+EngineName: TypeAlias = Literal["vllm", "sglang", "llama-server", "fireworks", "together", "openai", "auto"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

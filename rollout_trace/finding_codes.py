@@ -9,9 +9,8 @@ from typing import Literal, TypeAlias
 Grade: TypeAlias = Literal["fatal", "warning", "info"]
 """``fatal``: the step, or the trajectory, cannot be trained on; ``warning``: look at it; ``info``: good to know."""
 
-CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
+ISSUE_CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
     {
-        # Codes of Step.token_issue, some of which a check also finds by itself.
         "ids_missing": ("fatal", "the step has no completion ids"),
         "lengths_differ": ("fatal", "not one logprob for each completion id"),
         "ids_unconfirmed": ("fatal", "ids stand in the logprobs alone, and no count confirms that all are there"),
@@ -31,6 +30,14 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "background_not_fetched": ("fatal", "a background answer was never fetched"),
         "recorder_failed": ("fatal", "the recorder itself failed during the call"),
         "not_on_wire": ("fatal", "a framework told of the call, and its bytes were not seen: there are no ids"),
+        "cached": ("info", "answered without a call: nothing was sampled"),
+    }
+)
+"""Those of ``Step.token_issue``, some of which a check also finds by itself."""
+
+CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
+    {
+        **ISSUE_CODES,
         # Of a step.
         "prompt_ids_missing": ("fatal", "the step has no prompt ids: where its completion stands is not known"),
         "advantage_invalid": ("fatal", "the advantage is neither a finite number nor one for each completion id"),
@@ -39,7 +46,6 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "cancelled": ("warning", "the call was cancelled"),
         "abandoned": ("warning", "the stream was not read to its end"),
         "running": ("warning", "the call has not ended"),
-        "cached": ("info", "answered without a call: nothing was sampled"),
         "superseded": ("info", "another step has the same completion, or a framework threw this one away"),
         "not_trainable": ("info", "`trainable` is False: nothing else of the step is checked"),
         "empty_completion": ("warning", "nothing was sampled, not even a stop token"),

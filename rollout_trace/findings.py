@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.advantages import fault_of
+from rollout_trace.field_docs import document_fields
 from rollout_trace.finding_codes import CODES, Grade
 from rollout_trace.model import CUT_OFF
 from rollout_trace.selection import left_out, n_sampled
@@ -25,6 +26,7 @@ DEGENERATE_LENGTH = 64
 """Ids a completion must have to be called degenerate. Shorter ones may well be a ruler of dashes."""
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One thing a check found. ``str(finding)`` is one line."""

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from rollout_trace import guard
+from rollout_trace.field_docs import document_fields
+from rollout_trace.trajectories import each_trajectory
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """The runs of one task. What counts with rewards raises ValueError where one is no finite number."""
@@ -23,6 +29,8 @@ class Group:
     """What the runs have in common: their ``group_id``, or what ``key`` gave."""
     trajectories: tuple[Trajectory, ...]
     """In the order in which they were given."""
+    n_repeated: int = 0
+    """How often one of these runs was given once more: of equal ids only the last counts."""
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
@@ -86,26 +94,51 @@ class Group:
 
 
 def groups(
-    trajectories: Iterable[Trajectory], *, key: Callable[[Trajectory], Hashable | None] | None = None
+    trajectories: Trajectory | Iterable[Trajectory], *, key: Callable[[Trajectory], Hashable | None] | None = None
 ) -> list[Group]:
     """The groups of these trajectories, in the order in which their first runs stand.
 
     A trajectory whose key is None is in no group. Nor is one that was opened inside another of the same group, at any
     depth: it is a part of that run, not another run. Only what is among ``trajectories`` is known to be around it.
+    Of several with one id (a run written twice, two files that overlap) the last counts, in the place of the first;
+    ``Group.n_repeated`` and one line in the log say how many.
 
     Args:
         trajectories: any iterable, read once.
         key: what runs of one task have in common; ``group_id`` by default. With
             ``lambda trajectory: (trajectory.group_id, trajectory.name)`` agents compare with their own kind.
+
+    Raises:
+        TypeError: one of them is no trajectory; of a path, ``rt.read(path)`` gives them.
     """
-    runs = list(trajectories)
+    times: Counter[str] = Counter()
+    latest: dict[str, Trajectory] = {}
+    for run in each_trajectory(trajectories):
+        times[run.id] += 1
+        latest[run.id] = run
+    _say_repeated(times)
+    runs = list(latest.values())
     keys = [run.group_id if key is None else key(run) for run in runs]
     around = {run.id: (run.parent_id, its_key) for run, its_key in zip(runs, keys, strict=True)}
     members: dict[Hashable, list[Trajectory]] = {}
     for run, its_key in zip(runs, keys, strict=True):
         if its_key is not None and not _is_inside(run, its_key, around):
             members.setdefault(its_key, []).append(run)
-    return [Group(id=its_key, trajectories=tuple(found)) for its_key, found in members.items()]
+    return [
+        Group(id=its_key, trajectories=tuple(found), n_repeated=sum(times[run.id] - 1 for run in found))
+        for its_key, found in members.items()
+    ]
+
+
+def _say_repeated(times: Counter[str]) -> None:
+    repeated = times.total() - len(times)
+    if repeated:
+        first = next(one for one, count in times.items() if count > 1)
+        guard.warn_once(
+            "groups-repeated",
+            f"rt.groups was given {repeated} trajectories more than once (the first: {first}): of equal ids the last "
+            "counts.",
+        )
 
 
 def run_advantages(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
+
+from rollout_trace.field_docs import document_fields
 
 if TYPE_CHECKING:
     from rollout_trace.call import Call
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rollout_trace")
 
 
+@document_fields
 @dataclass(slots=True)
 class Stats:
     """What this process has recorded since it began."""
@@ -68,8 +72,10 @@ def attempt_began() -> None:
         _stats.attempts += 1
 
 
-def failed(hook: str, call: Call | None, error: Exception) -> None:
+def failed(hook: str, call: Call | None, error: Exception, message: str | None = None) -> None:
     """Takes note of a failure of the recorder.
+
+    The log gets one line for all of a kind, or each ``message``; tracebacks only at the level DEBUG.
 
     Raises:
         Exception: the failure itself, under pytest only.
@@ -79,8 +85,27 @@ def failed(hook: str, call: Call | None, error: Exception) -> None:
     count("recorder_errors")
     if call is not None:
         call.faults.append(f"{hook}: {type(error).__name__}: {error}")
-    if first(f"{hook}:{type(error).__name__}"):
-        logger.error("recording failed in %s; the call itself goes on, its step says so", hook, exc_info=error)
+    if message is None and not first(f"{hook}:{type(error).__name__}"):
+        return
+    on = "the agent goes on" if call is None else "the call itself goes on, its step says so"
+    logger.error("%s", printable(message or f"recording failed in {hook}{_place(error)}: {described(error)}; {on}"))
+    if logger.isEnabledFor(logging.DEBUG):
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        # Indented: no line of somebody else's text begins like one of the log.
+        logger.debug("the traceback:\n%s", "\n".join(f"    {printable(line)}" for line in lines))
+
+
+def described(error: BaseException) -> str:
+    """An exception's class and message on one line."""
+    try:
+        return printable(f"{type(error).__name__}: {error}", 500)
+    except Exception as failure:
+        return f"{type(error).__name__} (its __str__ raised {type(failure).__name__})"
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__, -1)
+    return f" ({os.path.basename(frames[0].filename)}, line {frames[0].lineno})" if frames else ""
 
 
 def each(hook: str, *parts: Callable[[], object]) -> None:
@@ -107,4 +132,20 @@ def first(key: str) -> bool:
 def warn_once(key: str, message: str) -> None:
     """Logs a warning once per process."""
     if first(key):
-        logger.warning("%s", message)
+        warn(message)
+
+
+def warn(message: str) -> None:
+    """Logs a warning."""
+    logger.warning("%s", printable(message))
+
+
+def printable(text: str, limit: int = 2000) -> str:
+    """A text on one line, at most ``limit`` characters, with what a terminal would act on escaped.
+
+    For what a model, a server or a user wrote: control characters, line ends, marks that change the direction.
+    """
+    text = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

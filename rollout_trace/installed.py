@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import metadata
 
 from rollout_trace import guard
+from rollout_trace.field_docs import document_fields
 
 ENTRY_POINTS = "rollout_trace.integrations"
 """The entry point group; each names an ``About``."""
@@ -22,6 +23,7 @@ class About:
     """The oldest and the newest release that the integration's tests ran with."""
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integration:
     """An installed integration."""

@@ -32,7 +32,7 @@ def lazily(
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home_of})
+        return sorted({*sys.modules[package].__all__, *submodules})
 
     return get, names
 

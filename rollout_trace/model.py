@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from rollout_trace.shared_lists import ListSpan
+from rollout_trace import given
+from rollout_trace.field_docs import document_fields
+from rollout_trace.shared_lists import FrozenList, ListSpan
 from rollout_trace.tokens import Span, as_float32, as_int32, same_array
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context
 """Finish reasons of an answer that a limit cut off: OpenAI and the engines, Anthropic, Responses, Anthropic."""
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
     """What went wrong, as the exception or the server said it."""
@@ -48,6 +51,7 @@ def error_info(error: BaseException, *, status: int | None = None) -> ErrorInfo:
     return ErrorInfo(type=type(error).__name__, message=message, status=status)
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIssue:
     """Why token ids or logprobs are withheld: a stable code and a sentence."""
@@ -56,6 +60,7 @@ class TokenIssue:
     message: str
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts of one call as the engine reported them. With ``n > 1`` they count all choices of the call."""
@@ -69,6 +74,7 @@ class Usage:
     """The provider's further counts, by its own names; nulls left out."""
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """What a call cost."""
@@ -80,6 +86,7 @@ class Cost:
     """``override``: set by the user; ``table``: from token counts and prices; ``provider``: from the answer."""
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One HTTP exchange of a call."""
@@ -98,6 +105,7 @@ class Attempt:
         object.__setattr__(self, "duration", nanoseconds(self.duration))
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A tool the model asked for."""
@@ -111,6 +119,7 @@ class ToolCall:
     """Fields of the provider's that have no place above."""
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """What the model said. An empty text beside other parts (tool calls, reasoning, ...) is None."""
@@ -125,6 +134,7 @@ class Completion:
     """Message fields that have no place above (audio, annotations, ...), by the provider's names; nulls left out."""
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """The task a trajectory worked on."""
@@ -133,6 +143,7 @@ class Task:
     data: Any = None
 
 
+@document_fields
 @dataclass(slots=True, kw_only=True)
 class ToolRun:
     """One execution of a tool."""
@@ -141,7 +152,8 @@ class ToolRun:
     name: str | None = None
     arguments: Any = None
     """As the tool was called: the raw argument string, or the decoded value."""
-    result: Any = None
+    result: object = None
+    """What the tool gave. Pydantic objects, dataclasses, paths, enums and dates are written as what they hold."""
     error: ErrorInfo | None = None
     started_at: datetime | None = None
     duration: float | None = None
@@ -153,12 +165,14 @@ class ToolRun:
         self.duration = nanoseconds(self.duration)
 
 
+@document_fields
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Step:
     """One sampled completion, with everything about its call. ``n=2`` gives two steps with one ``call_id``.
 
     Recorded fields raise AttributeError on assignment; ``reward``, ``advantage``, ``trainable``, ``policy_version``,
-    ``metadata`` and ``cost`` are the user's to set.
+    ``metadata`` and ``cost`` are the user's to set. Of these a reward or an advantage that is no number, or metadata
+    that are no dict, raise TypeError, numbers that are not finite ValueError.
     """
 
     id: str
@@ -178,9 +192,12 @@ class Step:
     response_model: str | None = None
     response_id: str | None = None
     messages: Sequence[Any] | None = None
-    """The messages as sent, in the provider's own shape. Equal messages are one object: do not change them."""
+    """The messages as sent, in the provider's own shape: a list that cannot be changed, ``list(...)`` makes a copy.
+
+    Equal messages are one object: do not change them.
+    """
     tools: Sequence[Any] | None = None
-    """The tools as sent."""
+    """The tools as sent, a list as ``messages`` is."""
     sampling: Mapping[str, Any] | None = None
     """The other fields of the request (temperature, seed, tool_choice, ...) as sent, save ``stream`` and options."""
     completion: Completion | None = None
@@ -210,10 +227,15 @@ class Step:
     status: StepStatus = "ok"
     error: ErrorInfo | None = None
     reward: float | None = None
+    """A finite number (a numpy or torch scalar too; True is 1.0), or None: not scored."""
     advantage: float | Sequence[float] | None = None
+    """A finite number, or one for each completion token."""
     trainable: bool = True
+    """False: no sequence takes the step's completion."""
     policy_version: str | int | None = None
+    """Of the weights that sampled it."""
     metadata: dict[str, Any] | None = None
+    """The user's own, and what a framework says of the call."""
     request_bytes: bytes | None = None
     """Body of the request; kept on request, and where the protocol has no decoder."""
     response_bytes: bytes | None = None
@@ -231,6 +253,9 @@ class Step:
                 f"Step.{name} is a recorded fact and cannot be set; what can be: {', '.join(sorted(_USERS_OWN))}. "
                 f"For a changed copy use dataclasses.replace(step, {name}=...)."
             )
+        check = _CHECKS.get(name)
+        if check is not None and value is not None:
+            value = check(value, f"Step.{name}")
         object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -248,6 +273,11 @@ class Step:
 
 
 _USERS_OWN = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "reward": given.finite_number,
+    "advantage": given.advantage,
+    "metadata": given.metadata,
+}
 STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name != "_sealed")
 
 
@@ -275,8 +305,8 @@ _SLOTS: dict[str, Any] = {}
 _shared_field("prompt_token_ids", as_int32)
 _shared_field("completion_token_ids", as_int32)
 _shared_field("logprobs", as_float32)
-_shared_field("messages", lambda value, _: value)
-_shared_field("tools", lambda value, _: value)
+_shared_field("messages", lambda value, _: FrozenList(value) if type(value) is list else value)
+_shared_field("tools", lambda value, _: FrozenList(value) if type(value) is list else value)
 
 
 def shared(step: Step, name: str) -> Any:

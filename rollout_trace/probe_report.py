@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.field_docs import document_fields
+
 if TYPE_CHECKING:
     from rollout_trace.model import LogprobsMode, Step
 
@@ -72,6 +74,7 @@ class Probed:
         return self.steps[name][0] if self.answered(name) else None
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReport:
     """What an endpoint serves. ``str(report)`` is a table."""

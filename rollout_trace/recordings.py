@@ -7,9 +7,9 @@ import threading
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rollout_trace import families, guard, silence
+from rollout_trace import families, given, guard, silence
 from rollout_trace.errors import WriteError
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ class recording:
     neither the provider's answer nor the user gave one.
 
     Raises:
-        ValueError: ``media`` is given beside a writer, which has its own.
+        TypeError: the target is neither a path nor a writer (an open file is none), or ``prices`` is no ``PriceTable``.
+        ValueError: ``media`` is given beside a writer, which has its own; on entering the block, what ``JSONLWriter``
+            refuses.
         RuntimeError: the same object is entered again while it is open.
         WriteError: on leaving the block, when trajectories could not be written.
     """
@@ -48,6 +50,9 @@ class recording:
         media: MediaMode = "inline",
         prices: PriceTable | None = None,
     ) -> None:
+        _check_target(target)
+        if prices is not None and not hasattr(prices, "apply"):
+            raise TypeError(f"prices is {given.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
         if media != "inline" and not isinstance(target, (str, os.PathLike)):
             raise ValueError(
                 f"media={media!r} is for a path: give it to the writer, JSONLWriter(path, media={media!r})."
@@ -129,7 +134,27 @@ class recording:
                 trajectory._written_to = str(self._target)
             except Exception as error:
                 self.lost.append((trajectory, error))
-                guard.failed("write", None, error)
+                guard.failed("write", None, error, self._loss(trajectory, error))
+
+    def _loss(self, trajectory: Trajectory, error: Exception) -> str:
+        # A WriteError says which trajectory, which file, and what became of the file.
+        said = str(error) if isinstance(error, WriteError) else guard.described(error)
+        return (
+            f"trajectory {trajectory.id} ({trajectory.name}) is missing from {self._target}: {said} The agent goes on; "
+            "the trajectory stays in memory, in the `lost` of the recording, whose block ends with WriteError."
+        )
+
+
+def _check_target(target: Any) -> None:
+    if isinstance(target, (str, os.PathLike)):
+        return
+    # A file has a `write` too, which takes texts.
+    if not callable(getattr(target, "write", None)) or hasattr(target, "writelines"):
+        what = "an open file" if hasattr(target, "writelines") else type(target).__name__
+        raise TypeError(
+            f"rt.recording() was given {given.brief(target)} ({what}); give the path of a file, such as "
+            '"rollouts.jsonl", or a writer, such as rt.JSONLWriter(path).'
+        )
 
 
 _of_context: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
@@ -185,10 +210,8 @@ def _target(family: list[Trajectory]) -> recording | None:
     reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
     # Each time: with each a trajectory is lost.
-    guard.logger.warning(
-        "trajectory %s was not written to a file: %s, and nothing says that another is meant. In a thread use "
-        "rt.propagate(function), or open the recording there.",
-        family[0].id,
-        reason,
+    guard.warn(
+        f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
+        "thread use rt.propagate(function), or open the recording there."
     )
     return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._common import ExportReport
 from rollout_trace.export._messages import answer, decoded, to_chat, tool_of
+from rollout_trace.field_docs import document_fields
 from rollout_trace.model import CUT_OFF, TokenIssue, Usage, amend, shared
 from rollout_trace.tokens import as_int32
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
 
 
+@document_fields
 @dataclass(kw_only=True)
 class RetokenizeReport:
     """What became of the steps, by their ids."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, get_args
 
-from rollout_trace.model import shared
+from rollout_trace.field_docs import document_fields
+from rollout_trace.finding_codes import ISSUE_CODES
+from rollout_trace.model import StepStatus, shared
 from rollout_trace.tokens import Span
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from rollout_trace.tokens import FloatArray
 
 
+@document_fields
 class SequenceOptions(TypedDict, total=False):
     """The options of ``Trajectory.sequences()``, which token-level exports take as well."""
 
@@ -92,14 +95,29 @@ def is_of_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:
     return all(wanted(version) for version in {step.policy_version for step in steps})
 
 
+REASONS = frozenset({*get_args(StepStatus), *ISSUE_CODES, *NEVER_ALLOWED, "not_trainable", "retokenized"}) - {"ok"}
+"""Why a step is left out: what ``allow=`` may name."""
+
+
 def check_allow(allow: Collection[str]) -> None:
-    """Refuses a text for the reasons that do not count: any part of it would be a reason.
+    """Refuses what no set of reasons can be, a text above all: any part of it would be a reason.
 
     Raises:
-        TypeError: it is one.
+        TypeError: it is none.
+        ValueError: there is no such reason.
     """
     if isinstance(allow, str):
         raise TypeError(f"allow={allow!r}: expected a set of reasons, such as {{{allow!r}}}.")
+    if not isinstance(allow, Collection):
+        raise TypeError(f"allow={allow!r}: expected a set of reasons.")
+    unknown = [reason for reason in allow if reason not in REASONS]
+    if unknown:
+        from difflib import get_close_matches
+
+        near = get_close_matches(str(unknown[0]), REASONS, 1)
+        meant = f"; did you mean {near[0]!r}?" if near else "."
+        known = ", ".join(sorted(REASONS))
+        raise ValueError(f"allow: {unknown[0]!r} is no reason for leaving a step out{meant} The reasons: {known}.")
 
 
 def left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollout_trace.advantages import advantage_of
 from rollout_trace.errors import DriftError
+from rollout_trace.field_docs import document_fields
 from rollout_trace.lazily import cached_property
 from rollout_trace.model import shared
 from rollout_trace.selection import SequenceOptions, check_options, is_of_versions, left_out
@@ -24,19 +25,20 @@ if TYPE_CHECKING:
     from rollout_trace.drifting import Break, Drift
     from rollout_trace.earlier import Earlier
     from rollout_trace.model import LogprobsMode, Step, TokenSource
-    from rollout_trace.tokens import FloatArray, IntArray
+    from rollout_trace.tokens import FloatArray, IntArray, MaskArray
     from rollout_trace.trajectories import Trajectory
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Sequence:
     """One row. The arrays have one length, and are read-only: they may share memory with the steps."""
 
     token_ids: IntArray
     """int32 [length]."""
-    loss_mask: Any
+    loss_mask: MaskArray
     """int8 [length]: 1 where the model sampled the token, 0 where it read it."""
     logprobs: FloatArray | None
     """float32 [length], 0.0 where the mask is 0; None when a step of the row has none."""
@@ -69,6 +71,13 @@ class Sequence:
         """What all steps were sampled at; None where one does not say, or they differ."""
         return _one(self.temperatures)
 
+    def __repr__(self) -> str:
+        sampled = sum(end - start for start, end in self.spans)
+        parts = [f"{len(self.token_ids)} ids", f"{sampled} sampled", f"{len(self.step_ids)} steps"]
+        parts += ["no logprobs"] if self.logprobs is None else []
+        parts += ["truncated"] if self.truncated else []
+        return f"Sequence({', '.join(parts)}, reward={self.reward!r})"
+
     @property
     def prompt_length(self) -> int:
         """Tokens before the first that was sampled."""
@@ -91,6 +100,7 @@ class Sequence:
         return array
 
 
+@document_fields
 @dataclass(frozen=True, kw_only=True)
 class SequenceReport:
     """What became of a trajectory's steps."""

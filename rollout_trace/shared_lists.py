@@ -6,13 +6,41 @@ other one list, so a rollout of many turns costs the messages new in each turn.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from hashlib import blake2b
 from operator import is_
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Raw, json
 
 _LISTS_TRIED = 8
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed: what would be added to a step's own copy of its messages would be lost.
+
+    A list in everything else: equal to one, written as one by any JSON library. Copies are plain lists.
+    """
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(
+            "this list of a step cannot be changed: it is what was recorded. Change a copy, made with list(...)."
+        )
+
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return deepcopy(list(self), memo)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Otherwise its items would be appended to an empty one.
+        return FrozenList, (list(self),)
 
 
 class ListSpan:
@@ -24,9 +52,9 @@ class ListSpan:
         self.items = items
         self.length = length
 
-    def get(self) -> list[Any]:
+    def get(self) -> FrozenList:
         """A new list of the items."""
-        return self.items[: self.length]
+        return FrozenList(self.items if self.length == len(self.items) else self.items[: self.length])
 
 
 class ListStore:

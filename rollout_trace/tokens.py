@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     IntArray: TypeAlias = npt.NDArray[np.int32]
     FloatArray: TypeAlias = npt.NDArray[np.float32]
+    MaskArray: TypeAlias = npt.NDArray[np.int8]
 
 FLOAT32_MAX = 3.4028234663852886e38
 """The largest finite float32."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import datetime, timezone
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import costs, guard, silence
+from rollout_trace import costs, given, guard, silence
 from rollout_trace._version import __version__
 from rollout_trace.call import new_id
+from rollout_trace.field_docs import document_fields
 from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolCall, ToolRun, amend, error_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from typing_extensions import Unpack
 
@@ -32,6 +34,7 @@ class _Referable:
     __slots__ = ("__weakref__",)
 
 
+@document_fields
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Trajectory(_Referable):
     """The steps of one agent in one run of one task, in the order their calls began, and what is known of the run."""
@@ -47,15 +50,17 @@ class Trajectory(_Referable):
     group_id: str | None = None
     """Shared by the runs of one task that are compared with each other."""
     rollout_index: int | None = None
-    """Position within the group."""
+    """Position within the group, counted from 0."""
     task: Task | None = None
+    """Its id alone, or a mapping or an object with its data, becomes a ``Task`` when it is assigned."""
     steps: list[Step] = field(default_factory=list)
     tool_runs: list[ToolRun] = field(default_factory=list)
     reward: float | None = None
-    """None: not scored. Never a stand-in for zero."""
+    """A finite number (a numpy or torch scalar too; True is 1.0). None: not scored, never a stand-in for zero."""
     rewards: dict[str, float] | None = None
-    """Parts of the reward by name."""
+    """Parts of the reward by name, finite numbers as well. What is assigned is copied."""
     metrics: dict[str, float] | None = None
+    """Measurements by name, finite numbers. What is assigned is copied."""
     status: str = "completed"
     """``running``, ``completed``, ``failed`` (the agent raised), ``aborted`` (cancelled), or the user's own word."""
     stop_reason: str | None = None
@@ -65,6 +70,7 @@ class Trajectory(_Referable):
     environment: dict[str, Any] | None = None
     """Versions of what ran."""
     metadata: dict[str, Any] | None = None
+    """The user's own. Pydantic objects, dataclasses, paths, enums and dates are written as what they hold."""
     _log: StepLog | None = field(default=None, init=False, repr=False)
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
     _opened_inside: int = field(default=0, init=False, repr=False)
@@ -86,15 +92,17 @@ class Trajectory(_Referable):
                 f"Trajectory.{name} was set after the trajectory had been written to {self._written_to}: the file does "
                 "not have it. Set it inside the `with rt.trajectory()` block.",
             )
-        if name == "metadata" and value:
-            check_keys(value, name)
+        check = _CHECKS.get(name)
+        if check is not None and value is not None:
+            value = check(value, name)
         object.__setattr__(self, name, value)
         if name in ("reward", "rewards") and value is not None and getattr(self, "_opened_at", None) is not None:
             silence.warn_if_scored(self, value)
 
     def __repr__(self) -> str:
         held = "open" if self._log is not None else f"{len(self.steps)} steps"
-        return f"Trajectory({self.id!r}, name={self.name!r}, {self.status}, {held}, reward={self.reward!r})"
+        task = "" if self.task is None else f", task={given.brief(self.task.id)}"
+        return f"Trajectory({self.id!r}, name={self.name!r}{task}, {self.status}, {held}, reward={self.reward!r})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trajectory):
@@ -173,6 +181,34 @@ class Trajectory(_Referable):
         return self._log is not None and self._log.is_ours
 
 
+def task_of(value: Any) -> Task | None:
+    """The task that a user named by its id, or gave as a mapping or an object: its ``id`` names it.
+
+    Raises:
+        TypeError: it is something else, or its id cannot be a text.
+    """
+    if value is None:
+        return None
+    if isinstance(value, Task):
+        is_sound = value.id is None or isinstance(value.id, str)
+        return value if is_sound else Task(id=given.text_id(value.id, "the id of a task"), data=value.data)
+    data = given.held(value)
+    if not isinstance(data, dict):
+        return Task(id=given.text_id(data, "task"))
+    own = data.get("id")
+    return Task(id=None if own is None else given.text_id(own, 'task["id"]'), data=data)
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "reward": lambda value, name: given.finite_number(value, f"Trajectory.{name}"),
+    "rewards": lambda value, _: given.named_numbers(value, given.Rewards),
+    "metrics": lambda value, _: given.named_numbers(value, given.Metrics),
+    "task": lambda value, _: task_of(value),
+    "group_id": given.text_id,
+    "rollout_index": given.position,
+    "metadata": given.metadata,
+}
+
 TRAJECTORY_FIELDS = tuple(item.name for item in fields(Trajectory) if not item.name.startswith("_"))
 
 
@@ -195,6 +231,47 @@ def _steps_from_the_log() -> None:
 
 
 _steps_from_the_log()
+
+
+def new_trajectory(facts: dict[str, Any]) -> Trajectory:
+    """A trajectory with these fields, as they are. For the reader: old files may hold what is refused today."""
+    trajectory = object.__new__(Trajectory)
+    for item in fields(Trajectory):
+        value = item.default if item.default_factory is MISSING else item.default_factory()
+        object.__setattr__(trajectory, item.name, facts.get(item.name, value))
+    for name, kind in (("rewards", given.Rewards), ("metrics", given.Metrics)):
+        if facts.get(name) is not None:
+            dict.update(numbers := kind(), facts[name])
+            object.__setattr__(trajectory, name, numbers)
+    if trajectory.episode_id is None:
+        object.__setattr__(trajectory, "episode_id", trajectory.id)
+    return trajectory
+
+
+def each_trajectory(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:
+    """One trajectory, or those of an iterable, in order.
+
+    Raises:
+        TypeError: at once, it is a path or something else; or while iterating, one of them is no trajectory.
+    """
+    if isinstance(trajectories, Trajectory):
+        return iter((trajectories,))
+    if isinstance(trajectories, (str, bytes, os.PathLike)) or not hasattr(trajectories, "__iter__"):
+        raise TypeError(_no_trajectory(trajectories, "trajectories"))
+    return map(_checked, trajectories)
+
+
+def _checked(one: Any) -> Trajectory:
+    if not isinstance(one, Trajectory):
+        raise TypeError(_no_trajectory(one, "a trajectory"))
+    return one
+
+
+def _no_trajectory(found: Any, expected: str) -> str:
+    if isinstance(found, (str, bytes, os.PathLike)):
+        path = os.fsdecode(found)
+        return f"expected {expected}, got the path {given.brief(path)}; give what rt.read({given.brief(path)}) yields."
+    return f"expected {expected}, got {given.brief(found)} ({type(found).__name__})."
 
 
 def open_trajectory(trajectory: Trajectory) -> None:
@@ -314,13 +391,6 @@ def _say_if_no_ids(trajectory: Trajectory) -> None:
             "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
             'rt.wrap_openai(client, engine="vllm").',
         )
-
-
-def check_keys(value: Any, name: str) -> None:
-    """``file.plain.check_keys``, imported when there is something to check."""
-    from rollout_trace.file.plain import check_keys
-
-    check_keys(value, name)
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.finding_codes import CODES
+from rollout_trace.finding_codes import CODES, ISSUE_CODES
 from rollout_trace.findings import DEGENERATE_LENGTH, Finding, check
 from rollout_trace.model import CUT_OFF, ErrorInfo, Step, TokenIssue, new_step
 from rollout_trace.selection import NEVER_ALLOWED, left_out
@@ -24,6 +24,7 @@ from rollout_trace.testing.recordings import Exchange, load_exchanges
 from rollout_trace.tokens import as_int32
 from rollout_trace.wire import decode
 from tests.strategies import PROFILE, trajectories
+from tests.unchecked import unchecked
 
 TESTS = Path(__file__).parent
 DOCS = TESTS.parent / "docs"
@@ -40,7 +41,7 @@ def step(number: int = 0, **facts: Any) -> Step:
 
 
 def of(*steps: Step, reward: Any = 1.0) -> rt.Trajectory:
-    return rt.Trajectory(steps=list(steps), reward=reward)
+    return unchecked(rt.Trajectory(steps=list(steps)), reward=reward)
 
 
 def found(trajectory: rt.Trajectory, **options: Any) -> list[tuple[str, str | None, int | None]]:
@@ -94,7 +95,7 @@ CASES: dict[str, Case] = {
         1,
     ),
     "advantage_invalid": (of(step(advantage=[0.5, 1.0])), "s0", 2),
-    "reward_not_finite": (of(step(reward=math.nan)), "s0", None),
+    "reward_not_finite": (of(unchecked(step(), reward=math.nan)), "s0", None),
     "not_trainable": (of(step(trainable=False)), "s0", None),
     "retokenized": (of(step(token_source="retokenized")), "s0", None),
     "truncated": (of(step(finish_reason="length")), "s0", None),
@@ -115,6 +116,10 @@ CASES: dict[str, Case] = {
     ),
     "reward_missing": (of(step(), reward=None), None, None),
 }
+
+
+def test_the_codes_of_issues_are_those_of_the_page() -> None:
+    assert set(ISSUE_CODES) == set(ISSUES)
 
 
 def test_a_sound_trajectory_has_no_findings() -> None:
@@ -220,9 +225,9 @@ def test_raw_logprobs_are_of_temperature_one(mode: Any, sampling: Any, differs: 
 )  # fmt: skip
 def test_advantages_that_do_not_fit(advantage: Any, position: int | None) -> None:
     """Such a step cannot be trained on, and does not keep the rest of the trajectory from being checked."""
-    trajectory = of(step(advantage=advantage))
+    trajectory = of(unchecked(step(), advantage=advantage))
     assert found(trajectory) == [("advantage_invalid", "s0", position), ("nothing_trainable", None, None)]
-    assert found(of(step(0, advantage=advantage), step(1), step(2))) == [
+    assert found(of(unchecked(step(0), advantage=advantage), step(1), step(2))) == [
         ("advantage_invalid", "s0", position),
         ("forks", None, None),
     ]
@@ -324,7 +329,7 @@ def test_broken_arrays_are_findings(trajectory: rt.Trajectory, data: st.DataObje
     numbers = st.lists(st.floats(width=32) | st.none().map(lambda _: math.nan), max_size=5)
     broken: Any = [(data.draw(numbers), data.draw(st.none() | numbers)) for _ in trajectory.steps]
     trajectory.steps = [
-        replace(one, logprobs=logprobs, advantage=advantage)
+        unchecked(replace(one, logprobs=logprobs), advantage=advantage)
         for one, (logprobs, advantage) in zip(trajectory.steps, broken, strict=True)
     ]
     findings = check(trajectory)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace import guard
 from rollout_trace.grouping import Group, groups
 from tests.strategies import trajectories
+from tests.unchecked import unchecked
 
 BOUNDED = settings(derandomize=True, deadline=None, max_examples=300)
 # Rewards of a scale that sums in float64 do not spoil.
@@ -22,7 +27,8 @@ MAYBE = st.lists(SCORES | st.none(), max_size=8)
 
 
 def group_of(*rewards: Any) -> Group:
-    return Group(id="task", trajectories=tuple(rt.Trajectory(id=str(n), reward=r) for n, r in enumerate(rewards)))
+    runs = (unchecked(rt.Trajectory(id=str(n)), reward=reward) for n, reward in enumerate(rewards))
+    return Group(id="task", trajectories=tuple(runs))
 
 
 def known(values: list[float | None]) -> list[float]:
@@ -213,3 +219,34 @@ def test_every_trajectory_is_in_one_group_at_most(runs: list[rt.Trajectory]) -> 
     assert all(one.group_id == group.id for group in found for one in group.trajectories)
     alone = [id(one) for one in runs if one.group_id is not None and one.parent_id is None]
     assert set(alone) <= set(held)
+
+
+# What is given twice, and what is no trajectory
+
+
+def test_a_run_that_is_given_twice_counts_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of equal ids the last counts: a run that was scored later and written again, or two files that overlap."""
+    monkeypatch.setattr(guard, "_said", set())
+    first, second = (rt.Trajectory(id=name, group_id="task", reward=0.0) for name in ("a", "b"))
+    alone = rt.Trajectory(id="c", group_id="other")
+    scored = replace(first, reward=1.0)
+    with caplog.at_level(logging.WARNING, "rollout_trace"):
+        found, other = groups([first, second, alone, scored, second])
+    assert found.trajectories == (scored, second)
+    assert [(one.rewards, one.n_repeated) for one in (found, other)] == [((1.0, 0.0), 2), ((None,), 0)]
+    assert caplog.messages == [
+        "rt.groups was given 2 trajectories more than once (the first: a): of equal ids the last counts."
+    ]
+
+
+def test_one_trajectory_is_a_group_of_its_own() -> None:
+    alone = rt.Trajectory(group_id="task")
+    assert groups(alone) == [Group(id="task", trajectories=(alone,))]
+
+
+@pytest.mark.parametrize("path", ["x.jsonl", Path("x.jsonl"), ["x.jsonl"]], ids=repr)
+def test_a_path_in_the_place_of_trajectories_is_told(path: Any) -> None:
+    with pytest.raises(TypeError, match=r"got the path 'x\.jsonl'; give what rt\.read\('x\.jsonl'\) yields\.$"):
+        groups(path)

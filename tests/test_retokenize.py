@@ -12,6 +12,7 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
+from rollout_trace.engines import EngineName
 from rollout_trace.model import CUT_OFF, Completion, Step
 from rollout_trace.retokenizing import CountDifference
 from rollout_trace.testing import ByteTokenizer, Fault, Reply, ScriptedServer, load_exchanges
@@ -31,7 +32,7 @@ TOKENIZER = Tokenizer()
 TOOL: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 
-def agent(engine: str | None, *replies: Any, **request: Any) -> rt.Trajectory:
+def agent(engine: EngineName | None, *replies: Any, **request: Any) -> rt.Trajectory:
     """A tool loop of as many turns as there are replies, recorded."""
     with ScriptedServer(list(replies), tokenizer=TOKENIZER) as server:
         client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none", max_retries=0), engine=engine)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.model import Step
+from rollout_trace.finding_codes import ISSUE_CODES
+from rollout_trace.model import Step, StepStatus
+from rollout_trace.selection import NEVER_ALLOWED
 from tests.strategies import PROFILE, trajectories
 
 
@@ -232,7 +235,7 @@ def test_an_advantage_of_another_length_is_refused() -> None:
         trajectory(wrong).sequences()
 
 
-@pytest.mark.parametrize("value", [1e39, float("nan"), [0.0, float("-inf")]])
+@pytest.mark.parametrize("value", [1e39, [0.0, -1e300]])
 def test_an_advantage_that_no_array_can_hold_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"step 's0': an advantage is .*; expected a number that float32 holds"):
         trajectory(replace(TURNS[0], advantage=value)).sequences()
@@ -325,3 +328,19 @@ def test_a_version_is_no_set_of_versions(version: Any) -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match=r"no option max_lenght; it has linear, on_drift, max_length,"):
         trajectory().sequences(max_lenght=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("reason", ["retokenised", "ok", "drift", "max_length", "excluded", "", None, 3])
+def test_a_reason_that_there_is_not_is_refused(reason: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^allow: {re.escape(repr(reason))} is no reason .* The reasons: aband"):
+        trajectory(*TURNS).sequences(allow={"retokenized", reason})
+
+
+def test_reasons_are_a_set() -> None:
+    with pytest.raises(TypeError, match="allow=None: expected a set of reasons"):
+        trajectory(*TURNS).sequences(allow=None)  # type: ignore[arg-type]
+
+
+def test_every_status_and_every_code_of_an_issue_is_a_reason() -> None:
+    for reason in {*get_args(StepStatus), *ISSUE_CODES, *NEVER_ALLOWED, "not_trainable", "retokenized"} - {"ok"}:
+        assert len(trajectory(*TURNS).sequences(allow={reason})) == len(trajectory(*TURNS).sequences())

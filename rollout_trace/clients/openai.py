@@ -11,6 +11,7 @@ from rollout_trace.clients.settings import Settings
 from rollout_trace.engines import profile
 
 if TYPE_CHECKING:
+    from rollout_trace.engines import EngineName
     from rollout_trace.model import LogprobsMode
 
 C = TypeVar("C")
@@ -38,7 +39,7 @@ def protocol_of(method: str, url: str) -> str | None:
 
 
 def wrap_openai(
-    client: C, *, engine: str | None = None, keep_bytes: bool = False, logprobs_mode: LogprobsMode | None = None
+    client: C, *, engine: EngineName | None = None, keep_bytes: bool = False, logprobs_mode: LogprobsMode | None = None
 ) -> C:
     """Records every generation call of a client of the openai SDK, and of its copies. Gives the same object back.
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from rollout_trace import guard
 from rollout_trace.errors import ExportError
 from rollout_trace.export._progress import Line
 from rollout_trace.export._values import counted
 from rollout_trace.selection import check_options
 from rollout_trace.sequences import sequences
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.trajectories import Trajectory, each_trajectory
 
 if TYPE_CHECKING:
     from rollout_trace.selection import SequenceOptions
     from rollout_trace.sequences import Sequences
-
-_log = logging.getLogger("rollout_trace")
 
 
 Strict: TypeAlias = Literal[False, True, "metadata"]
@@ -123,13 +121,12 @@ def exporting(exporter: str, strict: Strict, report: ExportReport | None) -> Ite
         found.end()
     left, new = _more(found.dropped, before), _more(found.noted, noted)
     if left:
-        _log.warning(
-            "export.%s left out: %s. Pass report=ExportReport() to read the counts, or strict=True to raise instead.",
-            exporter,
-            _listed(left),
+        guard.warn(
+            f"export.{exporter} left out: {_listed(left)}. Pass report=ExportReport() to read the counts, or "
+            "strict=True to raise instead."
         )
     if new:
-        _log.warning("export.%s: %s. See docs/training.md.", exporter, _listed(new))
+        guard.warn(f"export.{exporter}: {_listed(new)}. See docs/training.md.")
 
 
 def _more(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
@@ -144,9 +141,7 @@ def one_by_one(
         yield from rows(found)
 
 
-def each(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """One trajectory, or those of an iterable, in order."""
-    return iter((trajectories,)) if isinstance(trajectories, Trajectory) else iter(trajectories)
+each = each_trajectory
 
 
 def with_steps(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:

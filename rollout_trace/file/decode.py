@@ -26,10 +26,11 @@ from rollout_trace.file.records import (
 from rollout_trace.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
 from rollout_trace.shared_lists import ListSpan, ListStore
 from rollout_trace.tokens import Segment, Span, TokenStore, as_float32
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.trajectories import new_trajectory
 
 if TYPE_CHECKING:
     from rollout_trace.tokens import IntArray
+    from rollout_trace.trajectories import Trajectory
 
 _line = msgspec.json.Decoder(TrajectoryRecord)
 _head = msgspec.json.Decoder(Head)
@@ -56,7 +57,7 @@ def decode(line: bytes) -> Trajectory:
     segments = _segments(record.segments)
     steps = [_step(step, at, messages, tools, segments) for at, step in enumerate(record.steps)]
     same = {name: getattr(record, name) for name in _TRAJECTORY_SAME}
-    return Trajectory(**same, steps=steps, tool_runs=list(map(_tool_run, record.tool_runs)))
+    return new_trajectory({**same, "steps": steps, "tool_runs": list(map(_tool_run, record.tool_runs))})
 
 
 # Parsing

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from rollout_trace import guard
+from rollout_trace.given import held
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 _DEEPEST = 150
@@ -106,7 +107,7 @@ def _whole(value: int) -> Any:
 
 
 def _other(value: Any, above: tuple[int, ...]) -> Any:
-    """Arrays and numbers of numpy or torch give themselves as lists; what the encoder knows stays; the rest is text."""
+    """Arrays and numbers of numpy or torch give themselves as lists, objects what they hold; the rest is text."""
     tolist = getattr(value, "tolist", None)
     if tolist is not None:
         if getattr(value, "dtype", None) in ("int32", "float32") and value.flags.c_contiguous:
@@ -115,7 +116,8 @@ def _other(value: Any, above: tuple[int, ...]) -> Any:
     try:
         return orjson.Fragment(orjson.dumps(value, option=OPTIONS))
     except TypeError:
-        return _as_text(value)
+        inside = held(value)
+        return _as_text(value) if inside is value else plain(inside, above)
 
 
 def _as_text(value: Any) -> Any:

@@ -63,21 +63,22 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _all(self) -> Iterator[Trajectory]:
         for path in self.paths:
+            has_rollouts = False
             for number, line in lines(path):
                 try:
                     trajectory = _trajectory(path, number, line, self._media)
-                except FormatError as error:
+                    has_rollouts = True
+                except FormatError as caught:
+                    error = caught if has_rollouts else _of_another_file(path, line, caught)
                     if self._on_error == "raise":
-                        raise
+                        raise error from error.__cause__
                     self.skipped.append(error)
                 else:
                     yield trajectory
         if self.skipped:
             count = len(self.skipped)
-            guard.logger.warning(
-                "%d %s could not be read and %s skipped; the first: %s",
-                *(count, "line" if count == 1 else "lines", "was" if count == 1 else "were", self.skipped[0]),
-            )
+            lines_were = "line could not be read and was" if count == 1 else "lines could not be read and were"
+            guard.warn(f"{count} {lines_were} skipped; the first: {self.skipped[0]}")
 
 
 def _trajectory(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:
@@ -89,6 +90,15 @@ def _trajectory(path: str, number: int, line: bytes | Damaged, media: ReadMedia)
     except (BadLine, MissingMedia) as error:
         where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
         raise FormatError(where) from error
+
+
+def _of_another_file(path: str, line: bytes | Damaged, error: FormatError) -> FormatError:
+    """Says first that the whole file is something else, where no line of it was a trajectory."""
+    if isinstance(line, Damaged) or b'"rollout-trace/' in line:
+        return error
+    told = FormatError(f"{path} is no rollout file, as rt.recording() writes them: {error}")
+    told.__cause__ = error.__cause__
+    return told
 
 
 def _files(path: PathLike | Iterable[PathLike]) -> list[str]:

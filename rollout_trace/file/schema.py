@@ -19,8 +19,20 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:{SCHEMA.replace('/', ':')}",
         "title": SCHEMA,
-        **msgspec.json.schema(TrajectoryRecord),
+        **_without_field_docs(msgspec.json.schema(TrajectoryRecord)),
     }
+
+
+def _without_field_docs(part: Any) -> Any:
+    """Of the docstrings that stand as descriptions, without the fields: the schema has those itself."""
+    if isinstance(part, list):
+        return [_without_field_docs(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    found = {name: _without_field_docs(item) for name, item in part.items()}
+    if isinstance(found.get("description"), str):
+        found["description"] = found["description"].partition("\n\nAttributes:")[0]
+    return found
 
 
 def text() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import zlib
 from collections.abc import Callable
@@ -12,11 +13,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from rollout_trace import silence
+from rollout_trace import guard, silence
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
-from rollout_trace.guard import logger
+from rollout_trace.given import brief
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
@@ -42,14 +43,16 @@ class JSONLWriter:
     ``media="folder"`` those longer than 1 KiB go to the folder ``<path>.media``, once each; ``read`` puts them back.
 
     Raises:
-        ValueError: ``media`` is something else.
+        TypeError: ``path`` is no path.
+        ValueError: ``media`` is something else, the suffix is that of another format, or the file holds something else
+            than its name says (text where it ends with ``.gz``, say).
         ImportError: the suffix is ``.zst`` and zstandard is not installed.
         OSError: the file cannot be opened for writing.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False, media: MediaMode = "inline") -> None:
         check_mode(media)
-        self.path = Path(path)
+        self.path = _checked(path)
         # A process may change its folder, then fork or look for its file again.
         self._place = self.path.absolute()
         self._fsync = fsync
@@ -58,8 +61,15 @@ class JSONLWriter:
         self._lock = threading.Lock()
         self._end = 0
         """Where this writer's latest line ended."""
+        self._left_half = False
+        """A line that could not be written whole could not be taken back either."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: int | None = self._open()
+        try:
+            _check_content(self._file, self.path)
+        except BaseException:
+            self.close()
+            raise
         _writers.add(self)
 
     def write(self, trajectory: Trajectory) -> None:
@@ -82,9 +92,14 @@ class JSONLWriter:
                     self._open_anew(self._file)
                 self._append(self._file, data)
             except OSError as error:
+                state = (
+                    "A part of its line may be at the end of the file, which readers report as a damaged line"
+                    if self._left_half
+                    else "The file is as it was before"
+                )
                 raise WriteError(
-                    f"trajectory {trajectory.id} could not be written to {self.path}: {error}. The file is as it was "
-                    "before, and the trajectory can be written again."
+                    f"trajectory {trajectory.id} could not be written to {self.path}: {error}. {state}, and the "
+                    "trajectory can be written again."
                 ) from error
 
     def _moved(self, line: bytes, media: MediaFolder, trajectory_id: str) -> bytes:
@@ -138,11 +153,20 @@ class JSONLWriter:
                     os.fsync(file)
                 self._end = end + len(data)
             except BaseException:
-                os.ftruncate(file, end)
+                self._take_back(file, end)
                 raise
         finally:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_UN)
+
+    def _take_back(self, file: int, end: int) -> None:
+        self._left_half = False
+        try:
+            # Where nothing was written nothing is cut: a device refuses that.
+            if os.lseek(file, 0, os.SEEK_END) != end:
+                os.ftruncate(file, end)
+        except OSError:
+            self._left_half = True
 
     def _reopen(self) -> None:
         """In a forked process: a lock on an inherited descriptor would be the parent's too, and keep nobody out."""
@@ -154,7 +178,49 @@ class JSONLWriter:
                 self._file = self._open()
             except OSError as error:
                 # The other writers have locks that must be renewed too.
-                logger.warning("%s cannot be opened again in a forked process (%s): it is closed here.", self, error)
+                guard.warn(f"{self.path} cannot be opened again in a forked process ({error}): it is closed here.")
+
+
+def _checked(path: Any) -> Path:
+    """The path of a file of lines.
+
+    Raises:
+        TypeError: it is no path.
+        ValueError: it is empty, or its suffix is that of another format.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f'expected the path of a file, such as "rollouts.jsonl", got {brief(path)}.')
+    place = Path(path)
+    if not place.name:
+        raise ValueError(f'expected the path of a file, such as "rollouts.jsonl", got {os.fspath(path)!r}.')
+    suffix = Path(place.name.removesuffix(place.suffix if place.suffix in (".gz", ".zst") else "")).suffix
+    # What begins with a digit is no suffix, but the end of a name: rollouts-qwen2.5
+    if suffix[1:2].isalpha() and suffix not in (".jsonl", ".ndjson", ".json"):
+        raise ValueError(
+            f"{place}: {suffix!r} is no format that trajectories are written in; give a name that ends with .jsonl, "
+            ".jsonl.gz or .jsonl.zst."
+        )
+    return place
+
+
+def _check_content(file: int, path: Path) -> None:
+    """Refuses a file whose bytes are another format than its name says: nobody could read what is appended."""
+    from rollout_trace.file.lines import GZIP_MAGIC, ZSTD_MAGIC
+
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        return
+    os.lseek(file, 0, os.SEEK_SET)
+    magic = os.read(file, 4)
+    kinds = (("gzip", magic.startswith(GZIP_MAGIC)), ("zstd", magic == ZSTD_MAGIC or magic[1:] == b"\x2a\x4d\x18"))
+    found = next(
+        (kind for kind, fits in kinds if fits), "JSON lines" if magic[:1] in b"{\n\r\t \xef" else "another format"
+    )
+    expected = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix, "JSON lines")
+    if magic and found != expected:
+        raise ValueError(
+            f"{path} holds {found} (its first bytes: {magic!r}), and its name says {expected}: nothing was written. "
+            "Give another name, or move the file."
+        )
 
 
 def _ends_with_newline(file: int) -> bool:

@@ -9,6 +9,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.engines import EngineName
 from rollout_trace.model import STEP_FIELDS
 from rollout_trace.testing import Reply, ToolCall
 
@@ -201,7 +202,7 @@ def assert_untouched(kind: Kind, wrap: Any) -> tuple[Any, list[rt.Step]]:
 
 
 @pytest.mark.parametrize("engine", [None, "vllm"])
-def test_arguments_are_untouched(kind: Kind, engine: str | None) -> None:
+def test_arguments_are_untouched(kind: Kind, engine: EngineName | None) -> None:
     """Lists and dicts of the caller's are as they were, and `extra_body` is recorded with the other sampling."""
     requests, steps = assert_untouched(kind, lambda client: rt.wrap_openai(client, engine=engine))
     assert requests[0].headers["x-mine"] == "1"

@@ -15,6 +15,7 @@ from typing import Any
 from openai import InternalServerError, OpenAI
 
 import rollout_trace as rt
+from rollout_trace.engines import EngineName
 from rollout_trace.testing import Fault, Reply, ScriptedServer, load_exchanges
 from rollout_trace.wire import decode
 
@@ -50,7 +51,7 @@ GROUPS: dict[str, tuple[list[Any], tuple[float, ...]]] = {
 IMAGE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 
 
-def tool_agent(*, engine: str | None = "vllm", stream: bool = False) -> list[rt.Trajectory]:
+def tool_agent(*, engine: EngineName | None = "vllm", stream: bool = False) -> list[rt.Trajectory]:
     """Two groups of three runs: an agent that calls a tool for each number, then answers. All turns extend each other.
 
     Rewards are those of ``GROUPS``; the task's data are its numbers; the tool runs are recorded.

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.engines import EngineName
 from tests.engines.calls import Case, make
 from tests.engines.capture import Capture
 from tests.engines.servers import Server
@@ -36,7 +37,7 @@ def anthropic_client(server: Server) -> Iterator[tuple[Any, Capture]]:
         yield client, capture
 
 
-def recorded(server: Server, case: Case, engine: str | None) -> tuple[list[rt.Step], Capture]:
+def recorded(server: Server, case: Case, engine: EngineName | None) -> tuple[list[rt.Step], Capture]:
     """Makes one call with a wrapped client, in a trajectory of its own."""
     with openai_client(server) as (client, capture):
         rt.wrap_openai(client, engine=engine, keep_bytes=True)

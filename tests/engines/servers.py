@@ -15,6 +15,8 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from rollout_trace.engines import EngineName
+
 TINY_MODEL = Path(__file__).parent.parent / "data" / "tiny-model"
 MODEL = "tiny"
 PATIENCE = 300.0
@@ -40,7 +42,7 @@ class NotInstalled(Exception):
 class Server:
     """A server that answers."""
 
-    engine: str
+    engine: EngineName
     url: str
     """Without the path."""
 
@@ -51,7 +53,7 @@ class Server:
 
 
 @contextmanager
-def started(engine: str, folder: Path) -> Iterator[Server]:
+def started(engine: EngineName, folder: Path) -> Iterator[Server]:
     """The engine, while the block runs. Its output goes into the folder.
 
     Raises:
@@ -78,7 +80,7 @@ def started(engine: str, folder: Path) -> Iterator[Server]:
             _end(process)
 
 
-def _command(engine: str) -> list[str]:
+def _command(engine: EngineName) -> list[str]:
     if engine == "vllm":
         path = _path("ROLLOUT_TRACE_VLLM", "vllm", "vllm")
         start = [path, "-m", "vllm.entrypoints.cli.main"] if Path(path).name.startswith("python") else [path]

@@ -17,6 +17,7 @@ from rollout_trace.export._common import ExportReport
 from rollout_trace.export._episodes import episodes
 from rollout_trace.model import Completion, Cost, Step, ToolCall, ToolRun, Usage
 from tests.consumers import recorded
+from tests.unchecked import unchecked
 
 
 def user(text: str) -> dict[str, Any]:
@@ -241,7 +242,8 @@ def test_logprobs_without_ids_are_told() -> None:
 def test_half_characters_and_numbers_that_are_not_finite() -> None:
     """Harbor's reader refuses the first, JSON the second."""
     report = ExportReport()
-    trajectory = rt.Trajectory(steps=[step(0, [user("cut \ud83d")], "b", usage=Usage(input=1))], reward=float("nan"))
+    trajectory = rt.Trajectory(steps=[step(0, [user("cut \ud83d")], "b", usage=Usage(input=1))])
+    unchecked(trajectory, reward=float("nan"))
     (document,) = atif(trajectory, report=report)
     assert document["steps"][0]["message"] == "cut \ufffd"
     assert document["final_metrics"]["extra"] == {"reward": None}

@@ -18,6 +18,7 @@ from rollout_trace.export._common import ExportReport
 from rollout_trace.model import Step
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
+from tests.unchecked import unchecked
 
 Message = dict[str, Any]
 
@@ -209,7 +210,7 @@ def test_columns() -> None:
     assert [tuple(row)[1:] for row in rows] == [tuple(CHAT_COLUMNS)] * 3
     assert (rows[1]["model"], rows[1]["finish_reason"], rows[1]["agent"]) == ("m", "stop", "searcher")
     assert rows[1]["step_ids"] == [trajectory.steps[0].id, trajectory.steps[2].id]
-    trajectory.reward = math.inf
+    unchecked(trajectory, reward=math.inf)
     report = ExportReport()
     assert chat(trajectory, report=report)[0]["reward"] is None
     assert report.dropped == {"values of reward that are not finite numbers": 3}

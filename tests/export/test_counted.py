@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rollout_trace.export import ExportReport
 from rollout_trace.export._chat import CHAT_COLUMNS
 from rollout_trace.model import Completion, Step
 from tests.consumers.traces import trajectory_of
+from tests.unchecked import unchecked
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
 TOKENS = ("skyrl", "tinker", "trl", "trl_rollout", "verifiers", "verl")
@@ -70,8 +72,8 @@ def test_a_row_is_its_own(name: str) -> None:
     before = copy.deepcopy(run)
     columns: Any = {"columns": tuple(CHAT_COLUMNS)} if name == "chat" else {}
     if name == "verl_prompts":
-        run.steps[0].messages.pop()  # type: ignore[union-attr]
-        before.steps[0].messages.pop()  # type: ignore[union-attr]
+        for one in (run, before):
+            one.steps[0] = replace(one.steps[0], messages=(one.steps[0].messages or [])[:-1])
     found, _ = given(name, [run, worse], **columns)
     assert found
     spoil(found)
@@ -89,7 +91,8 @@ def test_rows_with_arrays_are_their_own_too() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_rewards_that_are_not_finite_are_none_and_counted(name: str, value: float) -> None:
     run = trajectory_of(TRACE)
-    run.reward, run.rewards, run.steps[0].reward = value, {"sum": value}, value
+    unchecked(run, reward=value, rewards={"sum": value})
+    unchecked(run.steps[0], reward=value)
     before = (run.reward, run.rewards, run.steps)
     found, dropped = given(name, run)
     json.dumps(found, allow_nan=False, default=lambda array: array.tolist())
@@ -101,14 +104,14 @@ def test_rewards_that_are_not_finite_are_none_and_counted(name: str, value: floa
 
 
 def test_a_file_of_rows_has_null_for_such_a_reward(tmp_path: Path) -> None:
-    run, report = trajectory_of(TRACE, reward=math.nan), ExportReport()
+    run, report = unchecked(trajectory_of(TRACE), reward=math.nan), ExportReport()
     assert export.write_trl(tmp_path / "rows.jsonl", run, report=report) == 1
     assert json.loads((tmp_path / "rows.jsonl").read_text())["reward"] is None
     assert report.dropped == {"rewards that are not finite numbers": 1}
 
 
 def test_skyrl_leaves_such_a_run_out_as_not_scored() -> None:
-    found, dropped = given("skyrl", trajectory_of(TRACE, reward=math.nan))
+    found, dropped = given("skyrl", unchecked(trajectory_of(TRACE), reward=math.nan))
     assert found["rewards"] == []
     assert dropped == {"rewards that are not finite numbers": 1, "trajectories without a reward": 1}
 
@@ -171,10 +174,33 @@ def test_a_text_is_no_set_of_reasons(name: str) -> None:
         given(name, [], allow="retokenized")
 
 
+EXPORTERS = [*TOKENS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"]
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+@pytest.mark.parametrize("path", ["y.jsonl", Path("y.jsonl"), b"y.jsonl", ["y.jsonl"]], ids=repr)
+def test_a_path_in_the_place_of_trajectories_is_told(name: str, path: Any) -> None:
+    with pytest.raises(TypeError, match=r"^expected .*, got the path 'y\.jsonl'; give what rt\.read\('y\.jsonl'\) yi"):
+        list(given(name, path)[0])
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+@pytest.mark.parametrize("other", [None, 3, [None], [{"id": "a"}]], ids=repr)
+def test_what_is_no_trajectory_is_told(name: str, other: Any) -> None:
+    with pytest.raises(TypeError, match=r"^expected (trajectories|a trajectory), got .* \((NoneType|int|dict)\)\.$"):
+        list(given(name, other)[0])
+
+
+@pytest.mark.parametrize("name", [*TOKENS, *TEXTS, "atif"])
+def test_a_reason_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^allow: 'retokenised' is no reason .*; did you mean 'retokenized'\?"):
+        given(name, [], allow={"retokenised"})
+
+
 @pytest.mark.parametrize("name", [*TOKENS, "steps"])
 @pytest.mark.parametrize("advantage", [[0.5], 1e300, math.nan, "high", [[1.0, 2.0]], [1.0, None]])
 def test_an_advantage_that_does_not_fit_is_refused(name: str, advantage: Any) -> None:
     run = trajectory_of(TRACE)
-    run.steps[0].advantage = advantage
+    unchecked(run.steps[0], advantage=advantage)
     with pytest.raises(ValueError, match=r"step 'step0': .*advantage"):
         given(name, run)

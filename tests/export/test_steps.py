@@ -18,6 +18,7 @@ from rollout_trace.export._common import ExportReport
 from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
+from tests.unchecked import unchecked
 
 
 def test_rows_are_the_steps() -> None:
@@ -109,7 +110,8 @@ def test_without_tokens_ids_are_not_needed() -> None:
 def test_numbers_that_are_not_finite_are_none_and_counted() -> None:
     """A reward that came out as NaN is not scored, and does not become a token of the file."""
     (trajectory,) = recorded.forked()
-    trajectory.reward, trajectory.task = math.nan, rt.Task(id="t", data={"scores": [1.0, math.inf]})
+    trajectory.task = rt.Task(id="t", data={"scores": [1.0, math.inf]})
+    unchecked(trajectory, reward=math.nan)
     report = ExportReport()
     rows = steps(trajectory, report=report)
     assert [row["reward"] for row in rows] == [None] * 4

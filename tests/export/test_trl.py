@@ -19,6 +19,7 @@ from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
 from tests.consumers import recorded
 from tests.consumers.traces import trajectory_of
 from tests.strategies import PROFILE, trajectories
+from tests.unchecked import unchecked
 
 MERGED = trajectory_of([([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])])
 SPLIT = trajectory_of([([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 9], [6], [-1.0])], reward=0.0)
@@ -175,7 +176,7 @@ def test_runs_of_different_prompts_make_no_pair() -> None:
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), "high"])
 def test_a_reward_that_is_no_finite_number_has_no_label(options: Any, reward: Any) -> None:
     runs = recorded.tool_agent()
-    runs[0].reward = reward
+    unchecked(runs[0], reward=reward)
     with pytest.raises(ValueError, match="give a finite number, or None if it was not scored"):
         trl_kto(runs, **options)
 
