@@ -55,7 +55,8 @@ class recording:
         self._prices = prices
         self._writer: Writer | None = None
         self._outer: recording | None = None
-        self.lost: list[tuple[Trajectory, Exception]] = []
+        self.lost: list[tuple[Trajectory, BaseException]] = []
+        """What is not in the file, and why."""
 
     def __enter__(self) -> Writer:
         if isinstance(self._target, (str, os.PathLike)):
@@ -98,8 +99,11 @@ class recording:
         return self._writer is not None
 
     def write(self, family: list[Trajectory]) -> None:
-        """Writes trajectories, each whole; one that fails does not keep the others from the file."""
-        for trajectory in family:
+        """Writes trajectories, each whole; one that fails does not keep the others from the file.
+
+        Those that Ctrl-C keeps from the file are in ``lost`` too.
+        """
+        for at, trajectory in enumerate(family):
             try:
                 if self._writer is None:
                     raise WriteError(f"the recording to {self._target} is closed")
@@ -110,6 +114,9 @@ class recording:
             except Exception as error:
                 self.lost.append((trajectory, error))
                 guard.failed("write", None, error)
+            except BaseException as interruption:
+                self.lost.extend((unwritten, interruption) for unwritten in family[at:])
+                raise
 
 
 _of_context: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
