@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from rollout_trace import given
 from rollout_trace.field_docs import document_fields
 from rollout_trace.shared_lists import FrozenList, ListSpan
-from rollout_trace.tokens import Span, as_float32, as_int32, same_array
+from rollout_trace.tokens import Span, as_float32, as_int32, readonly, same_array
 
 if TYPE_CHECKING:
     from rollout_trace.tokens import FloatArray, IntArray
@@ -271,6 +271,16 @@ class Step:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What steps share is shared in a pickle too: a whole prompt in each would grow with the square of the turns.
+        held = {name: get(self, Step) for name, get, _ in _HELD}
+        return {name: held[name] for name, _, usual in _HELD if held[name] is not usual}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Arrays come out of a pickle, or a deep copy, as ones that can be written to.
+        frozen = {name: readonly(state[name]) for name in _ARRAYS & state.keys() if hasattr(state[name], "flags")}
+        _fill(self, {**state, **frozen})
+
 
 _USERS_OWN = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
@@ -316,6 +326,12 @@ def shared(step: Step, name: str) -> Any:
 
 _SET = {name: (_SLOTS.get(name) or Step.__dict__[name]).__set__ for name in (*STEP_FIELDS, "_sealed")}
 _DEFAULTS: list[tuple[Any, Any]] = [(_SET[item.name], item.default) for item in fields(Step) if item.name != "_sealed"]
+_ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs"})
+_HELD = [
+    (item.name, (_SLOTS.get(item.name) or Step.__dict__[item.name]).__get__, item.default)
+    for item in fields(Step)
+    if item.name != "_sealed"
+]
 
 
 def new_step(facts: dict[str, Any]) -> Step:
@@ -324,12 +340,16 @@ def new_step(facts: dict[str, Any]) -> Step:
     Spans, read-only arrays of the right dtype and rounded durations are what it must be given.
     """
     step = object.__new__(Step)
+    _fill(step, facts)
+    return step
+
+
+def _fill(step: Step, facts: dict[str, Any]) -> None:
     for put, default in _DEFAULTS:
         put(step, default)
     for name, value in facts.items():
         _SET[name](step, value)
     _SET["_sealed"](step, True)
-    return step
 
 
 def amend(step: Step, **facts: Any) -> None:

@@ -63,7 +63,8 @@ class recording:
         self._writer: Writer | None = None
         self._is_entered = False
         self._outer: recording | None = None
-        self.lost: list[tuple[Trajectory, Exception]] = []
+        self.lost: list[tuple[Trajectory, BaseException]] = []
+        """What is not in the file, and why."""
 
     def __enter__(self) -> Writer:
         with _lock:
@@ -123,8 +124,11 @@ class recording:
         return self._writer is not None
 
     def write(self, family: list[Trajectory]) -> None:
-        """Writes trajectories, each whole; one that fails does not keep the others from the file."""
-        for trajectory in family:
+        """Writes trajectories, each whole; one that fails does not keep the others from the file.
+
+        Those that Ctrl-C keeps from the file are in ``lost`` too.
+        """
+        for at, trajectory in enumerate(family):
             try:
                 if self._writer is None:
                     raise WriteError(f"the recording to {self._target} is closed")
@@ -135,6 +139,9 @@ class recording:
             except Exception as error:
                 self.lost.append((trajectory, error))
                 guard.failed("write", None, error, self._loss(trajectory, error))
+            except BaseException as interruption:
+                self.lost.extend((unwritten, interruption) for unwritten in family[at:])
+                raise
 
     def _loss(self, trajectory: Trajectory, error: Exception) -> str:
         # A WriteError says which trajectory, which file, and what became of the file.

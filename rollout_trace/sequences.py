@@ -381,7 +381,7 @@ def _spans(steps: list[Step]) -> list[tuple[Any, Any]]:
     """The ids of the steps as spans of one tree: their own where they have one, of a new one otherwise."""
     held = [(shared(step, "prompt_token_ids"), shared(step, "completion_token_ids")) for step in steps]
     trees = {span.segment.tree if isinstance(span, Span) else None for pair in held for span in pair}
-    if len(trees) == 1 and all(tree is not None and tree.is_sound for tree in trees):
+    if len(trees) == 1 and None not in trees:
         return held
     store = TokenStore()
     return [store.add(step.prompt_token_ids, step.completion_token_ids) for step in steps]

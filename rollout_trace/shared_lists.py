@@ -56,6 +56,33 @@ class ListSpan:
         """A new list of the items."""
         return FrozenList(self.items if self.length == len(self.items) else self.items[: self.length])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ListSpan, (self.items, self.length)
+
+
+class TableSpan(ListSpan):
+    """Items of a table, which is a list that does not change, in runs of rows.
+
+    A few rows of a line can stand for very long lists: a list is made when it is asked for.
+    """
+
+    __slots__ = ("runs",)
+
+    def __init__(self, items: list[Any], runs: tuple[tuple[int, int], ...]) -> None:
+        super().__init__(items, sum(end - first for first, end in runs))
+        self.runs = runs
+        """The rows, as [first, end)."""
+
+    def get(self) -> FrozenList:
+        """A new list of the items."""
+        picked: list[Any] = []
+        for first, end in self.runs:
+            picked += self.items[first:end]
+        return FrozenList(picked)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TableSpan, (self.items, self.runs)
+
 
 class ListStore:
     """The distinct messages (or tools) of one trajectory, and the lists made of them. Not thread safe."""

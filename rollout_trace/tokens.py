@@ -6,6 +6,7 @@ prompts share all segments up to the token where they part: a rollout of many tu
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -18,16 +19,21 @@ if TYPE_CHECKING:
 
 FLOAT32_MAX = 3.4028234663852886e38
 """The largest finite float32."""
+_COMPARED = 4096
+"""Ids that are compared at once, at first."""
 
 
 class Segment:
     """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""
 
-    __slots__ = ("_buffer", "base", "children", "end", "start", "tree")
+    __slots__ = ("_buffer", "base", "children", "depth", "end", "far", "start", "tree")
 
     def __init__(self, tree: Tree, base: Segment | None, start: int, ids: IntArray) -> None:
         self.tree = tree
         self.base = base
+        self.depth: int = 0 if base is None else base.depth + 1
+        # One further base, chosen so that any of n bases is reached in O(log n): Myers' skew-binary jump pointers.
+        self.far: Segment | None = None if base is None else _far(base)
         self.start = start
         self.end = start + len(ids)
         self._buffer = ids
@@ -58,6 +64,13 @@ class Segment:
         if used < len(self._buffer):
             self._buffer = self._buffer[:used].copy()
 
+    def holding(self, stop: int) -> Segment:
+        """The segment of this sequence in which its first ``stop`` ids end."""
+        segment = self
+        while segment.base is not None and segment.start >= stop:
+            segment = segment.far if segment.far is not None and segment.far.start >= stop else segment.base
+        return segment
+
     def pieces(self, start: int, stop: int) -> list[IntArray]:
         """The ids ``[start, stop)`` of the whole sequence, as views in order."""
         found: list[IntArray] = []
@@ -69,16 +82,29 @@ class Segment:
             segment = segment.base
         return found[::-1]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # `far` is not needed to restore it. Written first, it bounds how deep the bases nest in each other in a pickle.
+        return _unpickled, (self.tree, self.far, self.base, self.start, self.own.tobytes())
+
+
+def _far(base: Segment) -> Segment:
+    far = base.far
+    if far is not None and far.far is not None and base.depth - far.depth == far.depth - far.far.depth:
+        return far.far
+    return base
+
+
+def _unpickled(tree: Tree, _: Segment | None, base: Segment | None, start: int, ids: bytes) -> Segment:
+    import numpy as np
+
+    return Segment(tree, base, start, np.frombuffer(ids, np.int32))
+
 
 class Tree:
-    """What the segments of one store have in common. Not the store itself: that would be a cycle, which trainers that
+    """Stands for the store that segments are of. Not the store itself: that would be a cycle, which trainers that
     switch the collector off would never get rid of."""
 
-    __slots__ = ("is_sound",)
-
-    def __init__(self) -> None:
-        self.is_sound = True
-        """Equal ids from the start on are the same segments. A file of somebody else's need not be so."""
+    __slots__ = ()
 
 
 class Span:
@@ -100,6 +126,12 @@ class Span:
             return pieces[0]
         whole: IntArray = readonly(np.concatenate(pieces) if pieces else np.empty(0, np.int32))
         return whole
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Span, (self.segment, self.start, self.stop)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Span:
+        return self  # Its ids never change.
 
 
 class TokenStore:
@@ -130,16 +162,14 @@ class TokenStore:
         return Span(segment, 0, length), Span(segment, length, length + len(completion))
 
     def attach(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
-        """Stores ids that continue ``base`` from ``start`` on, or begin anew, as a file has them."""
-        siblings: dict[Any, Segment] = self._roots if base is None else base.children
-        key = None if not len(ids) else int(ids[0]) if base is None else (start, int(ids[0]))
-        goes_on = base is not None and start < base.end and len(ids) and base.pieces(start, start + 1)[0][0] == ids[0]
-        segment = self._new(base, start, ids)
-        if key is None or key in siblings or goes_on:
-            self.tree.is_sound = False
-        else:
-            siblings[key] = segment
-        return segment
+        """Stores ids that continue the first ``start`` ids of ``base``, and gives the segment in which they end.
+
+        A file of another writer's may hold them more than once, or begin a segment where one could go on. Here equal
+        ids from the start on become the same segments all the same: that is how sequences find what a prompt continues.
+        """
+        if base is None or not start:
+            return self._insert(ids)
+        return self._continue(base.holding(start), start, ids)
 
     def finish(self) -> None:
         """Gives back the room kept for growth, and the way down the tree: nothing is stored any more."""
@@ -188,11 +218,14 @@ def common_prefix(one: IntArray, other: IntArray) -> int:
     """Length of the longest common prefix of two id arrays."""
     import numpy as np
 
-    length = min(len(one), len(other))
-    differs = one[:length] != other[:length]
-    if not differs.any():
-        return length
-    return int(np.argmax(differs))
+    length, done, step = min(len(one), len(other)), 0, _COMPARED
+    # In steps that double: long arrays that part early would otherwise cost their whole length each time.
+    while done < length:
+        differs = one[done : min(done + step, length)] != other[done : min(done + step, length)]
+        if differs.any():
+            return done + int(np.argmax(differs))
+        done, step = done + step, 2 * step
+    return length
 
 
 def as_int32(values: Any, name: str = "token ids") -> IntArray:
@@ -217,16 +250,22 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
     """Numbers as a read-only float32 array.
 
     Raises:
-        ValueError: a value is not a number, or the array is not one-dimensional.
+        ValueError: a value is no number, or one that float32 cannot hold, or the array is not one-dimensional.
     """
     import numpy as np
 
     try:
-        array = np.array(values, np.float32)
+        with np.errstate(over="ignore"):
+            array = np.array(values, np.float32)
     except (TypeError, ValueError):
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.") from None
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.")
+    infinite = np.isinf(array)
+    if infinite.any():
+        for given in np.asarray(values, np.float64)[infinite].tolist():
+            if math.isfinite(given):
+                raise ValueError(f"{name}: expected numbers from {-FLOAT32_MAX} to {FLOAT32_MAX}, got {given!r}.")
     numbers: FloatArray = readonly(array)
     return numbers
 

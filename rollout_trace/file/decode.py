@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from typing import TYPE_CHECKING, Any, cast
@@ -24,12 +23,12 @@ from rollout_trace.file.records import (
     TrajectoryRecord,
 )
 from rollout_trace.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
-from rollout_trace.shared_lists import ListSpan, ListStore
+from rollout_trace.shared_lists import TableSpan
 from rollout_trace.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.trajectories import new_trajectory
 
 if TYPE_CHECKING:
-    from rollout_trace.tokens import IntArray
+    from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
 
 _line = msgspec.json.Decoder(TrajectoryRecord)
@@ -54,7 +53,7 @@ def decode(line: bytes) -> Trajectory:
     record = _parsed(line)
     _check_schema(record.schema)
     messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
-    segments = _segments(record.segments)
+    segments = _Segments(record.segments)
     steps = [_step(step, at, messages, tools, segments) for at, step in enumerate(record.steps)]
     same = {name: getattr(record, name) for name in _TRAJECTORY_SAME}
     return new_trajectory({**same, "steps": steps, "tool_runs": list(map(_tool_run, record.tool_runs))})
@@ -78,7 +77,7 @@ def _with_lone_surrogates(line: bytes, first: Exception) -> TrajectoryRecord:
     """The decoder refuses text with half a surrogate pair, which models do write; the json module does not."""
     try:
         value = json.loads(line, parse_constant=_refuse)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise _no_json(first) from first
     try:
         return msgspec.convert(value, TrajectoryRecord)
@@ -148,15 +147,14 @@ def _found(line: bytes, path: str) -> str:
 
 
 class _Table:
-    """The messages or the tools of a line, and the lists of them that steps share."""
+    """The messages or the tools of a line."""
 
     def __init__(self, rows: list[Any], name: str) -> None:
         self._rows = rows
         self._name = name
-        self._tails: dict[int, list[Any]] = {0: rows}
-        self._lists = ListStore()
 
-    def pick(self, rows: Rows, at: int) -> ListSpan:
+    def pick(self, rows: Rows, at: int) -> TableSpan:
+        runs: list[tuple[int, int]] = []
         for row in rows:
             first, end = (row, row + 1) if isinstance(row, int) else row
             if not 0 <= first < end <= len(self._rows):
@@ -164,36 +162,49 @@ class _Table:
                     f"$.steps[{at}].{self._name}",
                     f"expected rows of $.{self._name}, which has {len(self._rows)}, got {json.dumps(row)}",
                 )
-        if len(rows) == 1 and not isinstance(rows[0], int):
-            # The usual case, a conversation from its beginning: no list is built.
-            first, end = rows[0]
-            if first not in self._tails:
-                self._tails[first] = self._rows[first:]
-            return ListSpan(self._tails[first], end - first)
-        picked: list[Any] = []
-        for row in rows:
-            picked += [self._rows[row]] if isinstance(row, int) else self._rows[row[0] : row[1]]
-        return self._lists.add_items(picked)
+            if runs and runs[-1][1] == first:
+                runs[-1] = runs[-1][0], end
+            else:
+                runs.append((first, end))
+        return TableSpan(self._rows, tuple(runs))
 
 
-def _segments(records: list[SegmentRecord]) -> list[Segment]:
-    store = TokenStore()
-    made = store.segments
-    for at, record in enumerate(records):
-        base, start = None, 0
-        if record.base is not None:
-            index, start = record.base
-            if not 0 <= index < at:
-                raise BadLine(f"$.segments[{at}].from", f"expected an earlier segment, got segment {index}")
-            base = made[index]
-            if not 0 <= start <= base.end:
-                raise BadLine(
-                    f"$.segments[{at}].from",
-                    f"expected a length of at most {base.end}, which is that of segment {index}, got {start}",
-                )
-        store.attach(base, start, _ids(record.ids))
-    store.finish()
-    return made
+class _Segments:
+    """The segments of a line, as a tree in which equal ids are stored once, whatever the line made of them."""
+
+    def __init__(self, records: list[SegmentRecord]) -> None:
+        self._store = TokenStore()
+        self._ends: list[int] = []
+        self._made: list[Segment] = []
+        for at, record in enumerate(records):
+            base, start = self._base(record, at)
+            self._made.append(self._store.attach(base, start, _ids(record.ids)))
+            self._ends.append(start + len(record.ids))
+        self._store.finish()
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def end(self, index: int) -> int:
+        """The length of a segment of the line, those that it continues included."""
+        return self._ends[index]
+
+    def holding(self, index: int, stop: int) -> Segment:
+        """Where the first ``stop`` ids of a segment of the line end in the tree."""
+        return self._made[index].holding(stop)
+
+    def _base(self, record: SegmentRecord, at: int) -> tuple[Segment | None, int]:
+        if record.base is None:
+            return None, 0
+        index, start = record.base
+        if not 0 <= index < at:
+            raise BadLine(f"$.segments[{at}].from", f"expected an earlier segment, got segment {index}")
+        if not 0 <= start <= self._ends[index]:
+            raise BadLine(
+                f"$.segments[{at}].from",
+                f"expected a length of at most {self._ends[index]}, which is that of segment {index}, got {start}",
+            )
+        return self._made[index], start
 
 
 def _ids(values: list[int]) -> IntArray:
@@ -204,24 +215,19 @@ def _ids(values: list[int]) -> IntArray:
     return ids
 
 
-def _tokens(record: TokensRecord, at: int, segments: list[Segment]) -> dict[str, Any]:
+def _tokens(record: TokensRecord, at: int, segments: _Segments) -> dict[str, Any]:
     prompt, end = record.prompt, record.end
-    logprobs = None if record.logprobs is None else as_float32(record.logprobs)
-    found: dict[str, Any] = {"logprobs": logprobs, "top_logprobs": record.top_logprobs}
-    if record.logprobs is not None and end is not None and len(record.logprobs) != end - (prompt or 0):
-        raise BadLine(
-            f"$.steps[{at}].tokens.logprobs",
-            f"expected {end - (prompt or 0)} numbers (end - prompt), got {len(record.logprobs)}",
-        )
+    found: dict[str, Any] = {"logprobs": _logprobs(record, at), "top_logprobs": record.top_logprobs}
     if prompt is None and end is None:
         return found
-    segment = _segment(record.segment, at, segments)
-    if not (prompt or 0) <= (prompt or 0 if end is None else end) <= segment.end:
+    index = _segment(record.segment, at, segments)
+    if not (prompt or 0) <= (prompt or 0 if end is None else end) <= segments.end(index):
         raise BadLine(
             f"$.steps[{at}].tokens",
-            f"expected prompt <= end <= {segment.end}, the length of segment {record.segment}, "
+            f"expected prompt <= end <= {segments.end(index)}, the length of segment {index}, "
             f"got prompt {json.dumps(prompt)} and end {json.dumps(end)}",
         )
+    segment = segments.holding(index, prompt or 0 if end is None else end)
     if prompt is not None:
         found["prompt_token_ids"] = Span(segment, 0, prompt)
     if end is not None:
@@ -229,13 +235,25 @@ def _tokens(record: TokensRecord, at: int, segments: list[Segment]) -> dict[str,
     return found
 
 
-def _segment(index: int | None, at: int, segments: list[Segment]) -> Segment:
+def _logprobs(record: TokensRecord, at: int) -> FloatArray | None:
+    if record.logprobs is None:
+        return None
+    place, (prompt, end) = f"$.steps[{at}].tokens.logprobs", (record.prompt or 0, record.end)
+    if end is not None and len(record.logprobs) != end - prompt:
+        raise BadLine(place, f"expected {end - prompt} numbers (end - prompt), got {len(record.logprobs)}")
+    try:
+        return as_float32(record.logprobs, place)
+    except ValueError as error:
+        raise BadLine("", str(error)) from error
+
+
+def _segment(index: int | None, at: int, segments: _Segments) -> int:
     if index is None or index >= len(segments):
         raise BadLine(
             f"$.steps[{at}].tokens.segment",
             f"expected one of the {len(segments)} segments of the line, got {json.dumps(index)}",
         )
-    return segments[index]
+    return index
 
 
 # Records
@@ -252,7 +270,7 @@ def _body(record: BodyRecord | None, path: str) -> bytes | None:
         return (record.text or "").encode()
     try:
         return base64.b64decode(record.base64, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # Also text that is not ASCII, which is no binascii.Error.
         raise BadLine(f"{path}.base64", f"expected base64, got something else: {error}") from error
 
 
@@ -273,7 +291,7 @@ def _tool_run(record: ToolRunRecord) -> ToolRun:
     return ToolRun(**same, duration=_seconds(record.duration_ms))
 
 
-def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments: list[Segment]) -> Step:
+def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments: _Segments) -> Step:
     facts = {name: getattr(record, name) for name in _STEP_SAME}
     if record.tokens is not None:
         facts.update(_tokens(record.tokens, at, segments))

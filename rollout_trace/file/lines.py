@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, BinaryIO
 
 from rollout_trace.file.writer import import_zstandard
@@ -13,54 +15,80 @@ GZIP_MAGIC = b"\x1f\x8b\x08"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
+_PLAIN_CHUNK = 1 << 18
+_BLANK = re.compile(rb"\s*")
 
 
 class Damaged(Exception):
     """Compressed bytes that cannot be read, in the place of the lines they held."""
 
 
+class Joined(bytes):
+    """A line of which a part stood in one compressed member, the rest in the next."""
+
+    seam = 0
+    """Where the last of these members begins."""
+
+
 def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
     """Number (from 1) and bytes of each line that is not blank, or what is wrong in its place."""
     with open(path, "rb") as file:
-        number = 0
-        for number, line in enumerate(_raw_lines(file, path), 1):
+        for number, line in _split(_parts(file, path)):
             if number == 1 and isinstance(line, bytes):
-                line = line.removeprefix(_BYTE_ORDER_MARK)
-            if not isinstance(line, Damaged):
-                line = line.strip()
+                line = line.removeprefix(_BYTE_ORDER_MARK).strip()
             if line:
                 yield number, line
 
 
-def _raw_lines(file: BinaryIO, path: str) -> Iterator[bytes | Damaged]:
+def _parts(file: BinaryIO, path: str) -> Iterator[bytes | Damaged | None]:
+    """What the file holds, unpacked, in parts of any size; None where a compressed member ends."""
     magic, suffix = file.read(4), os.path.splitext(path)[1]
     file.seek(0)
     is_json = magic[:1] in (b"{", b"\n", b"\r", b" ", b"\xef")
     if magic.startswith(GZIP_MAGIC) or (suffix == ".gz" and magic and not is_json):
-        return _split(_Members(file, GZIP_MAGIC, lambda: zlib.decompressobj(31), zlib.error).parts())
+        return _Members(file, GZIP_MAGIC, lambda: zlib.decompressobj(31), zlib.error).parts()
     if magic == ZSTD_MAGIC or (suffix == ".zst" and magic and not is_json):
         zstandard = import_zstandard(path)
         new = zstandard.ZstdDecompressor().decompressobj
-        return _split(_Members(file, ZSTD_MAGIC, new, zstandard.ZstdError).parts())
-    return file
+        return _Members(file, ZSTD_MAGIC, new, zstandard.ZstdError).parts()
+    return iter(partial(file.read, _PLAIN_CHUNK), b"")
 
 
-def _split(parts: Iterator[bytes | Damaged]) -> Iterator[bytes | Damaged]:
-    """Lines from parts of any size. What precedes a damaged place, and is no whole line, is part of the damage."""
+def _split(parts: Iterator[bytes | Damaged | None]) -> Iterator[tuple[int, bytes | Damaged]]:
+    """Numbered lines. What precedes a damaged place, and is no whole line, is part of the damage."""
+    number, seam = 1, 0
     pending: list[bytes] = []
     for part in parts:
-        if isinstance(part, Damaged):
-            pending = []
-            yield part
+        if part is None:
+            seam = sum(map(len, pending))
             continue
-        *whole, rest = part.split(b"\n")
-        for line in whole:
-            yield b"".join([*pending, line])
-            pending = []
-        if rest:
-            pending.append(rest)
+        if isinstance(part, Damaged):
+            yield number, part
+            number, pending, seam = number + 1, [], 0
+            continue
+        at = 0
+        while at < len(part):
+            if not pending:
+                # Blank lines are passed over in one go: a file can hold any number of them.
+                blank = _BLANK.match(part, at)
+                start, at = at, at if blank is None else blank.end()
+                number += part.count(b"\n", start, at)
+            end = part.find(b"\n", at)
+            if end < 0:
+                pending.append(part[at:])
+                break
+            yield number, _joined([*pending, part[at:end]], seam)
+            number, pending, seam, at = number + 1, [], 0, end + 1
     if pending:
-        yield b"".join(pending)
+        yield number, _joined(pending, seam)
+
+
+def _joined(pieces: list[bytes], seam: int) -> bytes:
+    line = b"".join(pieces).rstrip()
+    if seam:
+        line = Joined(line)
+        line.seam = seam
+    return line
 
 
 class _Members:
@@ -74,7 +102,7 @@ class _Members:
         self._start = 0
         """Where the member that is being read begins."""
 
-    def parts(self) -> Iterator[bytes | Damaged]:
+    def parts(self) -> Iterator[bytes | Damaged | None]:
         while True:
             try:
                 yield from self._members()
@@ -84,8 +112,8 @@ class _Members:
             if not self._seek_next():
                 return
 
-    def _members(self) -> Iterator[bytes]:
-        """Members from ``self._start`` on, until one is damaged."""
+    def _members(self) -> Iterator[bytes | None]:
+        """Members from ``self._start`` on, until one is damaged, and None behind each."""
         self._file.seek(self._start)
         data = self._file.read(_CHUNK)
         while data:
@@ -97,6 +125,7 @@ class _Members:
                 data = self._file.read(_CHUNK)
                 if not data:
                     raise EOFError("the file ends inside of them (its writer was stopped?)")
+            yield None
             data = member.unused_data
             self._start = self._file.tell() - len(data)
             data = data or self._file.read(_CHUNK)

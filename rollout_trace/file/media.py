@@ -186,12 +186,12 @@ def _mark_of(line: bytes) -> bytes | None:
         return None
     try:
         head = _head.decode(line)
-    except (msgspec.ValidationError, RecursionError):
+    except msgspec.ValidationError:
         return None
     except (msgspec.DecodeError, ValueError):
         try:  # Half a surrogate pair, which the json module takes.
             head = msgspec.convert(json.loads(line), Head)
-        except (ValueError, RecursionError, msgspec.ValidationError):
+        except (ValueError, msgspec.ValidationError):
             return None
     return None if head.media is None else head.media.mark.encode()
 

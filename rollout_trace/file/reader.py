@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, TypeAlias
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.errors import FormatError
 from rollout_trace.file.decode import BadLine, decode
-from rollout_trace.file.lines import Damaged, lines
+from rollout_trace.file.kinds import refuse_no_file
+from rollout_trace.file.lines import Damaged, Joined, lines
 from rollout_trace.file.media import MissingMedia, folder_of, restored
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ def read(
 
     Raises:
         FileNotFoundError: a path does not exist, or a pattern matches nothing.
+        OSError: a path is a pipe or a device.
         FormatError: while iterating, unless skipped: a line is not what the format says, or its media are not there.
         ImportError: while iterating: a file is compressed with zstd and the package zstandard is not installed.
     """
@@ -53,6 +56,8 @@ class TrajectoryReader(Iterator["Trajectory"]):
         """One error for each line left out so far."""
         self._on_error = on_error
         self._media = media
+        self._has_rollouts = False
+        """A line of the file at hand was a trajectory."""
         self._trajectories = self._all()
 
     def __iter__(self) -> TrajectoryReader:
@@ -63,22 +68,28 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _all(self) -> Iterator[Trajectory]:
         for path in self.paths:
-            has_rollouts = False
+            self._has_rollouts = False
             for number, line in lines(path):
-                try:
-                    trajectory = _trajectory(path, number, line, self._media)
-                    has_rollouts = True
-                except FormatError as caught:
-                    error = caught if has_rollouts else _of_another_file(path, line, caught)
-                    if self._on_error == "raise":
-                        raise error from error.__cause__
-                    self.skipped.append(error)
-                else:
-                    yield trajectory
+                yield from self._of_line(path, number, line)
         if self.skipped:
             count = len(self.skipped)
             lines_were = "line could not be read and was" if count == 1 else "lines could not be read and were"
             guard.warn(f"{count} {lines_were} skipped; the first: {self.skipped[0]}")
+
+    def _of_line(self, path: str, number: int, line: bytes | Damaged) -> Iterator[Trajectory]:
+        try:
+            trajectory = _trajectory(path, number, line, self._media)
+        except FormatError as caught:
+            error = caught if self._has_rollouts else _of_another_file(path, line, caught)
+            if self._on_error == "raise":
+                raise error from error.__cause__
+            self.skipped.append(error)
+            if isinstance(line, Joined):
+                # The member before may be damaged, and have lost its newline: it must not swallow this one's line.
+                yield from self._of_line(path, number, bytes(line[line.seam :]))
+        else:
+            self._has_rollouts = True
+            yield trajectory
 
 
 def _trajectory(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:
@@ -86,7 +97,11 @@ def _trajectory(path: str, number: int, line: bytes | Damaged, media: ReadMedia)
     if isinstance(line, Damaged):
         raise FormatError(f"{place}: {line}")
     try:
-        return decode(line if media == "keep" else restored(line, folder_of(path)))
+        try:
+            return _decoded(path, line, media)
+        except RecursionError:
+            # What a line may hold does not depend on how deep in its own calls the program reads it.
+            return _on_a_fresh_stack(_decoded, path, line, media)
     except (BadLine, MissingMedia) as error:
         where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
         raise FormatError(where) from error
@@ -99,6 +114,29 @@ def _of_another_file(path: str, line: bytes | Damaged, error: FormatError) -> Fo
     told = FormatError(f"{path} is no rollout file, as rt.recording() writes them: {error}")
     told.__cause__ = error.__cause__
     return told
+
+
+def _decoded(path: str, line: bytes, media: ReadMedia) -> Trajectory:
+    return decode(line if media == "keep" else restored(line, folder_of(path)))
+
+
+def _on_a_fresh_stack(function: Callable[..., Trajectory], *args: Any) -> Trajectory:
+    outcome: list[Trajectory | Exception] = []
+
+    def work() -> None:
+        try:
+            outcome.append(function(*args))
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=work, name="rollout_trace reader")
+    thread.start()
+    thread.join()
+    if isinstance(outcome[0], RecursionError):
+        raise BadLine("", "expected values that can be decoded, got lists or objects nested too deeply")
+    if isinstance(outcome[0], Exception):
+        raise outcome[0]
+    return outcome[0]
 
 
 def _files(path: PathLike | Iterable[PathLike]) -> list[str]:
@@ -114,6 +152,7 @@ def _matching(path: str) -> list[str]:
     if os.path.isdir(path):
         raise IsADirectoryError(f"{path} is a folder: name its files, as in {os.path.join(path, '*.jsonl')!r}.")
     if os.path.exists(path):
+        refuse_no_file(path)
         return [path]
     if not glob.has_magic(path):
         raise FileNotFoundError(f"there is no file {path}.")

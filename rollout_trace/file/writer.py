@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -16,6 +17,7 @@ from weakref import WeakSet
 from rollout_trace import guard, silence
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
+from rollout_trace.file.kinds import refuse_no_file
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
 from rollout_trace.given import brief
 
@@ -29,7 +31,12 @@ except ImportError:  # Not on Windows: there the lock holds within one process.
     fcntl = None
 
 _GZIP_LEVEL = 1
+_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+
+
+class _HalfLine(OSError):
+    """A write failed, and what it wrote could not be undone. The next line begins behind it."""
 
 
 class JSONLWriter:
@@ -47,7 +54,7 @@ class JSONLWriter:
         ValueError: ``media`` is something else, the suffix is that of another format, or the file holds something else
             than its name says (text where it ends with ``.gz``, say).
         ImportError: the suffix is ``.zst`` and zstandard is not installed.
-        OSError: the file cannot be opened for writing.
+        OSError: the file cannot be opened for writing, or the path is a pipe or a device.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False, media: MediaMode = "inline") -> None:
@@ -61,8 +68,6 @@ class JSONLWriter:
         self._lock = threading.Lock()
         self._end = 0
         """Where this writer's latest line ended."""
-        self._left_half = False
-        """A line that could not be written whole could not be taken back either."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: int | None = self._open()
         try:
@@ -77,7 +82,7 @@ class JSONLWriter:
 
         Raises:
             ValueError: the trajectory is open, a step has more or fewer logprobs than ids, or the writer is closed.
-            WriteError: the file system refused; nothing of the line stays in the file.
+            WriteError: the file system refused; the message says whether a part of the line stays in the file.
         """
         line = encode(trajectory)
         silence.warn_if_written(trajectory, self.path)
@@ -92,13 +97,14 @@ class JSONLWriter:
                     self._open_anew(self._file)
                 self._append(self._file, data)
             except OSError as error:
-                state = (
-                    "A part of its line may be at the end of the file, which readers report as a damaged line"
-                    if self._left_half
-                    else "The file is as it was before"
+                is_whole = not isinstance(error, _HalfLine)
+                left = (
+                    "The file is as it was before"
+                    if is_whole
+                    else "A part of its line may be at the end of the file, which readers report as a damaged line"
                 )
                 raise WriteError(
-                    f"trajectory {trajectory.id} could not be written to {self.path}: {error}. {state}, and the "
+                    f"trajectory {trajectory.id} could not be written to {self.path}: {error}. {left}, and the "
                     "trajectory can be written again."
                 ) from error
 
@@ -134,6 +140,7 @@ class JSONLWriter:
         return partial(JSONLWriter, fsync=self._fsync, media=media), (self._place,)
 
     def _open(self) -> int:
+        refuse_no_file(self._place)
         return os.open(self._place, _FLAGS, 0o666)
 
     def _open_anew(self, removed: int) -> None:
@@ -141,32 +148,56 @@ class JSONLWriter:
         os.close(removed)
 
     def _append(self, file: int, data: bytes) -> None:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        is_locked = self._take_lock(file)
         try:
             end = os.lseek(file, 0, os.SEEK_END)
             if self._compress is None and end not in (0, self._end) and not _ends_with_newline(file):
                 data = b"\n" + data  # A killed writer left half a line: it must not swallow this one.
-            try:
-                _write_all(file, data)
-                if self._fsync:
-                    os.fsync(file)
-                self._end = end + len(data)
-            except BaseException:
-                self._take_back(file, end)
-                raise
+            if is_locked:
+                self._write_or_undo(file, data, end)
+            else:
+                _write_at_once(file, data)
+                self._sync(file)
+            self._end = end + len(data)
         finally:
-            if fcntl is not None:
+            if is_locked and fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_UN)
 
-    def _take_back(self, file: int, end: int) -> None:
-        self._left_half = False
+    def _write_or_undo(self, file: int, data: bytes, end: int) -> None:
+        """Writes everything, or leaves the file as it was when it ended at ``end``."""
         try:
-            # Where nothing was written nothing is cut: a device refuses that.
-            if os.lseek(file, 0, os.SEEK_END) != end:
-                os.ftruncate(file, end)
-        except OSError:
-            self._left_half = True
+            _write_all(file, data)
+            self._sync(file)
+        except BaseException as error:
+            try:
+                # Where nothing was written nothing is cut: a device refuses that.
+                if os.lseek(file, 0, os.SEEK_END) != end:
+                    os.ftruncate(file, end)
+            except OSError:
+                if isinstance(error, OSError):
+                    raise _HalfLine(*error.args) from error
+            raise
+
+    def _sync(self, file: int) -> None:
+        if self._fsync:
+            os.fsync(file)
+
+    def _take_lock(self, file: int) -> bool:
+        """False where the file system has no locks: other writers may then write at any time."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            guard.warn_once(
+                f"no-lock:{self._place}",
+                f"the file system of {self.path} has no file locks ({error.strerror}): each line is appended in one "
+                "write, which most file systems keep whole. If several machines write at once, give each its own file.",
+            )
+            return False
+        return True
 
     def _reopen(self) -> None:
         """In a forked process: a lock on an inherited descriptor would be the parent's too, and keep nobody out."""
@@ -232,6 +263,13 @@ def _write_all(file: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]
+
+
+def _write_at_once(file: int, data: bytes) -> None:
+    """Writes everything in one piece: between two, another writer could come in, whose line nothing may cut off."""
+    written = os.write(file, data)
+    if written < len(data):
+        raise _HalfLine(errno.EIO, f"only {written} of the {len(data)} bytes of its line were taken")
 
 
 def _compressor(path: Path) -> Callable[[bytes], bytes] | None:

@@ -250,3 +250,42 @@ def test_a_file_is_written_without_what_is_not_used(tmp_path: Path) -> None:
     line = json.loads((tmp_path / "rollouts.jsonl").read_bytes())
     assert sum(len(segment["ids"]) for segment in line["segments"]) == 1000
     assert len(line["messages"]) == 3
+
+
+def test_a_file_of_another_writer_is_read_as_ours_is() -> None:
+    """Its segments repeat, chain and overlap, its rows are in other runs, and its fields in another order."""
+    (trajectory,) = read(FIXTURE.with_name("other-writer.jsonl"))
+    a, b, c, d, e, f, g, h = trajectory.steps
+    assert [step.messages for step in (a, b)] == [[user_one, two], [user_one, two, user_one, "four"]]
+    assert c.messages == [user_one, "four", "five", "five", "five", user_one, two, user_one, "four", "five"]
+    assert a.tools == [{"type": "function"}] * 2
+    rows = [
+        [ids if ids is None else ids.tolist() for ids in (s.prompt_token_ids, s.completion_token_ids)]
+        for s in (a, b, c, d, e, f, g, h)
+    ]
+    assert rows == [
+        [[5, 6], [7]],
+        [[5, 6, 7, 8], [9]],
+        [[5, 6, 7, 8, 9], [10, 11]],
+        [[5, 6, 7, 8, 9, 10, 11], [12]],
+        [[5, 6], [99]],
+        [None, [5, 6]],
+        [[], []],
+        [[5, 6, 7], None],
+    ]
+    found = trajectory.sequences()
+    assert [(row.token_ids.tolist(), row.step_ids) for row in found] == [
+        ([5, 6, 7, 8, 9, 10, 11, 12], ("a", "b", "c", "d")),
+        ([5, 6, 99], ("e",)),
+    ]
+    line = json.loads(encode(trajectory))
+    assert line["segments"] == [
+        {"ids": [5, 6, 7, 8, 9, 10, 11, 12]},
+        {"from": [0, 2], "ids": [99]},
+        {"ids": []},
+    ]
+    assert len(line["messages"]) == 5
+    assert decode(encode(trajectory)) == trajectory
+
+
+user_one, two = {"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}

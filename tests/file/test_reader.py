@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +123,20 @@ DAMAGED = {
         ", $.steps[0].request_bytes.base64: expected base64, got something else: Invalid base64-encoded string: number "
         "of data characters (1) cannot be 1 more than a multiple of 4",
     ),
+    "base64-not-ascii": (
+        line_with("steps.0.request_bytes", {"base64": "\u00e9\u00e9\u00e9\u00e9"}),
+        ", $.steps[0].request_bytes.base64: expected base64, got something else: string argument should contain only "
+        "ASCII characters",
+    ),
+    "logprob-too-large": (
+        line_with("steps.0.tokens.logprobs", [-0.5, -1e300]),
+        ", $.steps[0].tokens.logprobs: expected numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, "
+        "got -1e+300.",
+    ),
+    "logprobs-without-prompt": (
+        line_with("steps.0.tokens", {"segment": 0, "prompt": None, "end": 3, "logprobs": [-0.5, -0.25]}),
+        ", $.steps[0].tokens.logprobs: expected 3 numbers (end - prompt), got 2",
+    ),
     "newer": (
         line_with("schema", "rollout-trace/2"),
         ", $.schema: expected 'rollout-trace/1', got 'rollout-trace/2': the line was written by a newer version. "
@@ -177,6 +194,51 @@ def test_skip_yields_what_is_good_and_reports_the_rest(tmp_path: Path, caplog: p
     assert [record.getMessage() for record in caplog.records] == [
         f"2 lines could not be read and were skipped; the first: {reader.skipped[0]}"
     ]
+
+
+def nested(depth: int, **fields: str) -> bytes:
+    """A line with a list in a list in a list, and so on."""
+    inner = "[" * depth + "]" * depth
+    more = "".join(f',"{name}":{value}' for name, value in fields.items())
+    return f'{{"schema":"rollout-trace/1","id":"deep"{more},"messages":[{inner}]}}'.encode()
+
+
+DEEP = {
+    "lists": nested(200_000),
+    "a-thousand-and-a-hundred": nested(1100),
+    "unknown-field": nested(0, new="[" * 200_000 + "]" * 200_000),
+    "with-a-wrong-type": nested(200_000, name="3"),
+    "of-a-newer-version": nested(200_000).replace(b"trace/1", b"trace/2"),
+    "half-a-surrogate-pair": nested(200_000, name='"\\ud83d"'),
+    "media": nested(200_000, media='{"mark":"rollout-trace-media"}'),
+}
+
+
+def deeper(calls: int, function: Callable[[], Any]) -> Any:
+    """The result of a function that is called so many calls deep."""
+    return function() if not calls else deeper(calls - 1, function)
+
+
+@pytest.mark.parametrize("calls", [0, 800])
+@pytest.mark.parametrize("deep", DEEP.values(), ids=DEEP)
+def test_skip_goes_on_after_values_nested_too_deeply(deep: bytes, calls: int, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(json.dumps(LINE).encode() + b"\n" + deep + b"\n" + json.dumps(LINE).encode())
+    reader = read(path, on_error="skip")
+    # Before Python 3.12 decoders share their limit with the program's own calls.
+    room = max(0, sys.getrecursionlimit() - 1000)
+    found = deeper(room + calls if calls else 0, lambda: [trajectory.id for trajectory in reader])
+    assert [name for name in found if name != "deep"] == ["t", "t"]
+    if len(found) == 2:
+        (error,) = reader.skipped
+        assert str(error).startswith(f"{path}, line 2")
+
+
+def test_what_a_line_may_hold_does_not_depend_on_how_deep_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_bytes(nested(500) + b"\n" + nested(500, name='"\\ud83d"'))
+    room = max(0, sys.getrecursionlimit() - 1000)
+    assert deeper(room + 800, lambda: [trajectory.id for trajectory in read(path)]) == ["deep", "deep"]
 
 
 def test_an_unknown_way_with_errors_is_refused(tmp_path: Path) -> None:
@@ -274,3 +336,39 @@ def test_a_damaged_member_is_one_error_and_the_rest_is_read(tmp_path: Path) -> N
     assert [trajectory.id for trajectory in reader] == ["0", "2", "3"]
     assert len(reader.skipped) == 2
     assert "the file ends inside of them (its writer was stopped?)" in str(reader.skipped[1])
+
+
+def test_a_damaged_frame_without_checksum_does_not_swallow_the_next(tmp_path: Path) -> None:
+    """Other tools write none: what comes out is then any bytes, perhaps without the newline at their end."""
+    import zstandard
+
+    path = tmp_path / "rollouts.jsonl.zst"
+    pack = zstandard.ZstdCompressor(write_checksum=False).compress
+    for damaged in (b"\x00" * 50, b'{"schema":"rollout-trace/1","id":"x"}\x00', b"\n\n\x00\n{\xff"):
+        path.write_bytes(b"".join(map(pack, [line_with("id", "a").encode() + b"\n", damaged, *PARTS])))
+        reader = read(path, on_error="skip")
+        assert [trajectory.id for trajectory in reader] == ["a", "b", "c"]
+        assert reader.skipped
+        assert all(str(error).startswith(f"{path}, line ") for error in reader.skipped)
+
+
+PARTS = [line_with("id", "b").encode() + b"\n", line_with("id", "c").encode()[:40], line_with("id", "c").encode()[40:]]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_line_may_go_on_in_the_next_member(suffix: str, tmp_path: Path) -> None:
+    import zstandard
+
+    path = tmp_path / f"rollouts.jsonl{suffix}"
+    pack: Any = gzip.compress if suffix == ".gz" else zstandard.ZstdCompressor(write_checksum=False).compress
+    pieces = [b"\n", line_with("id", "a").encode(), b"\n", b"\n \n", *PARTS]
+    path.write_bytes(b"".join(map(pack, pieces)))
+    assert [trajectory.id for trajectory in read(path)] == ["a", "b", "c"]
+
+
+def test_what_is_no_file_is_told_as_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for path, kind in ((tmp_path / "pipe.jsonl", "a named pipe"), (Path("/dev/zero"), "a device")):
+        with pytest.raises(OSError, match=rf"expected a file of lines, got {kind}: '{path}'$"):
+            read(path)
+    assert list(read(os.devnull)) == []

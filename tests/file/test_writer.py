@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rollout_trace as rt
+from rollout_trace import guard
 from rollout_trace.file import JSONLWriter, read
 
 SUFFIXES = [".jsonl", ".jsonl.gz", ".jsonl.zst"]
@@ -117,6 +122,15 @@ def test_logprobs_that_do_not_fit_the_ids_are_refused(tmp_path: Path) -> None:
     assert names(tmp_path / "rollouts.jsonl") == []
 
 
+@pytest.mark.parametrize("ids", [[], [1]])
+def test_more_logprobs_than_ids_are_refused_too(ids: list[int], tmp_path: Path) -> None:
+    facts: dict[str, Any] = {"prompt_token_ids": [4, 5], "completion_token_ids": ids, "logprobs": [-0.5, -0.25, -1.0]}
+    with JSONLWriter(tmp_path / "rollouts.jsonl") as out:
+        with pytest.raises(ValueError, match=rf"^step a\.0 has {len(ids)} completion ids and 3 logprobs"):
+            out.write(rt.Trajectory(steps=[rt.Step(id="a.0", call_id="a", **facts)]))
+    assert names(tmp_path / "rollouts.jsonl") == []
+
+
 def test_a_closed_writer_says_so(tmp_path: Path) -> None:
     out = JSONLWriter(tmp_path / "rollouts.jsonl")
     out.close()
@@ -146,6 +160,126 @@ def test_a_full_disk_leaves_no_half_line(path: Path, monkeypatch: pytest.MonkeyP
         assert path.read_bytes() == before
         out.write(trajectory)
     assert names(path) == ["first", "second"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_takes_each_line_in_one_write(
+    number: int, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard.reset()
+    real, pieces = os.write, []
+
+    def write(file: int, data: bytes) -> int:
+        pieces.append(bytes(data))
+        return real(file, data)
+
+    monkeypatch.setattr(fcntl, "flock", no_locks(number))
+    monkeypatch.setattr(os, "write", write)
+    written("first", "second", path=path)
+    assert names(path) == ["first", "second"]
+    assert b"".join(pieces) == path.read_bytes()
+    assert len(pieces) == 2
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"the file system of {path} has no file locks ({os.strerror(number)})")
+
+
+def test_without_locks_a_line_that_was_taken_in_part_is_told_and_cuts_off_nobody(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fcntl, "flock", no_locks(errno.ENOLCK))
+    real: Callable[[int, bytes], int] = os.write
+    trajectory = rt.Trajectory(name="second")
+    written("first", path=path)
+    before = path.read_bytes()
+    with JSONLWriter(path) as out:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", lambda file, data: real(file, data[:20]))
+            with pytest.raises(
+                rt.WriteError, match=r"only 20 of the \d+ bytes .* A part of its line may be at the end of the file"
+            ):
+                out.write(trajectory)
+        assert path.read_bytes()[:-20] == before
+        out.write(trajectory)
+    reader = read(path, on_error="skip")
+    assert [one.name for one in reader] == ["first", "second"]
+    assert len(reader.skipped) == 1
+
+
+def test_a_lock_that_fails_otherwise_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with JSONLWriter(path) as out, monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", no_locks(errno.EIO))
+        with pytest.raises(rt.WriteError, match="The file is as it was before"):
+            out.write(rt.Trajectory())
+    assert names(path) == []
+
+
+def no_locks(number: int) -> Callable[[int, int], None]:
+    def flock(file: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return flock
+
+
+def test_what_is_no_file_is_told_as_what_it_is(path: Path) -> None:
+    os.mkfifo(path)
+    for target, kind in ((path, "a named pipe"), (Path("/dev/full"), "a device")):
+        with pytest.raises(OSError, match=rf"expected a file of lines, got {kind}: '{target}'$"):
+            JSONLWriter(target)
+        with pytest.raises(OSError, match=kind), rt.recording(target):
+            pass
+    with JSONLWriter(os.devnull) as out:
+        out.write(rt.Trajectory())
+
+
+def test_what_cannot_be_undone_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full, and the file cannot be cut back either."""
+
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with JSONLWriter(path) as out, monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        patched.setattr(os, "ftruncate", refuse)
+        with pytest.raises(
+            rt.WriteError, match=r"No space left on device\. A part of its line may be at the end of the file"
+        ):
+            out.write(rt.Trajectory())
+
+
+def test_ctrl_c_inside_a_write_leaves_what_was_not_written_in_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child was closed first, and is written with its parent."""
+    real: Callable[[int, bytes], int] = os.write
+
+    def interrupted(file: int, data: bytes) -> int:
+        real(file, data[:5])
+        signal.raise_signal(signal.SIGINT)
+        return 5
+
+    def run() -> None:
+        with recording:
+            with rt.trajectory("whole"):
+                pass
+            monkeypatch.setattr(os, "write", interrupted)
+            with rt.trajectory("parent"):
+                with rt.trajectory("child"):
+                    pass
+
+    recording = rt.recording(path)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    monkeypatch.undo()
+    assert [(trajectory.name, type(why)) for trajectory, why in recording.lost] == [
+        ("parent", KeyboardInterrupt),
+        ("child", KeyboardInterrupt),
+    ]
+    assert names(path) == ["whole"]
+    with JSONLWriter(path) as out:
+        for trajectory, _ in recording.lost:
+            out.write(trajectory)
+    assert names(path) == ["whole", "parent", "child"]
 
 
 def test_short_writes_are_continued(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
