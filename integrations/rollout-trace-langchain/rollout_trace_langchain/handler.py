@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 import rollout_trace as rt
 from rollout_trace.frames import ToolFrame, current_scope, guarded
-from rollout_trace.model import ErrorInfo
 from rollout_trace_langchain import calls, runs
+from rollout_trace_langchain.results import put_result, snapshot
 
 
 class RolloutCallbackHandler(BaseCallbackHandler):
@@ -125,7 +124,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
             run.frame,
             (serialized or {}).get("name"),
             tool_call_id=kwargs.get("tool_call_id"),
-            arguments=input_str if inputs is None else _snapshot(inputs, input_str),
+            arguments=input_str if inputs is None else snapshot(inputs, input_str),
         )
         run.put(frame.enter())
 
@@ -133,7 +132,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         run = runs.find(run_id)
         if run is not None and isinstance(run.own, ToolFrame):
-            _put_result(run.own.run, output)
+            put_result(run.own.run, output)
             runs.end(run_id)
 
     @guarded
@@ -158,42 +157,6 @@ def _model(
         metadata=metadata,
         batch_size=more.get("batch_size") or 1,
     )
-
-
-def _snapshot(inputs: Mapping[str, Any], text: str) -> Any:
-    """The arguments as they are now: a tool may change what it is given."""
-    try:
-        return copy.deepcopy(dict(inputs))
-    except Exception:
-        return text
-
-
-def _put_result(run: rt.ToolRun, output: Any) -> None:
-    """What the model is told, whole."""
-    message = _message_in(output)
-    if message is None:
-        run.result = _copied(output)
-        return
-    run.result = _copied(message.content)
-    if message.status == "error":
-        run.error = ErrorInfo(type="ToolException", message=message.text)
-
-
-def _message_in(output: Any) -> ToolMessage | None:
-    """The message to the model: the output itself, or what LangGraph's ``Command`` adds to the messages."""
-    if isinstance(output, ToolMessage):
-        return output
-    update = getattr(output, "update", None)
-    told = update.get("messages", ()) if isinstance(update, dict) else ()
-    return next((one for one in told if isinstance(one, ToolMessage)), None) if isinstance(told, list) else None
-
-
-def _copied(value: Any) -> Any:
-    """A value as it is now: a tool may go on with what it gave."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:
-        return value
 
 
 class _Ambient:
