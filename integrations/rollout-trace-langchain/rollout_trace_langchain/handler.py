@@ -13,7 +13,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 import rollout_trace as rt
 from rollout_trace.frames import ToolFrame, current_scope, guarded
-from rollout_trace_langchain import calls, runs
+from rollout_trace_langchain import calls, passages, runs
 from rollout_trace_langchain.results import put_result, snapshot
 
 
@@ -169,6 +169,7 @@ class _Ambient:
 
     def get(self) -> RolloutCallbackHandler | None:
         """The handler that LangChain should call in this context; asked for twice by everything that runs."""
+        passages.enter()
         scope = current_scope.get()
         if scope is not None and scope.is_open:
             return self._handler
