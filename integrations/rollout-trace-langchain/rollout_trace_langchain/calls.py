@@ -37,6 +37,10 @@ class Call(ModelFrame):
 
     model: str | None = None
     """The model's name, for a call without it among its parameters."""
+    message_id: str | None = None
+    """LangChain's id of the answer."""
+    is_agents = False
+    """Made by the node of an agent that calls its model; the prompt is kept until the node ends."""
 
     def __init__(
         self,
@@ -48,8 +52,6 @@ class Call(ModelFrame):
         parent: Frame | None,
     ) -> None:
         super().__init__("langchain", parent=parent, after=after, metadata=metadata)
-        self.message_id: str | None = None
-        """LangChain's id of the answer."""
         self.prompt = prompt
         self.parameters = parameters
 
@@ -71,8 +73,18 @@ class Call(ModelFrame):
     def _ended(self, error: BaseException | None) -> None:
         if not self.is_seen:
             self.tell(**told.asked(self.prompt, self.parameters, self.model))
-        self.prompt, self.parameters = (), {}
+        if not self.is_agents:
+            self.drop_prompt()
         super()._ended(error)
+
+    def drop_prompt(self) -> None:
+        """Lets go of what was asked."""
+        self.prompt, self.parameters = (), {}
+
+    def forget(self) -> None:
+        """Of the prompt, too."""
+        super().forget()
+        self.drop_prompt()
 
 
 class TextCall(Call):
@@ -144,6 +156,7 @@ def begin(
     else:
         after = None if before is None or not isinstance(before.own, ModelFrame) else before.own
         frame = runs.made(Call, run.frame, after, about, prompt, parameters)
+    frame.is_agents = run.parent is not None and run.parent.is_model_node
     frame.model = (metadata or {}).get("ls_model_name")
     if batch is not None:
         batch.latest = run

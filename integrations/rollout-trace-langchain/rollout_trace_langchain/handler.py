@@ -13,7 +13,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 import rollout_trace as rt
 from rollout_trace.frames import ToolFrame, current_scope, guarded
-from rollout_trace_langchain import calls, passages, runs
+from rollout_trace_langchain import calls, middleware, passages, runs
 from rollout_trace_langchain.results import put_result, snapshot
 
 
@@ -51,6 +51,9 @@ class RolloutCallbackHandler(BaseCallbackHandler):
 
     @guarded
     def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:
+        run = runs.find(run_id)
+        if run is not None and run.is_model_node:
+            middleware.settle(run, outputs)
         runs.end(run_id)
 
     @guarded
