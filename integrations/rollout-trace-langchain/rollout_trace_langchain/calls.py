@@ -11,6 +11,7 @@ from uuid import UUID
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
+from rollout_trace import guard
 from rollout_trace.frames import Frame, ModelFrame
 from rollout_trace_langchain import passages, runs, told
 from rollout_trace_langchain.run import Run
@@ -138,6 +139,7 @@ def begin(
     tags: list[str] | None,
     metadata: Mapping[str, Any] | None,
     batch_size: int,
+    name: str,
 ) -> None:
     """A model is called with one prompt; those of a batch are told one after the other, and called after that."""
     passage = passages.entered() if isinstance(prompt, str) else None
@@ -165,6 +167,7 @@ def begin(
     if passage is not None:
         passage.parent = frame
     if opened is not None:
+        _say_alone(name)
         _end_with_task(opened, frame)
 
 
@@ -178,6 +181,15 @@ def _batch_of(parameters: Mapping[str, Any], passage: passages.Passage | None) -
         else:
             passage.batch = batch
     return batch
+
+
+def _say_alone(name: str) -> None:
+    guard.warn_once(
+        "langchain:alone",
+        f"RolloutCallbackHandler was given to a model alone ({name}): it sees no agent, and each call is recorded as a "
+        'trajectory of its own. Pass it where the agent is invoked, config={"callbacks": [RolloutCallbackHandler()]}, '
+        "or run the agent inside `with rt.trajectory()`.",
+    )
 
 
 def _end_with_task(root: Run, frame: ModelFrame) -> None:

@@ -21,8 +21,8 @@ class RolloutCallbackHandler(BaseCallbackHandler):
     """Records what LangChain and LangGraph run: pass it as ``config={"callbacks": [RolloutCallbackHandler()]}``.
 
     Inside ``with rt.trajectory()`` nothing needs to be passed. Outside, every run that it is passed to is a trajectory.
-    Pass it where the agent is invoked: a model that alone has it gives a trajectory for every call. It holds no state:
-    one handler or several, shared or not, record the same.
+    Pass it where the agent is invoked: a model that alone has it gives a trajectory for every call, and a warning. It
+    holds no state: one handler or several, shared or not, record the same.
     """
 
     # In the context of what is called, also where that is async; otherwise the wire call could not be told.
@@ -72,7 +72,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _model(messages[0], run_id, parent_run_id, tags, metadata, kwargs)
+        _model(serialized, messages[0], run_id, parent_run_id, tags, metadata, kwargs)
 
     @guarded
     def on_llm_start(
@@ -86,7 +86,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _model(prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
+        _model(serialized, prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
 
     @guarded
     def on_llm_new_token(self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any) -> None:
@@ -144,6 +144,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
 
 
 def _model(
+    serialized: Mapping[str, Any] | None,
     prompt: Sequence[BaseMessage] | str,
     run_id: UUID,
     parent_run_id: UUID | None,
@@ -159,6 +160,7 @@ def _model(
         tags=tags,
         metadata=metadata,
         batch_size=more.get("batch_size") or 1,
+        name=(serialized or {}).get("name") or "of a class without a name",
     )
 
 
