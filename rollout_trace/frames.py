@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from functools import partial
@@ -322,6 +322,11 @@ class ModelFrame(Frame):
         """Of its calls and answers."""
         self.calls, self._answers, self.facts, self._made = [], [], {}, []
         self._after = self._error = None
+
+    def mark_all(self, seen: Sequence[list[Step]]) -> None:
+        """Puts what the framework knows on the steps of each of its calls."""
+        for steps in seen:
+            self.mark(steps)
 
     def mark(self, steps: list[Step]) -> None:
         """Puts what the framework knows on the steps of its calls."""

@@ -35,9 +35,9 @@ def joined(frames: Sequence[Frame], held: Sequence[tuple[Call, list[Step]]]) -> 
             # It says exactly which: calls of one batch may have begun in another order than they were announced. An id
             # that several answers have, as some servers give it, says nothing.
             seen = answers
-        for steps in seen:
-            frame.mark(steps)
-        if not seen:
+        if seen:
+            frame.mark_all(seen)
+        else:
             entries.append((frame.began, frame.steps()))
 
     guard.each("frame", *(partial(join, frame) for frame in frames if isinstance(frame, ModelFrame)))

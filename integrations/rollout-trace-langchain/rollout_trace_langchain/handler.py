@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 import rollout_trace as rt
 from rollout_trace.frames import ToolFrame, current_scope, guarded
-from rollout_trace.model import ErrorInfo
-from rollout_trace_langchain import calls, runs
+from rollout_trace_langchain import calls, middleware, passages, runs
+from rollout_trace_langchain.results import put_result, snapshot
 
 
 class RolloutCallbackHandler(BaseCallbackHandler):
     """Records what LangChain and LangGraph run: pass it as ``config={"callbacks": [RolloutCallbackHandler()]}``.
 
     Inside ``with rt.trajectory()`` nothing needs to be passed. Outside, every run that it is passed to is a trajectory.
-    Pass it where the agent is invoked: a model that alone has it gives a trajectory for every call. It holds no state:
-    one handler or several, shared or not, record the same.
+    Pass it where the agent is invoked: a model that alone has it gives a trajectory for every call, and a warning. It
+    holds no state: one handler or several, shared or not, record the same.
     """
 
     # In the context of what is called, also where that is async; otherwise the wire call could not be told.
@@ -52,6 +51,9 @@ class RolloutCallbackHandler(BaseCallbackHandler):
 
     @guarded
     def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:
+        run = runs.find(run_id)
+        if run is not None and run.is_model_node:
+            middleware.settle(run, outputs)
         runs.end(run_id)
 
     @guarded
@@ -70,7 +72,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _model(messages[0], run_id, parent_run_id, tags, metadata, kwargs)
+        _model(serialized, messages[0], run_id, parent_run_id, tags, metadata, kwargs)
 
     @guarded
     def on_llm_start(
@@ -84,7 +86,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _model(prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
+        _model(serialized, prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
 
     @guarded
     def on_llm_new_token(self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any) -> None:
@@ -125,7 +127,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
             run.frame,
             (serialized or {}).get("name"),
             tool_call_id=kwargs.get("tool_call_id"),
-            arguments=input_str if inputs is None else _snapshot(inputs, input_str),
+            arguments=input_str if inputs is None else snapshot(inputs, input_str),
         )
         run.put(frame.enter())
 
@@ -133,7 +135,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         run = runs.find(run_id)
         if run is not None and isinstance(run.own, ToolFrame):
-            _put_result(run.own.run, output)
+            put_result(run.own.run, output)
             runs.end(run_id)
 
     @guarded
@@ -142,6 +144,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
 
 
 def _model(
+    serialized: Mapping[str, Any] | None,
     prompt: Sequence[BaseMessage] | str,
     run_id: UUID,
     parent_run_id: UUID | None,
@@ -157,43 +160,8 @@ def _model(
         tags=tags,
         metadata=metadata,
         batch_size=more.get("batch_size") or 1,
+        name=(serialized or {}).get("name") or "of a class without a name",
     )
-
-
-def _snapshot(inputs: Mapping[str, Any], text: str) -> Any:
-    """The arguments as they are now: a tool may change what it is given."""
-    try:
-        return copy.deepcopy(dict(inputs))
-    except Exception:
-        return text
-
-
-def _put_result(run: rt.ToolRun, output: Any) -> None:
-    """What the model is told, whole."""
-    message = _message_in(output)
-    if message is None:
-        run.result = _copied(output)
-        return
-    run.result = _copied(message.content)
-    if message.status == "error":
-        run.error = ErrorInfo(type="ToolException", message=message.text)
-
-
-def _message_in(output: Any) -> ToolMessage | None:
-    """The message to the model: the output itself, or what LangGraph's ``Command`` adds to the messages."""
-    if isinstance(output, ToolMessage):
-        return output
-    update = getattr(output, "update", None)
-    told = update.get("messages", ()) if isinstance(update, dict) else ()
-    return next((one for one in told if isinstance(one, ToolMessage)), None) if isinstance(told, list) else None
-
-
-def _copied(value: Any) -> Any:
-    """A value as it is now: a tool may go on with what it gave."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:
-        return value
 
 
 class _Ambient:
@@ -206,6 +174,7 @@ class _Ambient:
 
     def get(self) -> RolloutCallbackHandler | None:
         """The handler that LangChain should call in this context; asked for twice by everything that runs."""
+        passages.enter()
         scope = current_scope.get()
         if scope is not None and scope.is_open:
             return self._handler

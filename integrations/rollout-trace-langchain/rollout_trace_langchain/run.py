@@ -14,8 +14,8 @@ from rollout_trace.trajectories import Trajectory
 class Run:
     """A run that has begun."""
 
-    __slots__ = ("agent", "asked", "ends_with_inner", "failed", "frame", "id", "inner", "is_agent", "name", "node",
-                 "own", "parent", "place", "scope", "trajectory")  # fmt: skip
+    __slots__ = ("agent", "asked", "ends_with_inner", "failed", "frame", "id", "inner", "is_agent", "is_model_node",
+                 "name", "node", "own", "parent", "place", "scope", "trajectory")  # fmt: skip
 
     def __init__(self, run_id: UUID, parent: Run | None, metadata: Mapping[str, Any], name: str | None) -> None:
         self.id = run_id
@@ -25,6 +25,8 @@ class Run:
         self.own: Frame | None = None
         """The frame that ends with it."""
         self.is_agent = False
+        self.is_model_node = False
+        """The node of an agent of ``create_agent`` in which its model is called."""
         self.name = name
         self.agent: str | None = metadata.get("lc_agent_name")
         """The name given to ``create_agent``; all that runs inside has it too."""

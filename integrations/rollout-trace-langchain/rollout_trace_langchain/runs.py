@@ -63,6 +63,7 @@ def begin(
         if is_node and not parent.is_agent:
             _make_agent(parent)
             run.frame = parent.frame
+        run.is_model_node = is_node and run.node == "model" and _is_of_create_agent(run, metadata)
         if parent.failed:
             _supersede(parent, run, is_node, _has(tags, _RETRY))
         if run.frame is not None and entered() is not run.frame:
@@ -227,6 +228,10 @@ def _has(tags: Sequence[str] | None, beginning: str) -> bool:
             if tag.startswith(beginning):
                 return True
     return False
+
+
+def _is_of_create_agent(run: Run, metadata: Mapping[str, Any] | None) -> bool:
+    return run.agent is not None or (metadata or {}).get("ls_integration") == "langchain_create_agent"
 
 
 def _supersede(parent: Run, run: Run, is_node: bool, is_retry: bool) -> None:

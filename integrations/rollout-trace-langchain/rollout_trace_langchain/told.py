@@ -14,13 +14,13 @@ from rollout_trace.model import Completion, ToolCall, Usage
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "n", "stop", "seed", "tool_choice")
 
 
-def asked(prompt: Sequence[BaseMessage] | str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def asked(prompt: Sequence[BaseMessage] | str, parameters: Mapping[str, Any], model: str | None) -> dict[str, Any]:
     """What was asked: ``messages`` in chat's shape, ``tools``, ``model``, ``sampling``."""
     sampling = {name: parameters[name] for name in _SAMPLING if parameters.get(name) is not None}
     return {
         "messages": _messages(prompt),
         "tools": parameters.get("tools") or parameters.get("functions") or None,
-        "model": parameters.get("model") or parameters.get("model_name"),
+        "model": parameters.get("model") or parameters.get("model_name") or model,
         "sampling": sampling or None,
     }
 
@@ -69,8 +69,7 @@ def _answer(generation: Generation, result: LLMResult) -> dict[str, Any]:
     about = {**(generation.generation_info or {}), **message.response_metadata}
     return {
         "completion": Completion(
-            content=message.content or None,
-            reasoning=message.additional_kwargs.get("reasoning_content"),
+            **_content(message),
             tool_calls=_tool_calls(message),
             refusal=message.additional_kwargs.get("refusal"),
         ),
@@ -80,8 +79,45 @@ def _answer(generation: Generation, result: LLMResult) -> dict[str, Any]:
     }
 
 
+def _content(message: AIMessage) -> dict[str, Any]:
+    """The text and the reasoning. Blocks that say more than these and the tool calls are kept beside them."""
+    reasoning = message.additional_kwargs.get("reasoning_content")
+    if not isinstance(message.content, list):
+        return {"content": message.content or None, "reasoning": reasoning}
+    blocks = _standard_blocks(message)
+    texts = [block["text"] for block in blocks if block.get("type") == "text"]
+    thoughts = [block.get("reasoning") or "" for block in blocks if block.get("type") == "reasoning"]
+    told: dict[str, Any] = {"content": "".join(texts) or None, "reasoning": "".join(thoughts) or reasoning}
+    if len(texts) > 1 or len(thoughts) > 1 or not all(_is_told(block) for block in blocks):
+        # As the wire's steps of such answers have it; with no text at all the blocks are all there is.
+        told |= {"extra": {"content": message.content}} if texts or thoughts else {"content": message.content}
+    return told
+
+
+def _standard_blocks(message: AIMessage) -> list[dict[str, Any]]:
+    """The content in LangChain's own shape, whatever the provider's is."""
+    try:
+        return [dict(block) for block in message.content_blocks]
+    except Exception:  # Blocks that break the rules of their provider.
+        return [{"type": "unknown"}]
+
+
+_CALLS = ("tool_call", "invalid_tool_call", "tool_call_chunk")
+_TEXT_FIELDS = {"text": {"type", "text", "index", "id"}, "reasoning": {"type", "reasoning", "index", "id"}}
+
+
+def _is_told(block: Mapping[str, Any]) -> bool:
+    """Whether a block says no more than a completion's own fields."""
+    kind = block.get("type")
+    return kind in _CALLS or {name for name, value in block.items() if value} <= _TEXT_FIELDS.get(str(kind), set())
+
+
+_ENDINGS = ("finish_reason", "stop_reason", "done_reason", "stopReason")
+"""Where providers say why they stopped: OpenAI, Anthropic, Ollama, Bedrock."""
+
+
 def _ending(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {"finish_reason": about.get("finish_reason") or about.get("stop_reason")}
+    return {"finish_reason": next((about[name] for name in _ENDINGS if about.get(name) is not None), None)}
 
 
 def _tool_calls(message: AIMessage) -> tuple[ToolCall, ...]:

@@ -113,3 +113,31 @@ def test_parallel_tool_calls(way: str) -> None:
     assert {run.step_id for run in own.tool_runs} == {own.steps[0].id}
     assert "handled" in answer["messages"][3].content
     assert {step.agent for step in own.steps} == {"team"}
+
+
+@pytest.mark.parametrize("how", ["called alone", "in an agent"])
+def test_a_handler_given_to_a_model_says_that_it_sees_no_agent(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once: each call is a trajectory, and that is rarely what was meant."""
+    with serving(three_turns) as server, rt.recording(tmp_path / "runs.jsonl"):
+        if how == "called alone":
+            llm = chat(server)
+            for _ in range(2):
+                llm.invoke("Hi", HANDLED)
+        else:
+            adder(chat(server, callbacks=HANDLED["callbacks"])).invoke(question())
+    assert len(list(rt.read(tmp_path / "runs.jsonl"))) == len(server.requests) > 1
+    (said,) = [record for record in caplog.records if record.name == "rollout_trace"]
+    assert said.levelname == "WARNING"
+    assert said.getMessage().startswith("RolloutCallbackHandler was given to a model alone (ChatOpenAI)")
+    assert "with rt.trajectory()" in said.getMessage()
+
+
+def test_a_handler_where_it_belongs_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with serving(three_turns) as server, rt.recording(tmp_path / "runs.jsonl"):
+        adder(chat(server)).invoke(question(), HANDLED)
+        with rt.trajectory():
+            chat(server, callbacks=HANDLED["callbacks"]).invoke("Hi")
+        add.invoke({"a": 1, "b": 2}, HANDLED)
+    assert [record for record in caplog.records if record.name == "rollout_trace"] == []

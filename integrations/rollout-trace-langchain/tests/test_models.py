@@ -16,7 +16,7 @@ from langchain_openai import ChatOpenAI, OpenAI
 from pydantic import BaseModel
 
 import rollout_trace as rt
-from rollout_trace.testing import ScriptedServer
+from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace_langchain import RolloutCallbackHandler, record, runs
 
 from .agents import UNKEPT, WAYS, add, adder, chat, question, serving, three_turns
@@ -98,6 +98,83 @@ def test_completion_models_are_recorded_too() -> None:
     (step,) = own.steps
     assert (step.protocol, step.metadata and step.metadata["framework"]) == ("openai.completions", "langchain")
     assert step.completion_token_ids is not None
+
+
+def text_model(server: ScriptedServer, **more: Any) -> OpenAI:
+    llm = OpenAI(
+        model="m",
+        base_url=server.base_url,
+        api_key="none",  # type: ignore[arg-type]
+        max_retries=0,
+        default_headers=UNKEPT,
+        **more,
+    )
+    return record(llm, engine="vllm")
+
+
+def echo_prompt(request: Any, choice: int) -> str:
+    return f"re: {request['prompt'][choice // request['n']]}"
+
+
+TEXT_WAYS: dict[str, Any] = {
+    "batch": lambda llm, prompts, config: llm.batch(prompts, config),
+    "abatch": lambda llm, prompts, config: asyncio.run(llm.abatch(prompts, config)),
+    "invoke": lambda llm, prompts, config: [llm.invoke(prompt, config) for prompt in prompts],
+    "ainvoke": lambda llm, prompts, config: asyncio.run(_one_by_one(llm, prompts, config)),
+    "gathered": lambda llm, prompts, config: asyncio.run(_gathered(llm, prompts, config)),
+}
+
+
+async def _one_by_one(llm: Any, prompts: list[str], config: Any) -> None:
+    for prompt in prompts:
+        await llm.ainvoke(prompt, config)
+
+
+async def _gathered(llm: Any, prompts: list[str], config: Any) -> None:
+    await asyncio.gather(*(llm.ainvoke(prompt, config) for prompt in prompts))
+
+
+@pytest.mark.parametrize("is_own", [False, True], ids=["inside a trajectory", "alone"])
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 2, "n": 2, "best_of": 2}], ids=["one request", "several"])
+@pytest.mark.parametrize("way", TEXT_WAYS)
+def test_prompts_of_completion_models(way: str, settings: Any, is_own: bool, tmp_path: Path) -> None:
+    """Several prompts may be one request: each answer is one step, of the run of its prompt."""
+    prompts = ["one", "two", "three", "four", "five"]
+    orphans = len(rt.orphans())
+    with serving(echo_prompt) as server, rt.recording(tmp_path / "runs.jsonl"):
+        llm = text_model(server, **settings)
+        if is_own:
+            TEXT_WAYS[way](llm, prompts, {"callbacks": [RolloutCallbackHandler()]})
+        else:
+            with rt.trajectory():
+                TEXT_WAYS[way](llm, prompts, None)
+    trajectories = list(rt.read(tmp_path / "runs.jsonl"))
+    assert len(trajectories) == (5 if is_own and "batch" not in way else 1)
+    steps = [step for one in trajectories for step in one.steps]
+    assert len(rt.orphans()) == orphans
+    choices = settings.get("n", 1)
+    assert sorted((step.messages, said(step)) for step in steps) == sorted(
+        ([prompt], f"re: {prompt}") for prompt in prompts for _ in range(choices)
+    )
+    assert [step.status for step in steps] == ["ok"] * 5 * choices
+    assert all(step.completion_token_ids is not None for step in steps)
+    by_run: dict[Any, set[str]] = {}
+    for step in steps:
+        assert step.metadata is not None
+        by_run.setdefault(step.metadata["run_id"], set()).add(said(step))
+    assert sorted(by_run.values(), key=min) == [{f"re: {prompt}"} for prompt in sorted(prompts)]
+
+
+def test_a_batch_of_prompts_that_fails_has_the_steps_of_its_requests() -> None:
+    def script(request: Any, record: Any) -> Any:
+        return "fine" if record.index == 0 else Fault(status=500)
+
+    with serving(script) as server, rt.trajectory() as own:
+        with pytest.raises(Exception, match="500"):
+            text_model(server, batch_size=2).batch(["one", "two", "three", "four", "five"])
+    assert [(step.status, step.messages) for step in own.steps] == [
+        ("ok", ["one"]), ("ok", ["two"]), ("error", ["three", "four"]),
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_recorded_is_refused() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from langchain.agents import create_agent
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
-from langgraph.types import Command
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState
+from langgraph.types import Command, Send
 from openai import OpenAI
 
 import rollout_trace as rt
@@ -45,6 +47,85 @@ def test_a_command_tells_what_the_model_is_told() -> None:
     (run,) = own.tool_runs
     assert (run.name, run.result, run.error) == ("decide", "decided", None)
     assert run.step_id == own.steps[0].id
+
+
+HANDED = "Successfully transferred to expert"
+
+
+@tool
+def to_expert(
+    state: Annotated[dict[str, Any], InjectedState], call_id: Annotated[str, InjectedToolCallId]
+) -> Command[Any]:
+    """Hands over with the whole conversation, as langgraph-supervisor and langgraph-swarm do."""
+    told = ToolMessage(HANDED, tool_call_id=call_id)
+    if len(state["messages"][-1].tool_calls) == 1:
+        messages = [*state["messages"], told]
+        return Command(goto="expert", graph=Command.PARENT, update={**state, "messages": messages})
+    return Command(graph=Command.PARENT, goto=[Send("expert", {**state, "messages": [*state["messages"][:-1], told]})])
+
+
+@tool
+def go_on(call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Hands over without a word to the model."""
+    return Command(goto="expert", graph=Command.PARENT, update={"messages": [], "notes": "n"})
+
+
+def team(server: Any, tools: list[Any]) -> Any:
+    """A lead that hands over to an expert, which is done."""
+    llm = chat(server)
+    graph = StateGraph(MessagesState)
+    graph.add_node("lead", create_agent(llm, tools, name="lead"), destinations=("expert",))
+    graph.add_node("expert", lambda state: {"messages": [("ai", "Done")]})
+    graph.add_edge(START, "lead")
+    return graph.compile(name="team")
+
+
+def conversation() -> Any:
+    """One in which tools have answered before."""
+    asked = AIMessage("", tool_calls=[{"name": "rows", "args": {}, "id": "call_before"}])
+    return {"messages": [("user", "Hi"), asked, ToolMessage("earlier", tool_call_id="call_before"), ("user", "Go on")]}
+
+
+def test_a_handover_with_the_conversation_gives_its_own_message() -> None:
+    """Its command carries the results of earlier calls, too."""
+    with serving(lambda request: Reply(tool_calls=[ToolCall("to_expert", "{}")])) as server:
+        with rt.trajectory() as own:
+            team(server, [to_expert]).invoke(conversation())
+            (lead,) = own._children
+    assert [(run.name, run.result) for run in lead.tool_runs] == [("to_expert", HANDED)]
+
+
+def test_parallel_handovers_give_their_messages() -> None:
+    """Each is a command that sends the conversation to a node."""
+    calls = [ToolCall("to_expert", "{}"), ToolCall("to_expert", "{}")]
+    with serving(lambda request: Reply(tool_calls=calls)) as server:
+        with rt.trajectory() as own:
+            team(server, [to_expert]).invoke(conversation())
+            (lead,) = own._children
+    assert [(run.name, run.result) for run in lead.tool_runs] == [("to_expert", HANDED)] * 2
+    (step,) = lead.steps
+    assert step.completion is not None
+    assert {run.tool_call_id for run in lead.tool_runs} == {call.id for call in step.completion.tool_calls}
+
+
+def test_a_command_that_tells_the_model_nothing_says_where_it_goes() -> None:
+    with serving(lambda request: Reply(tool_calls=[ToolCall("go_on", "{}")])) as server:
+        with rt.trajectory() as own:
+            team(server, [go_on]).invoke(conversation())
+            (lead,) = own._children
+    (run,) = lead.tool_runs
+    assert run.result == {"goto": ["expert"], "graph": "__parent__", "update": {"notes": "n"}}
+
+
+def test_a_list_of_outputs_gives_the_answer_to_the_call() -> None:
+    @tool
+    def several(call_id: Annotated[str, InjectedToolCallId]) -> list[Any]:
+        """Answers, and changes the state beside that."""
+        return [ToolMessage("told", tool_call_id=call_id), Command(update={"messages": []})]
+
+    with rt.trajectory() as own:
+        several.invoke({"name": "several", "args": {}, "id": "call_1", "type": "tool_call"})
+    assert [(run.tool_call_id, run.result) for run in own.tool_runs] == [("call_1", "told")]
 
 
 def test_a_result_is_kept_as_it_was_given() -> None:
