@@ -62,6 +62,7 @@ class Clients:
         # On other routes LiteLLM makes no use of a client of OpenAI's.
         return self.record(given) and _route(model) == "openai"
 
+    @guarded
     def _replaced(self, model: Any) -> tuple[Any, Any] | None:
         """A model to call in the place of one whose client cannot be reached, and its client, to be closed.
 

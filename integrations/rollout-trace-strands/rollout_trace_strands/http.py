@@ -59,7 +59,7 @@ class _Exchange:
     """One request of an HTTP client, in the shape of an SDK's client, which the seam knows how to record."""
 
     def __init__(self, send: Callable[[Any], Awaitable[Any]], request: Any) -> None:
-        body = json.loads(request.content)
+        body = _json(request.content)
         self.base_url = str(request.url).removesuffix("/chat/completions")
         self.options = SimpleNamespace(method=request.method, url=request.url.path, json_data=body, extra_json=None)
         self._bare = body
@@ -102,6 +102,14 @@ def _exchange(send: Callable[[Any], Awaitable[Any]], settings: Settings, request
     exchange = _Exchange(send, request)
     seam.swap(exchange, settings, is_async=True)
     return exchange
+
+
+def _json(content: bytes) -> Any:
+    """The body of a request; None where it is no JSON, and nothing can be added."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
 
 
 def _with_body(request: Any, body: Any) -> Any:

@@ -1,7 +1,7 @@
 """Recording subclasses of models' own classes, swapped in on the model objects.
 
-Strands calls a model past the agent's loop too: for summaries, memories, judgements. No hook and no middleware is told of
-that, so the model's own `stream` is.
+Strands calls a model past the agent's loop too, for summaries and memories, where no hook and no middleware runs: only
+the model's own `stream` does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,18 @@ _CLIENTS = "_rollout_trace_clients"
 
 
 def swap(model: Any, clients: Clients) -> None:
-    """Gives a model a recording subclass of its own class. Models may be swapped again and again."""
-    if vars(model).get(_CLIENTS) is not clients:
-        vars(model)[_CLIENTS] = clients
+    """Gives a model a recording subclass of its own class. Models may be swapped again and again.
+
+    One that has no class of this kind (a mock, slots) stays as it is: its calls in the agent's loop are recorded all
+    the same.
+    """
+    if getattr(model, "__dict__", {}).get(_CLIENTS) is clients or not hasattr(plain_class(model), "stream"):
+        return
+    try:
         model.__class__ = _recording_class(plain_class(model))
+        vars(model)[_CLIENTS] = clients
+    except TypeError:
+        return
 
 
 def plain_class(model: Any) -> type:
@@ -41,12 +49,14 @@ def _recording_class(base: Any) -> type:
     def plain(self: Any, protocol: Any) -> Any:
         # Copies, and what is pickled, have the model's own class: they are swapped when they are first called.
         reduced = base.__reduce_ex__(self, protocol)
-        if not isinstance(reduced, tuple) or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
+        if not isinstance(reduced, tuple):
             return reduced
-        _, arguments, state, *rest = reduced
-        state = {name: value for name, value in state.items() if name != _CLIENTS}
+        make, arguments, *rest = reduced
         # Not `__newobj__`, which refuses another class than the model's.
-        return base.__new__, (base, *arguments[1:]), state, *rest
+        make = base.__new__ if make is copyreg.__newobj__ else make  # type: ignore[attr-defined]
+        if rest and isinstance(rest[0], dict):
+            rest[0] = {name: value for name, value in rest[0].items() if name != _CLIENTS}
+        return make, tuple(base if argument is type(self) else argument for argument in arguments), *rest
 
     @functools.wraps(base.stream)
     def stream(self: Any, *args: Any, **kwargs: Any) -> Any:

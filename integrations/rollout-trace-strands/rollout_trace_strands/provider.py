@@ -54,8 +54,8 @@ _recorded: weakref.WeakKeyDictionary[HookRegistry, object] = weakref.WeakKeyDict
 class RolloutHookProvider(HookProvider):
     """Records agents, graphs and swarms: ``Agent(hooks=[RolloutHookProvider(engine="vllm")])``.
 
-    One provider may serve many agents. Agents that a recorded agent has as tools when it is made, and the nodes of a
-    recorded graph or swarm, are recorded with it.
+    One provider may serve many agents. Whatever runs inside a recorded run is recorded with it: agents that are tools
+    or that a tool makes, the nodes of a graph or swarm, agents that make summaries.
 
     Args:
         engine: the server behind ``OpenAIModel`` and ``LiteLLMModel``, asked for ids and logprobs: see

@@ -346,7 +346,7 @@ def test_llamacpp_is_asked_for_nothing_without_an_engine(recorded: Recorded) -> 
 @pytest.mark.parametrize("answer", [Fault(status=500), Fault("cut off", cut_after=1)])
 def test_llamacpp_that_fails(recorded: Recorded, answer: Fault) -> None:
     with ScriptedServer(answer) as server:
-        with pytest.raises(Exception, match="500|peer|incomplete"), rt.trajectory() as trajectory:
+        with pytest.raises(Exception, match=r"500|peer|incomplete"), rt.trajectory() as trajectory:
             run_llamacpp(agent_of(llamacpp_model(server)), "Go.")
         server.wait_idle()
     (step,) = trajectory.steps
