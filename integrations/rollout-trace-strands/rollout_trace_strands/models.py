@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.frames import ModelFrame, active, guarded
+from rollout_trace_strands import chat
 from rollout_trace_strands.middleware import InvokeModelContext
 from rollout_trace_strands.stages import AuxiliaryCall
 
@@ -95,7 +96,7 @@ def _auxiliary(
     called, is_reached, client = clients.prepare(model)
     context = InvokeModelContext(
         agent=None,  # type: ignore[arg-type]
-        messages=messages,
+        messages=messages if is_reached else chat.snapshot(messages),
         system_prompt=rest.get("system_prompt_content") or system_prompt,
         tool_specs=tool_specs or [],
         tool_choice=None,

@@ -42,7 +42,8 @@ class Stage(Generic[C, F, R]):
 
     async def run(self, next_fn: Callable[[C], AsyncGenerator[TypedEvent, None]]) -> AsyncGenerator[TypedEvent, None]:
         """Does it, and passes its events on. What their reader does between them is not the frame's."""
-        following = next_fn(self.context).__anext__
+        self._events = next_fn(self.context)
+        following = self._events.__anext__
         inside = cast("Frame | None", self.frame)
         try:
             while True:
@@ -142,7 +143,8 @@ class AuxiliaryCall(ModelCall):
 
     def saw(self, event: Any) -> None:
         """The next piece of the answer."""
-        self._chunks.append(event)
+        if not self.frame.calls:
+            self._chunks.append(event)
 
     async def over(self, error: BaseException | None) -> None:
         """Where no bytes were seen, the answer is what Strands makes of the pieces."""
@@ -153,6 +155,13 @@ class AuxiliaryCall(ModelCall):
             except Exception as failure:
                 guard.failed("assemble", None, failure)
         self.ended(error)
+
+    async def close(self) -> None:
+        """Closes the model's stream too, which in the agent's loop is Strands' affair."""
+        try:
+            await self._events.aclose()
+        finally:
+            await super().close()
 
 
 async def _each(chunks: list[Any]) -> AsyncGenerator[Any, None]:

@@ -7,7 +7,7 @@ import copy
 import inspect
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -223,6 +223,38 @@ def test_a_summary_that_fails(recorded: Recorded) -> None:
     assert [step.status for step in trajectory.steps] == ["ok", "ok", "error"]
     assert trajectory.steps[-1].error is not None
     assert trajectory.steps[-1].error.message == "no voice"
+
+
+class Closing(Parrot):
+    """Says when its stream has been closed."""
+
+    is_closed = False
+
+    async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        try:
+            async for chunk in super().stream(messages, *args, **kwargs):
+                yield chunk
+        finally:
+            self.is_closed = True
+
+
+def test_a_stream_past_the_loop_that_is_left_early_is_closed(recorded: Recorded) -> None:
+    model = Closing([{"delta": {"text": "left"}}], [{"delta": {"text": "said"}}])
+    was_closed = []
+
+    async def look(event: BeforeModelCallEvent) -> None:
+        stream = event.agent.model.stream([{"role": "user", "content": [{"text": "Quick."}]}])
+        assert await stream.__anext__() == {"messageStart": {"role": "assistant"}}
+        await stream.aclose()
+        was_closed.append(model.is_closed)
+
+    with rt.trajectory() as trajectory:
+        assert str(agent_of(model, hooks=[look])("Speak.")) == "said\n"
+    assert was_closed == [True]
+    left, said = trajectory.steps
+    assert (left.status, said.status) == ("abandoned", "ok")
+    assert list(left.messages or ()) == [{"role": "user", "content": "Quick."}]
+    recorded.keep(trajectory)
 
 
 def test_an_agent_that_makes_summaries(recorded: Recorded) -> None:
