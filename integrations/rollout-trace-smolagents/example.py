@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--base-url", help="of an OpenAI API; without it a scripted server answers")
     parser.add_argument("--model", default="scripted")
     parser.add_argument("--engine", help="of the server: vllm, sglang, llama-server, ...")
-    parser.add_argument("--output", default="smolagents.jsonl")
+    parser.add_argument("--out", "--output", default="smolagents.jsonl")
     options = parser.parse_args()
     with ExitStack() as stack:
         base_url, engine = options.base_url, options.engine
@@ -62,19 +62,31 @@ def main() -> None:
         agent = CodeAgent([], model, managed_agents=[statistician], verbosity_level=LogLevel.OFF)
 
         record(agent, engine=engine)
-        with rt.recording(options.output), rt.trajectory("manager", task="population") as trajectory:
+        with rt.recording(options.out), rt.trajectory("manager", task="population") as trajectory:
             answer = agent.run("How many people live in Paris and Lyon together?")
             trajectory.reward = float("2.62" in str(answer))
+    print(f"answer: {answer}")
+    show(options.out, trajectory.episode_id)
 
-    for one in rt.read(options.output):
-        print(f"{one.name}: {one.status}, reward {one.reward}, {len(one.steps)} steps")
-        for step in one.steps:
+
+def show(path: str, episode: str | None) -> None:
+    """Prints what the file says of the run: it may hold others."""
+    for trajectory in rt.read(path):
+        if trajectory.episode_id != episode:
+            continue
+        print(f"\n{trajectory.name}: {trajectory.status}, reward {trajectory.reward}, parent {trajectory.parent_id}")
+        for step in trajectory.steps:
             ids = "no" if step.completion_token_ids is None else len(step.completion_token_ids)
-            print(f"  {(step.metadata or {}).get('turn')}: {ids} token ids, {step.finish_reason}")
-        for run in one.tool_runs:
-            print(f"  tool {run.name}({run.arguments!r:.60}) -> {run.result!r:.60}")
-        report = one.sequences().report
-        print(f"  {report.sequences} sequences of {report.steps_used} steps")
+            turn = (step.metadata or {}).get("turn")
+            print(f"  step {step.index} ({turn}): {step.status}, {step.finish_reason}, {ids} sampled ids")
+        for run in trajectory.tool_runs:
+            print(f"  tool {run.name}({run.arguments!r:.60}) gave {run.result!r:.60}")
+        sequences = trajectory.sequences()
+        for sequence in sequences:
+            print(f"  training row: {len(sequence.token_ids)} tokens, {sequence.loss_mask.sum()} of them sampled")
+        for reason, steps in sequences.report.left_out.items():
+            print(f"  no training row for {len(steps)} steps: {reason}")
+    print(f"\nwritten to {path}")
 
 
 if __name__ == "__main__":

@@ -6,4 +6,4 @@ from rollout_trace.installed import About
 
 __version__ = "0.1.0"
 
-ABOUT = About(framework="smolagents", tested=("1.24", "1.26"))
+ABOUT = About(framework="smolagents", tested=("1.23", "1.26"))

@@ -2,4 +2,4 @@
 
 from rollout_trace.installed import About
 
-ABOUT = About(framework="strands-agents", tested=("1.62", "1.62"))
+ABOUT = About(framework="strands-agents", tested=("1.50.1", "1.62"))

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import rollout_trace as rt
 from rollout_trace.clients.common import client_kind
+from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.seam import settings_of
+from rollout_trace.clients.settings import Settings
+from rollout_trace.engines import profile
 from rollout_trace.frames import guarded
+from rollout_trace_strands.http import is_http_client, record_http
+from rollout_trace_strands.models import plain_class, swap
 
-_KINDS = {"LiteLLMModel": "litellm", "OpenAIModel": "openai", "AnthropicModel": "anthropic"}
+_KINDS = {
+    "AnthropicModel": "anthropic",
+    "LiteLLMModel": "litellm",
+    "LlamaCppModel": "llamacpp",
+    "OpenAIModel": "openai",
+}
 """Strands' classes whose clients can be reached, and their modules in ``strands.models``."""
 
 
@@ -25,47 +33,92 @@ class Clients:
         self._settled: set[type] = set()
         """The classes of clients that record as they should: a class carries its settings."""
 
-    def __getstate__(self) -> dict[str, Any]:
-        """A model that is pickled takes it along; the classes of clients are this process's."""
-        return {**vars(self), "_settled": set()}
+    def prepare(self, model: Any) -> tuple[Any, bool, Any]:
+        """What to call in the place of a model, whether its client records, and a client to close after the call."""
+        if self.reach(model):
+            return model, True, None
+        replaced = self._replaced(model)
+        if replaced is None:
+            return model, False, None
+        # How LiteLLM comes to a server of `hosted_vllm/` is its own affair: a call that was not seen is told.
+        return replaced[0], _route(model) == "openai", replaced[1]
 
+    @guarded
     def reach(self, model: Any) -> bool:
-        """Lets a model's client record; False where there is none that can. Models may be reached again and again."""
+        """Lets a model and its client record; False where it has no client that can. Done again and again."""
+        swap(model, self)
         kind = _kind(model)
         if kind == "openai":
-            made = vars(model).get("_get_client")
-            if not isinstance(made, _Recorded):
-                made = model._get_client = _Recorded(model._get_client)
-            made.record = self._record
-            return model._custom_client is None or self._record(model._custom_client)
+            return model._custom_client is None or self.record(model._custom_client)
         if kind == "anthropic":
-            return self._record(model.client)
+            return self.record(model.client)
+        if kind == "llamacpp":
+            return self._record_http(model.client, "llama-server")
+        if kind != "litellm":
+            return False
+        given = model.client_args.get("client")
+        if _route(model) == "hosted_vllm":
+            self._record_http(getattr(given, "client", None), "vllm")
         # On other routes LiteLLM makes no use of a client of OpenAI's.
-        return kind == "litellm" and self._record(model.client_args.get("client")) and _is_openai_route(model)
+        return self.record(given) and _route(model) == "openai"
 
-    def replaced(self, model: Any) -> tuple[Any, Any] | None:
+    @guarded
+    def _replaced(self, model: Any) -> tuple[Any, Any] | None:
         """A model to call in the place of one whose client cannot be reached, and its client, to be closed.
 
-        LiteLLM makes the clients of its ``openai/`` routes itself, and shares them in the process: those that go to an
-        address of their own get a client of ours for the call, as Strands' own model for OpenAI has one.
+        LiteLLM makes its clients itself, and shares them in the process: those of its ``openai/`` routes that go to an
+        address of their own, and of ``hosted_vllm/``, get a client of ours for the call, as Strands' own model for
+        OpenAI has one.
         """
-        if _kind(model) != "litellm" or type(model).__module__ != "strands.models.litellm":
+        if _kind(model) != "litellm" or plain_class(model).__module__ != "strands.models.litellm":
             # A copy would lose what a class of the user's keeps on the model.
             return None
-        given = model.client_args
-        address = given.get("base_url") or given.get("api_base")
-        if not _is_openai_route(model) or given.get("client") is not None or address is None:
+        given, route = model.client_args, _route(model)
+        if given.get("client") is not None:
             return None
-        from openai import AsyncOpenAI
+        address = given.get("base_url") or given.get("api_base")
+        if route == "openai" and address is not None:
+            from openai import AsyncOpenAI
 
-        client = AsyncOpenAI(api_key=given.get("api_key"), base_url=address)
-        self._record(client)
+            client: Any = AsyncOpenAI(api_key=given.get("api_key"), base_url=address)
+            self.record(client)
+        elif route == "hosted_vllm":
+            client = self._hosted_client()
+        else:
+            return None
         called = copy.copy(model)
         called.client_args = {**given, "client": client}
         return called, client
 
+    def _hosted_client(self) -> Any:
+        """A client of LiteLLM's own kind that records, whichever HTTP client it makes."""
+        from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
+
+        handler: Any = AsyncHTTPHandler()
+        make = handler.create_client
+
+        def create_client(*args: Any, **kwargs: Any) -> Any:
+            # For the second try after a connection error.
+            client = make(*args, **kwargs)
+            self._record_http(client, "vllm")
+            return client
+
+        handler.create_client = create_client
+        self._record_http(handler.client, "vllm")
+        return handler
+
     @guarded
-    def _record(self, client: Any) -> bool:
+    def _record_http(self, client: Any, engine: str) -> bool:
+        """Lets a client of httpx record. The model says which engine it is for; the user, whether it is asked."""
+        if not is_http_client(client):
+            return False
+        asked = None if self._engine is None else engine
+        record_http(client, Settings(protocol_of, profile(asked), self._keep_bytes))
+        return True
+
+    @guarded
+    def record(self, client: Any) -> bool:
+        """Lets a client record; False where it is none that can."""
         if type(client) in self._settled:
             return True
         if client_kind(client, "openai") is not None:
@@ -81,39 +134,9 @@ class Clients:
         return True
 
 
-class _Recorded:
-    """``OpenAIModel._get_client`` of one model: the client it makes for a call records.
-
-    An object, not a closure: a copy of the model has a copy of it, bound to the copy.
-    """
-
-    def __init__(self, made: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
-        self._made = made
-        self.record: Callable[[Any], object] = bool
-
-    def __call__(self) -> _Opened:
-        return _Opened(self._made(), self.record)
-
-
-class _Opened:
-    """What the model enters for a call."""
-
-    def __init__(self, made: AbstractAsyncContextManager[Any], record: Callable[[Any], object]) -> None:
-        self._made = made
-        self._record = record
-
-    async def __aenter__(self) -> Any:
-        client = await self._made.__aenter__()
-        self._record(client)
-        return client
-
-    def __aexit__(self, *exception: Any) -> Awaitable[bool | None]:
-        # Not a generator around it: an event loop that shuts down closes its generators in any order.
-        return self._made.__aexit__(*exception)
-
-
-def _is_openai_route(model: Any) -> bool:
-    return str(model.get_config().get("model_id")).startswith("openai/")
+def _route(model: Any) -> str:
+    """LiteLLM's name for the kind of server a model is called at."""
+    return str(model.get_config().get("model_id")).partition("/")[0]
 
 
 def _kind(model: Any) -> str | None:

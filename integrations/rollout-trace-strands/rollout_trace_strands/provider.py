@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 import weakref
@@ -12,6 +13,7 @@ from strands.hooks import (
     AfterInvocationEvent,
     AfterModelCallEvent,
     AfterMultiAgentInvocationEvent,
+    AfterToolCallEvent,
     AgentInitializedEvent,
     BeforeInvocationEvent,
     BeforeModelCallEvent,
@@ -20,20 +22,22 @@ from strands.hooks import (
     HookRegistry,
     MultiAgentInitializedEvent,
 )
-from strands.middleware import (
-    ExecuteToolContext,
-    ExecuteToolStage,
-    InvokeModelContext,
-    InvokeModelStage,
-    TypedEvent,
-)
 
 from rollout_trace.engines import profile
 from rollout_trace.frames import ModelFrame, ToolFrame, guarded
 from rollout_trace_strands import chat
 from rollout_trace_strands.clients import Clients
+from rollout_trace_strands.middleware import (
+    ExecuteToolContext,
+    ExecuteToolStage,
+    InvokeModelContext,
+    InvokeModelStage,
+    TypedEvent,
+    add_middleware,
+)
 from rollout_trace_strands.runs import Run, Runs
 from rollout_trace_strands.stages import ModelCall, ToolCall
+from rollout_trace_strands.unhooked import watch
 
 T = TypeVar("T")
 
@@ -43,15 +47,15 @@ _LAST = math.inf
 _FIRST = -math.inf
 """Before every other hook: one that raises ends the run all the same."""
 
-_recorded: weakref.WeakSet[HookRegistry] = weakref.WeakSet()
+_recorded: weakref.WeakKeyDictionary[HookRegistry, object] = weakref.WeakKeyDictionary()
 """The hooks of all agents, graphs and swarms that a provider records: none is recorded twice."""
 
 
 class RolloutHookProvider(HookProvider):
     """Records agents, graphs and swarms: ``Agent(hooks=[RolloutHookProvider(engine="vllm")])``.
 
-    One provider may serve many agents. Agents that a recorded agent has as tools when it is made, and the nodes of a
-    recorded graph or swarm, are recorded with it.
+    One provider may serve many agents. Whatever runs inside a recorded run is recorded with it: agents that are tools
+    or that a tool makes, the nodes of a graph or swarm, agents that make summaries.
 
     Args:
         engine: the server behind ``OpenAIModel`` and ``LiteLLMModel``, asked for ids and logprobs: see
@@ -65,7 +69,8 @@ class RolloutHookProvider(HookProvider):
     def __init__(self, *, engine: str | None = None, keep_bytes: bool = False) -> None:
         profile(engine)
         self._clients = Clients(engine, keep_bytes)
-        self._runs = Runs()
+        self._runs = Runs(self.attach)
+        watch()
 
     def attach(self, recorded: T) -> T:
         """Records an agent, graph or swarm that was made without this hook, and the agents inside it. Gives it back.
@@ -76,24 +81,30 @@ class RolloutHookProvider(HookProvider):
         hooks = getattr(recorded, "hooks", None)
         if not isinstance(hooks, HookRegistry):
             raise TypeError(f"attach() needs an agent, a graph or a swarm of Strands, got {recorded!r:.80}.")
-        if hooks not in _recorded:
-            hooks.add_hook(self)
+        if self._claims(hooks):
             self._follow(recorded)
         return recorded
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Called by Strands."""
-        if registry in _recorded:
-            return
-        _recorded.add(registry)
+        self._claims(registry)
+
+    def _claims(self, registry: HookRegistry) -> bool:
+        """Registers the hooks; False where a provider has done so before."""
+        claim = object()
+        # In one step: an agent may begin runs in two threads at once.
+        if _recorded.setdefault(registry, claim) is not claim:
+            return False
         registry.add_callback(AgentInitializedEvent, self._agent_made)
         registry.add_callback(BeforeInvocationEvent, self._agent_begins, order=_LAST)
         registry.add_callback(AfterInvocationEvent, self._agent_ends, order=_FIRST)
         registry.add_callback(BeforeModelCallEvent, self._turn_begins, order=_LAST)
         registry.add_callback(AfterModelCallEvent, self._turn_ends, order=_LAST)
+        registry.add_callback(AfterToolCallEvent, self._tool_over, order=_LAST)
         registry.add_callback(MultiAgentInitializedEvent, self._group_made)
         registry.add_callback(BeforeMultiAgentInvocationEvent, self._group_begins, order=_LAST)
         registry.add_callback(AfterMultiAgentInvocationEvent, self._group_ends, order=_FIRST)
+        return True
 
     @guarded
     def _agent_made(self, event: AgentInitializedEvent) -> None:
@@ -109,17 +120,24 @@ class RolloutHookProvider(HookProvider):
         if isinstance(nodes, dict):
             inner = [node.executor for node in nodes.values()]
         else:
-            recorded.add_middleware(InvokeModelStage, self._invoke_model)
-            recorded.add_middleware(ExecuteToolStage, self._execute_tool)
-            self._clients.reach(recorded.model)
+            add_middleware(recorded, InvokeModelStage, self._invoke_model)
+            add_middleware(recorded, ExecuteToolStage, self._execute_tool)
+            self._reach(recorded)
             inner = [getattr(tool, "agent", None) for tool in recorded.tool_registry.registry.values()]
         for one in inner:
             if isinstance(getattr(one, "hooks", None), HookRegistry):
                 self.attach(one)
 
+    def _reach(self, agent: Any) -> None:
+        """Its models: Strands calls them past the loop too, and before 1.58 it had but one."""
+        for model in (agent.model, getattr(agent, "aux_model", None)):
+            if model is not None:
+                self._clients.reach(model)
+
     @guarded
     def _agent_begins(self, event: BeforeInvocationEvent) -> None:
         agent = event.agent
+        self._reach(agent)
         # `structured_output` alone gives no messages, and may run beside an invocation.
         alone = event.messages is not None and agent.concurrent_invocation_mode == "throw"
         self._runs.begin(agent, event.invocation_state, agent.name, alone=alone)
@@ -174,16 +192,15 @@ class RolloutHookProvider(HookProvider):
 
     @guarded
     def _model_called(self, context: InvokeModelContext) -> ModelCall | None:
-        is_reached = self._clients.reach(context.model)
-        replaced, client = None if is_reached else self._clients.replaced(context.model), None
-        if replaced is not None:
-            model, client = replaced
-            context, is_reached = context.replace(model=model), True
+        model, is_reached, client = self._clients.prepare(context.model)
+        if model is not context.model:
+            context = dataclasses.replace(context, model=model)
         run = self._runs.of(context.agent, context.invocation_state)
         frame = ModelFrame("strands", parent=None if run is None else run.frame, agent=context.agent.name)
         call = ModelCall(frame, context, is_reached, client)
         if run is not None:
             run.calls.append(call)
+            run.model_reads(context.messages)
         return call
 
     def _execute_tool(self, context: ExecuteToolContext, next_fn: Any) -> AsyncGenerator[TypedEvent, None]:
@@ -201,4 +218,13 @@ class RolloutHookProvider(HookProvider):
             arguments=chat.snapshot(use["input"]),
             parent=None if run is None else run.frame,
         )
+        if run is not None:
+            run.tools[use["toolUseId"]] = frame.run
         return ToolCall(frame, context)
+
+    @guarded
+    def _tool_over(self, event: AfterToolCallEvent) -> None:
+        """What the hooks make of a result; one that is thrown away stays as the tool gave it."""
+        run = self._runs.of(event.agent, event.invocation_state)
+        if run is not None and not event.retry:
+            run.tool_gave(event.result)

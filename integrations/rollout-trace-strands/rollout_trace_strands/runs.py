@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollout_trace.frames import AgentFrame
+from rollout_trace.model import ToolRun
+from rollout_trace_strands import chat
 from rollout_trace_strands.stages import ModelCall
+
+
+class RunFrame(AgentFrame):
+    """A run of an agent, a graph or a swarm: what runs inside without a hook of its own is attached to its provider."""
+
+    def __init__(self, name: str | None, attach: Callable[[Any], Any]) -> None:
+        super().__init__(name)
+        self.attach = attach
 
 
 class Run:
@@ -23,12 +34,34 @@ class Run:
         """The model calls of this turn."""
         self.is_denied = False
         """Whether a hook has refused this turn's model call."""
+        self.tools: dict[str, ToolRun] = {}
+        """The tool runs whose results the model has not read yet, by the id of the model's call."""
+
+    def tool_gave(self, result: Mapping[str, Any]) -> ToolRun | None:
+        """The result of a tool, as hooks left it; gives the run that it belongs to."""
+        run = self.tools.get(result.get("toolUseId", ""))
+        if run is not None:
+            run.result = chat.result_of(result.get("content") or ())
+        return run
+
+    def model_reads(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """The model is called: the results since its last answer are what stands in its messages now."""
+        if not self.tools:
+            return
+        for message in reversed(messages):
+            if message.get("role") == "assistant":
+                break
+            for block in message.get("content") or ():
+                if "toolResult" in block and self.tool_gave(block["toolResult"]) is not None:
+                    del self.tools[block["toolResult"]["toolUseId"]]
 
 
 class Runs:
     """Thread safe: one owner's runs begin and end one after the other, or are told apart by their states."""
 
-    def __init__(self) -> None:
+    def __init__(self, attach: Callable[[Any], Any]) -> None:
+        """``attach`` records an agent, graph or swarm that runs inside one of these."""
+        self._attach = attach
         self._by_owner: dict[int, list[Run]] = {}
 
     def begin(self, owner: Any, state: Any, name: str | None, *, alone: bool) -> None:
@@ -38,7 +71,7 @@ class Runs:
             for run in self._by_owner.pop(id(owner), ()):
                 run.frame.abandon()
         self._forget_closed()
-        frame = AgentFrame(name).enter()
+        frame = RunFrame(name, self._attach).enter()
         self._by_owner.setdefault(id(owner), []).append(Run(owner, state, frame))
 
     def _forget_closed(self) -> None:

@@ -6,18 +6,19 @@ from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Generic, TypeVar, cast
 
-from strands.middleware import (
+from strands.event_loop.streaming import process_stream
+
+from rollout_trace import guard
+from rollout_trace.frames import Frame, ModelFrame, ToolFrame, enter, guarded
+from rollout_trace.model import ErrorInfo
+from rollout_trace_strands import chat
+from rollout_trace_strands.middleware import (
     ExecuteToolContext,
     InvokeModelContext,
     ModelStopReason,
     ToolResultEvent,
     TypedEvent,
 )
-
-from rollout_trace import guard
-from rollout_trace.frames import Frame, ModelFrame, ToolFrame, enter, guarded
-from rollout_trace.model import ErrorInfo
-from rollout_trace_strands import chat
 
 C = TypeVar("C")
 F = TypeVar("F", bound=Frame)
@@ -41,8 +42,9 @@ class Stage(Generic[C, F, R]):
 
     async def run(self, next_fn: Callable[[C], AsyncGenerator[TypedEvent, None]]) -> AsyncGenerator[TypedEvent, None]:
         """Does it, and passes its events on. What their reader does between them is not the frame's."""
-        following = next_fn(self.context).__anext__
-        result_type, inside = self._result_type, cast("Frame | None", self.frame)
+        self._events = next_fn(self.context)
+        following = self._events.__anext__
+        inside = cast("Frame | None", self.frame)
         try:
             while True:
                 outside = enter(inside)
@@ -53,19 +55,27 @@ class Stage(Generic[C, F, R]):
                 finally:
                     # Frames entered inside, by the agent that a tool is, hold on until the next event.
                     inside = enter(outside)
-                if isinstance(event, result_type):
-                    self.result = event
+                self.saw(event)
                 yield event
         except BaseException as error:
-            self.ended(error)
+            await self.over(error)
             raise
         else:
-            self.ended(None)
+            await self.over(None)
         finally:
             await self.close()
 
-    def ended(self, error: BaseException | None) -> None:
+    def saw(self, event: Any) -> None:
+        """What is done gave an event."""
+        if isinstance(event, self._result_type):
+            self.result = event
+
+    async def over(self, error: BaseException | None) -> None:
         """It is over; ``error`` is what ended it."""
+        self.ended(error)
+
+    def ended(self, error: BaseException | None) -> None:
+        """Ends the frame, with what became known."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -122,6 +132,41 @@ class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
             await self._client.close()
         except Exception as failure:
             guard.failed("close", None, failure)
+
+
+class AuxiliaryCall(ModelCall):
+    """A call of a model past the agent's loop: its events are the model's own."""
+
+    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_reached: bool, client: Any) -> None:
+        super().__init__(frame, context, is_reached, client)
+        self._chunks: list[Any] = []
+
+    def saw(self, event: Any) -> None:
+        """The next piece of the answer."""
+        if not self.frame.calls:
+            self._chunks.append(event)
+
+    async def over(self, error: BaseException | None) -> None:
+        """Where no bytes were seen, the answer is what Strands makes of the pieces."""
+        if not self.frame.calls and error is None:
+            try:
+                async for event in process_stream(_each(self._chunks)):
+                    super().saw(event)
+            except Exception as failure:
+                guard.failed("assemble", None, failure)
+        self.ended(error)
+
+    async def close(self) -> None:
+        """Closes the model's stream too, which in the agent's loop is Strands' affair."""
+        try:
+            await self._events.aclose()
+        finally:
+            await super().close()
+
+
+async def _each(chunks: list[Any]) -> AsyncGenerator[Any, None]:
+    for chunk in chunks:
+        yield chunk
 
 
 class ToolCall(Stage[ExecuteToolContext, ToolFrame, ToolResultEvent]):

@@ -13,10 +13,12 @@ import pytest
 from strands.models import Model
 from strands.models.anthropic import AnthropicModel
 from strands.models.litellm import LiteLLMModel
+from strands.models.llamacpp import LlamaCppModel
 
 import rollout_trace as rt
 from rollout_trace import Trajectory, Usage
-from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
+from rollout_trace.testing._messages import Response
 from rollout_trace_strands import RolloutHookProvider
 
 from .harness import Recorded, Served, add, adding, agent_of, assert_served, openai_model
@@ -236,4 +238,118 @@ def test_an_error_inside_a_stream(recorded: Recorded) -> None:
     (step,) = trajectory.steps
     assert step.status == "error"
     assert list(step.messages or ()) == Served(server.requests[0]).asked["messages"]
+    recorded.keep(trajectory)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_litellm_at_a_hosted_vllm(recorded: Recorded, stream: bool) -> None:
+    with ScriptedServer(adding(2)) as server, rt.trajectory() as trajectory:
+        client_args = {"api_key": "none", "api_base": server.base_url}
+        model = LiteLLMModel(client_args=client_args, model_id="hosted_vllm/scripted", stream=stream)
+        assert str(agent_of(model)("Add.")) == "The sum is known.\n"
+        assert "client" not in model.client_args
+    assert_served(server, trajectory.steps)
+    recorded.keep(trajectory)
+
+
+def llamacpp_model(server: LoopbackServer, **params: Any) -> LlamaCppModel:
+    return LlamaCppModel(base_url=server.url, model_id="scripted", params=params or None)
+
+
+def run_llamacpp(agent: Any, prompt: str) -> Any:
+    """Runs it, and closes the model's client, which Strands leaves open, in the loop that it was used in."""
+
+    async def run() -> Any:
+        async with agent.model.client:
+            return await agent.invoke_async(prompt)
+
+    return asyncio.run(run())
+
+
+def test_llamacpp_from_its_bytes(recorded: Recorded) -> None:
+    """A stream with tools is asked for nothing: llama-server would refuse it."""
+    with ScriptedServer(adding(2)) as server, rt.trajectory() as trajectory:
+        agent = agent_of(llamacpp_model(server, temperature=0.5), name="adder")
+        result = run_llamacpp(agent, "Add.")
+        assert str(result) == "The sum is known.\n"
+        server.wait_idle()
+    assert len(trajectory.steps) == len(server.requests) == 3
+    for record, step in zip(server.requests, trajectory.steps, strict=True):
+        assert "logprobs" not in record.json
+        assert list(step.messages or ()) == record.json["messages"]
+        assert (step.protocol, step.agent, step.status) == ("openai.chat", "adder", "ok")
+        assert (step.metadata, step.sampling) == ({"framework": "strands"}, {"temperature": 0.5})
+        assert step.usage is not None
+        assert step.usage.output is not None
+        assert step.response_id is not None
+    assert [run.step_id for run in trajectory.tool_runs] == [step.id for step in trajectory.steps[:2]]
+    recorded.keep(trajectory)
+
+
+class LlamaServer(LoopbackServer):
+    """llama-server's stream: two tokens, whose ids stand beside their logprobs. It may refuse these."""
+
+    def __init__(self, refuses: bool) -> None:
+        super().__init__()
+        self._refuses = refuses
+
+    def answer(self, record: RequestRecord) -> Response:
+        asked = "logprobs" in record.json
+        if asked and self._refuses:
+            error = {"code": 400, "message": "logprobs is not supported", "type": "invalid_request_error"}
+            return Response(400, [("content-type", "application/json")], [json.dumps({"error": error}).encode()])
+        entries = [{"id": 5, "token": "a", "logprob": -1.0}, {"id": 6, "token": "b", "logprob": -2.0}]
+        choice = {"index": 0, "delta": {"content": "ab"}, "logprobs": {"content": entries} if asked else None}
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        parts: list[dict[str, Any]] = [
+            {"choices": [{**choice, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+            {"choices": [], "usage": usage},
+        ]
+        head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        body = [b"data: " + json.dumps({**head, **part}).encode() + b"\n\n" for part in parts]
+        return Response(200, [("content-type", "text/event-stream")], [*body, b"data: [DONE]\n\n"], chunked=True)
+
+
+def test_llamacpp_gives_ids_where_its_server_does(recorded: Recorded) -> None:
+    """Without tools: a stream with tools takes no logprobs."""
+    with LlamaServer(refuses=False) as server, rt.trajectory() as trajectory:
+        assert str(run_llamacpp(agent_of(llamacpp_model(server), tools=[]), "Greet.")) == "ab\n"
+    (record,), (step,) = server.requests, trajectory.steps
+    assert record.json["logprobs"] is True
+    assert list(step.messages or ()) == record.json["messages"]
+    assert step.completion_token_ids is not None
+    assert step.logprobs is not None
+    assert (step.completion_token_ids.tolist(), step.logprobs.tolist()) == ([5, 6], [-1.0, -2.0])
+    assert (step.engine, step.status) == ("llama-server", "ok")
+    recorded.keep(trajectory)
+
+
+def test_llamacpp_is_called_once_more_where_its_server_refuses(recorded: Recorded) -> None:
+    with LlamaServer(refuses=True) as server, rt.trajectory() as trajectory:
+        assert str(run_llamacpp(agent_of(llamacpp_model(server), tools=[]), "Greet.")) == "ab\n"
+    assert ["logprobs" in record.json for record in server.requests] == [True, False]
+    (step,) = trajectory.steps
+    assert (step.status, len(step.attempts or ()), step.completion_token_ids) == ("ok", 2, None)
+    recorded.keep(trajectory)
+
+
+def test_llamacpp_is_asked_for_nothing_without_an_engine(recorded: Recorded) -> None:
+    with LlamaServer(refuses=False) as server, rt.trajectory() as trajectory:
+        run_llamacpp(agent_of(llamacpp_model(server), tools=[], engine=None), "Greet.")
+    (record,), (step,) = server.requests, trajectory.steps
+    assert "logprobs" not in record.json
+    assert (step.status, step.completion_token_ids) == ("ok", None)
+    recorded.keep(trajectory)
+
+
+@pytest.mark.parametrize("answer", [Fault(status=500), Fault("cut off", cut_after=1)])
+def test_llamacpp_that_fails(recorded: Recorded, answer: Fault) -> None:
+    with ScriptedServer(answer) as server:
+        with pytest.raises(Exception, match=r"500|peer|incomplete"), rt.trajectory() as trajectory:
+            run_llamacpp(agent_of(llamacpp_model(server)), "Go.")
+        server.wait_idle()
+    (step,) = trajectory.steps
+    assert step.status == "error"
+    assert list(step.messages or ()) == server.requests[0].json["messages"]
     recorded.keep(trajectory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -12,14 +13,15 @@ from strands.hooks import (
     AfterToolCallEvent,
     BeforeModelCallEvent,
     BeforeToolCallEvent,
+    MessageAddedEvent,
 )
-from strands.middleware import InvokeModelStage, ModelStopReason
 from strands.plugins import Plugin
 
 import rollout_trace as rt
-from rollout_trace.testing import Fault, ScriptedServer
+from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace_strands.middleware import InvokeModelStage, ModelStopReason, add_middleware
 
-from .harness import Recorded, Served, add, adding, agent_of, assert_served, openai_model
+from .harness import Recorded, Served, add, adding, agent_of, assert_served, openai_model, results
 
 
 def statuses(trajectory: rt.Trajectory) -> list[str]:
@@ -77,7 +79,7 @@ class Middleware(Plugin):
         self._handler = handler
 
     def init_agent(self, agent: Agent) -> None:
-        agent.add_middleware(InvokeModelStage, self._handler)
+        add_middleware(agent, InvokeModelStage, self._handler)
 
 
 def test_an_answer_that_a_middleware_throws_away_is_superseded(recorded: Recorded) -> None:
@@ -93,7 +95,7 @@ def test_an_answer_from_a_cache(recorded: Recorded, place: str) -> None:
         plugins = [Middleware(_from_cache)] if place == "around" else []
         agent = agent_of(openai_model(server), plugins=plugins, name="cacher")
         if place == "inside":
-            agent.add_middleware(InvokeModelStage, _from_cache)
+            add_middleware(agent, InvokeModelStage, _from_cache)
         assert str(agent("Go.")) == "as before\n"
     assert server.requests == []
     (step,) = trajectory.steps
@@ -138,12 +140,55 @@ def test_a_tool_that_a_hook_runs_again(recorded: Recorded) -> None:
     def again(event: AfterToolCallEvent) -> None:
         runs.append(event.result)
         event.retry = len(runs) == 1
+        if not event.retry:
+            by_another(event)
 
     with ScriptedServer(adding(1)) as server, rt.trajectory() as trajectory:
         agent_of(openai_model(server), hooks=[again], tools=[add])("Add.")
     assert_served(server, trajectory.steps)
     assert len(trajectory.tool_runs) == 2
     assert len({run.tool_call_id for run in trajectory.tool_runs}) == 1
+    assert [run.result for run in trajectory.tool_runs] == ["2", "edited"]
+    recorded.keep(trajectory)
+
+
+def in_place(event: AfterToolCallEvent) -> None:
+    event.result["content"][0]["text"] = "edited"
+
+
+def by_another(event: AfterToolCallEvent) -> None:
+    event.result = {**event.result, "content": [{"text": "edited"}]}
+
+
+def in_the_message(event: MessageAddedEvent) -> None:
+    for block in event.message["content"]:
+        if "toolResult" in block:
+            block["toolResult"]["content"] = [{"text": "edited"}]
+
+
+@pytest.mark.parametrize("edit", [in_place, by_another, in_the_message])
+def test_a_result_that_a_hook_edits_is_what_the_model_reads(recorded: Recorded, edit: Any) -> None:
+    def script(request: dict[str, Any]) -> Reply:
+        calls = [("add", '{"a": 1, "b": 1}'), ("add", '{"a": 2, "b": 2}')]
+        return Reply("done") if results(request) else Reply(tool_calls=calls)
+
+    with ScriptedServer(script) as server, rt.trajectory() as trajectory:
+        agent_of(openai_model(server), hooks=[edit], tools=[add])("Add.")
+    assert_served(server, trajectory.steps)
+    read = [message["content"] for message in server.requests[1].json["messages"] if message["role"] == "tool"]
+    assert [run.result for run in trajectory.tool_runs] == ["edited", "edited"]
+    assert all("edited" in json.dumps(content) for content in read)
+    recorded.keep(trajectory)
+
+
+def test_an_edited_result_that_no_model_reads(recorded: Recorded) -> None:
+    def stop(event: BeforeModelCallEvent) -> None:
+        event.cancel = len(event.agent.messages) > 1
+
+    with ScriptedServer(adding(1)) as server, rt.trajectory() as trajectory:
+        agent_of(openai_model(server), hooks=[by_another, stop], tools=[add])("Add.")
+    assert len(server.requests) == 1
+    assert [run.result for run in trajectory.tool_runs] == ["edited"]
     recorded.keep(trajectory)
 
 

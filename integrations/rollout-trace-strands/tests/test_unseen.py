@@ -102,7 +102,7 @@ def test_a_failure_of_the_recorder_is_not_the_agents(monkeypatch: pytest.MonkeyP
     """Under pytest it is raised, so that ours are seen; here it is a user's process."""
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     monkeypatch.setattr("rollout_trace_strands.chat.snapshot", None)
-    monkeypatch.setattr("rollout_trace_strands.runs.AgentFrame", None)
+    monkeypatch.setattr("rollout_trace_strands.runs.RunFrame", None)
     before = guard.stats().recorder_errors
     with ScriptedServer(adding(1)) as server, rt.trajectory() as trajectory:
         assert str(agent_of(openai_model(server), tools=[add])("Add.")) == "The sum is known.\n"
