@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import ssl
 import warnings
 
 import pytest
-
-from rollout_trace import guard
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -19,21 +15,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:The v3 streaming protocol:Warning")
     # langgraph-prebuilt 1.0.0 warns of itself while it is imported.
     config.addinivalue_line("filterwarnings", "ignore:AgentStatePydantic has been moved:Warning")
-
-
-@pytest.fixture(autouse=True)
-def _everything_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is logged once per process is logged once per test."""
-    monkeypatch.setattr(guard, "_said", set())
-
-
-_shared_context = functools.lru_cache(ssl.create_default_context)
-
-
-@pytest.fixture(autouse=True)
-def _certificates_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every HTTP client reads all certificates anew, for tens of milliseconds; no test uses them."""
-    monkeypatch.setattr(ssl, "create_default_context", _shared_context)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,9 @@
-"""What the recorder remembers for the life of a process, and the fixture that lets each test begin without it."""
+"""Fixtures of all tests, the integrations' too: each test begins as a new process would."""
 
 from __future__ import annotations
+
+import functools
+import ssl
 
 import pytest
 
@@ -16,3 +19,12 @@ def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_refusals", {})
     monkeypatch.setattr(detect, "_searches", {})
     monkeypatch.setattr(context, "_orphans", StepLog(keep=context.ORPHANS_KEPT))
+
+
+_shared_context = functools.lru_cache(ssl.create_default_context)
+
+
+@pytest.fixture(autouse=True)
+def certificates_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every HTTP client reads all certificates anew, for tens of milliseconds; no test uses them."""
+    monkeypatch.setattr(ssl, "create_default_context", _shared_context)
