@@ -144,7 +144,7 @@ def window(turns: int, *, text: bool = False, agents: int = 1, keep: int = 6) ->
     """An agent that keeps its system message and the last few others: every prompt shares its start with all before it,
     and goes on from none. `agents` of them take turns."""
     steps = []
-    begun: Any = {"role": "system", "content": "Be brief."}
+    begun: Any = {"role": "system", "content": "Be brief, and say so. " * 10}
     said: list[list[Any]] = [[{"role": "user", "content": f"agent {one}"}] for one in range(agents)]
     for at in range(turns):
         mine = said[at % agents]
@@ -178,7 +178,9 @@ USES: dict[str, Callable[[rt.Trajectory], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("kind", [{}, {"text": True}, {"agents": 3}], ids=["chat", "text", "agents"])
+@pytest.mark.parametrize(
+    "kind", [{}, {"text": True}, {"text": True, "keep": 1}, {"agents": 3}], ids=["chat", "text", "short", "agents"]
+)
 def test_a_sliding_window_costs_what_it_is_long(use: str, kind: dict[str, Any]) -> None:
     """Twice the turns are twice the work, not four times."""
     short, long = (operations(lambda turns=turns: USES[use](window(turns, **kind))) for turns in (150, 300))  # type: ignore[misc]
