@@ -123,7 +123,9 @@ class _Index:
             self.silent_by_first_id.setdefault(first_id, at)
         if not messages:
             return
-        self.by_first_message.setdefault(self.hash_of_first(messages), []).append(at)
+        first = self.hash_of_first(messages)
+        if first is not None:
+            self.by_first_message.setdefault(first, []).append(at)
         if isinstance(messages[0], str):
             self._add_text(at, step, messages)
         else:

@@ -164,4 +164,4 @@ def _is_strict(tool: Any) -> bool:
 
 
 def _number(value: Any, otherwise: float) -> float:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else otherwise
