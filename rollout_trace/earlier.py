@@ -84,8 +84,10 @@ class _Index:
         self.silent_by_first_id: dict[int, int] = {}
         # By the hash of all messages of a step.
         self._whole: dict[int, list[int]] = {}
-        # Of text prompts with their answers: by the hash of their whole blocks, the rest, and the number of messages.
-        self._texts: dict[int, dict[str, dict[int, list[int]]]] = {}
+        # Of text prompts with their answers: by the hash of their whole blocks and the rest, then by the number of
+        # messages; and how long the rests after those blocks are.
+        self._texts: dict[tuple[int, str], dict[int, list[int]]] = {}
+        self._rests: dict[int, set[int]] = {}
         # Lists that grow: how far each was hashed. They are held, as messages are.
         self._reached: dict[int, tuple[list[Any], int, int]] = {}
         for at, (step, completion, _) in enumerate(placed):
@@ -121,7 +123,9 @@ class _Index:
             self.silent_by_first_id.setdefault(first_id, at)
         if not messages:
             return
-        self.by_first_message.setdefault(self.hash_of_first(messages), []).append(at)
+        first = self.hash_of_first(messages)
+        if first is not None:
+            self.by_first_message.setdefault(first, []).append(at)
         if isinstance(messages[0], str):
             self._add_text(at, step, messages)
         else:
@@ -131,13 +135,14 @@ class _Index:
         """The hash of all messages; of a list that has grown, from where it was left."""
         held = shared(step, "messages")
         begin, chain = 0, 0
-        if isinstance(held, ListSpan):
+        grows = type(held) is ListSpan
+        if grows:
             _, reached, before = self._reached.get(id(held.items), (None, 0, 0))
             if reached <= held.length:
                 begin, chain = reached, before
         for at in range(begin, len(messages)):
             chain = hash((chain, self._hashes.of(messages[at])))
-        if isinstance(held, ListSpan):
+        if grows:
             self._reached[id(held.items)] = (held.items, held.length, chain)
         return chain
 
@@ -150,16 +155,16 @@ class _Index:
         for start in range(0, len(whole) - len(whole) % _BLOCK, _BLOCK):
             chain = hash((chain, whole[start : start + _BLOCK]))
         rest = whole[len(whole) - len(whole) % _BLOCK :]
-        self._texts.setdefault(chain, {}).setdefault(rest, {}).setdefault(len(messages), []).append(at)
+        self._rests.setdefault(chain, set()).add(len(rest))
+        self._texts.setdefault((chain, rest), {}).setdefault(len(messages), []).append(at)
 
     def _of_text(self, text: str, count: int) -> Iterator[int]:
         found: list[tuple[int, int, list[int]]] = []
         chain = 0
         for start in range(0, len(text) + 1, _BLOCK):
             block = text[start : start + _BLOCK]
-            rests = self._texts.get(chain, {})
-            for length in {len(rest) for rest in rests}:
-                for n_messages, positions in rests.get(block[:length], {}).items():
+            for length in self._rests.get(chain, ()):
+                for n_messages, positions in self._texts.get((chain, block[:length]), {}).items():
                     if positions[0] < count:
                         found.append((n_messages, positions[bisect_left(positions, count) - 1], positions))
             chain = hash((chain, block))
@@ -174,11 +179,11 @@ def _below(positions: list[int], count: int, *, last_first: bool = True) -> Iter
 
 
 def _messages(step: Step) -> Sequence[Any] | None:
-    """A step's messages without a copy of their list where that can be."""
+    """A step's messages, without a copy of their list where that can be."""
     held = shared(step, "messages")
-    if isinstance(held, ListSpan):
-        return held.items if held.length == len(held.items) else held.get()
-    messages: Sequence[Any] | None = held
+    if type(held) is ListSpan and held.length == len(held.items):
+        return held.items
+    messages: Sequence[Any] | None = held.get() if isinstance(held, ListSpan) else held
     return messages
 
 

@@ -18,21 +18,24 @@ if TYPE_CHECKING:
 _ALL_TOKENS = 2**30
 """A ``top_k`` from here on is no limit: SGLang writes it for none."""
 
+_KNOWN = frozenset({"vllm", "sglang", "llama-server"})
 # Fields that are a grammar, and the engines that read them: the others ignore fields that they do not know. An engine
 # that is not known may be any. Recorded of vLLM 0.32 and llama-server; SGLang 0.5.23 from its source.
-_GRAMMARS = {
-    "structured_outputs": {"vllm"},
-    "guided_json": {"vllm"},
-    "guided_regex": {"vllm"},
-    "guided_choice": {"vllm"},
-    "guided_grammar": {"vllm"},
-    "grammar": {"llama-server"},
-    "json_schema": {"llama-server", "sglang"},
-    "regex": {"sglang"},
-    "ebnf": {"sglang"},
-    "structural_tag": {"sglang"},
+_GRAMMARS: Mapping[str, frozenset[str]] = {
+    "response_format": _KNOWN,
+    "text": _KNOWN,
+    "structured_outputs": frozenset({"vllm"}),
+    "guided_json": frozenset({"vllm"}),
+    "guided_regex": frozenset({"vllm"}),
+    "guided_choice": frozenset({"vllm"}),
+    "guided_grammar": frozenset({"vllm"}),
+    "grammar": frozenset({"llama-server"}),
+    "json_schema": frozenset({"llama-server", "sglang"}),
+    "regex": frozenset({"sglang"}),
+    "ebnf": frozenset({"sglang"}),
+    "structural_tag": frozenset({"sglang"}),
 }
-_KNOWN = frozenset({"vllm", "sglang", "llama-server"})
+_SHOWN = {"text": "text.format"}
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """What ``structured_outputs`` holds beside its options."""
 
@@ -56,7 +59,7 @@ def constrained(step: Step) -> str | None:
     Of two, both. Where the engine is not known, what any engine takes for a grammar counts.
     """
     found = [name for asked in _settings(step) for name in _grammars(asked, step.engine)]
-    found += _tools(step)
+    found.extend(_tools(step))
     return ", ".join(dict.fromkeys(found)) or None
 
 
@@ -105,15 +108,15 @@ def _settings(step: Step) -> Iterator[Mapping[str, Any]]:
 
 
 def _grammars(asked: Mapping[str, Any], engine: str | None) -> Iterator[str]:
-    text = asked.get("text")
-    for name, given in (
-        ("response_format", asked.get("response_format")),
-        ("text.format", text.get("format") if isinstance(text, Mapping) else None),
-    ):
-        if isinstance(given, Mapping) and given.get("type", "text") != "text":
-            yield name
-    for name, engines in _GRAMMARS.items():
-        given = asked.get(name)
+    for name in [name for name in asked if name in _GRAMMARS]:
+        given = asked[name]
+        engines = _GRAMMARS[name]
+        if name == "text":
+            given = given.get("format") if isinstance(given, Mapping) else None
+        if name in ("text", "response_format"):
+            if isinstance(given, Mapping) and given.get("type", "text") != "text":
+                yield _SHOWN.get(name, name)
+            continue
         if isinstance(given, Mapping) and name == "structured_outputs":
             given = any(given.get(kind) not in (None, False) for kind in _KINDS)
         if given not in (None, False, "") and (engine in engines or engine not in _KNOWN):
@@ -161,4 +164,4 @@ def _is_strict(tool: Any) -> bool:
 
 
 def _number(value: Any, otherwise: float) -> float:
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
+    return float(value) if isinstance(value, Real) and not isinstance(value, bool) else otherwise

@@ -140,17 +140,18 @@ def operations(function: Callable[[], object]) -> int:
     return called
 
 
-def window(turns: int, *, text: bool = False, agents: int = 1, keep: int = 6) -> rt.Trajectory:
+def window(turns: int, *, text: bool = False, agents: int = 1, keep: int = 6, alone: bool = False) -> rt.Trajectory:
     """An agent that keeps its system message and the last few others: every prompt shares its start with all before it,
-    and goes on from none. `agents` of them take turns."""
+    and goes on from none. `agents` of them take turns. `alone`: what is said is a system message as well."""
     steps = []
-    begun: Any = {"role": "system", "content": "Be brief."}
+    begun: Any = {"role": "system", "content": "Be brief, and say so. " * 10}
     said: list[list[Any]] = [[{"role": "user", "content": f"agent {one}"}] for one in range(agents)]
     for at in range(turns):
         mine = said[at % agents]
         messages = [begun, *mine[-keep:]]
         ids = [1, *(crc32(one["content"].encode()) % 1000 for one in messages[1:])]
         sent: Any = ["".join(one["content"] for one in messages)] if text else messages
+        sent = [{**one, "role": "system"} for one in messages] if alone else sent
         steps.append(
             Step(
                 id=str(at), call_id=str(at), index=at, messages=sent, completion=Completion(content=f"answer {at}"),
@@ -178,7 +179,11 @@ USES: dict[str, Callable[[rt.Trajectory], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("kind", [{}, {"text": True}, {"agents": 3}], ids=["chat", "text", "agents"])
+@pytest.mark.parametrize(
+    "kind",
+    [{}, {"text": True}, {"text": True, "keep": 1}, {"agents": 3}, {"alone": True}],
+    ids=["chat", "text", "short", "agents", "system"],
+)
 def test_a_sliding_window_costs_what_it_is_long(use: str, kind: dict[str, Any]) -> None:
     """Twice the turns are twice the work, not four times."""
     short, long = (operations(lambda turns=turns: USES[use](window(turns, **kind))) for turns in (150, 300))  # type: ignore[misc]
