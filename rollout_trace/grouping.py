@@ -141,24 +141,6 @@ def _say_repeated(times: Counter[str]) -> None:
         )
 
 
-def run_advantages(
-    trajectories: Iterable[Trajectory], method: Literal["grpo", "leave_one_out"] = "grpo"
-) -> dict[str, float | None]:
-    """The advantage of each run within its group (``groups()``), by the trajectory's id; None where it was not scored.
-
-    A run counts once, however many rows or trajectories it has, and whether or not its tokens can be used. What is in
-    no group, or is a part of another run of its group, has no entry.
-
-    Raises:
-        ValueError: as ``Group.advantages``.
-    """
-    return {
-        run.id: value
-        for group in groups(trajectories)
-        for run, value in zip(group.trajectories, group.advantages(method), strict=True)
-    }
-
-
 def _is_inside(run: Trajectory, its_key: Hashable, around: dict[str, tuple[str | None, Hashable | None]]) -> bool:
     """Whether a trajectory around this one has the same key."""
     seen = {run.id}
@@ -187,3 +169,21 @@ def finite_reward(run: Trajectory) -> float:
             f"trajectory {run.id!r}: its reward is {run.reward!r}; give a finite number, or None if it was not scored."
         )
     return reward
+
+
+def run_advantages(
+    trajectories: Iterable[Trajectory], method: Literal["grpo", "leave_one_out"] = "grpo"
+) -> dict[str, float | None]:
+    """The advantage of each run within its group (``groups()``), by the trajectory's id; None where it was not scored.
+
+    A run counts once, however many rows or trajectories it has, and whether or not its tokens can be used. What is in
+    no group, or is a part of another run of its group, has no entry.
+
+    Raises:
+        ValueError: as ``Group.advantages``.
+    """
+    return {
+        run.id: value
+        for group in groups(trajectories)
+        for run, value in zip(group.trajectories, group.advantages(method), strict=True)
+    }

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.export._common import each
-from rollout_trace.grouping import Group, groups, run_advantages
+from rollout_trace.grouping import Group, finite_reward, groups, run_advantages
 from rollout_trace.selection import SequenceOptions, check_options
 
 if TYPE_CHECKING:
@@ -98,8 +98,12 @@ def _of_different_rewards(trajectories: list[Trajectory], report: ExportReport) 
 
 
 def is_constant(group: Group) -> bool:
-    """Whether no two runs of the group differ in reward, so that there is nothing to compare."""
-    return len({reward for reward in group.rewards if reward is not None}) < 2
+    """Whether no two runs of the group differ in reward, so that there is nothing to compare.
+
+    Raises:
+        ValueError: a reward is no finite number.
+    """
+    return len({finite_reward(run) for run in group.trajectories if run.reward is not None}) < 2
 
 
 def _is_inside(trajectory: str, runs: set[str], around: dict[str, str | None]) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rollout_trace.sequences import Sequences
 
 
-Strict: TypeAlias = Literal[False, True, "metadata"]
+Strict: TypeAlias = bool | Literal["metadata"]
 """What raises instead of being left out: nothing; tokens, texts and rewards; those and what stands beside them."""
 
 
@@ -133,14 +133,6 @@ def _more(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     return {what: count - before.get(what, 0) for what, count in counts.items() if count > before.get(what, 0)}
 
 
-def one_by_one(
-    exporter: str, strict: Strict, report: ExportReport | None, rows: Callable[[ExportReport], Iterable[dict[str, Any]]]
-) -> Iterator[dict[str, Any]]:
-    """Rows as they are asked for. What was left out is said after the last of them."""
-    with exporting(exporter, strict, report) as found:
-        yield from rows(found)
-
-
 each = each_trajectory
 
 
@@ -217,3 +209,11 @@ def _scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
 def plain(array: Any) -> Any:
     """An array as a list of Python numbers; None stays None."""
     return None if array is None else array.tolist()
+
+
+def one_by_one(
+    exporter: str, strict: Strict, report: ExportReport | None, rows: Callable[[ExportReport], Iterable[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """Rows as they are asked for. What was left out is said after the last of them."""
+    with exporting(exporter, strict, report) as found:
+        yield from rows(found)

@@ -59,6 +59,7 @@ class Conversation:
         self._report = report
         self._once = Once(report, where)
         self._keys: dict[int, tuple[Message, bytes]] = {}
+        self._unnamed_keys: dict[int, tuple[Message, bytes]] = {}
         self._answers: dict[str, Node] = {}
 
     def read(self, step: Step) -> tuple[Node, list[Message]]:
@@ -113,7 +114,10 @@ class Conversation:
         """The answer that an agent sends back under its own name, which no model gives."""
         if message.get("role") != "assistant" or message.get("name") in _NOTHING:
             return None
-        return node.children.get(_digest({**message, "name": None}))
+        known = self._unnamed_keys.get(id(message))
+        if known is None:
+            known = self._unnamed_keys[id(message)] = message, _digest({**message, "name": None})
+        return node.children.get(known[1])
 
     def _key(self, message: Message) -> bytes:
         known = self._keys.get(id(message))

@@ -132,6 +132,11 @@ def test_groups_without_two_rewards_are_left_out_where_it_is_asked_for(name: str
     assert exporter(runs[4:6], drop_constant_groups=True, strict=True, **options) == exporter(runs[4:6], **options)
 
 
+def test_rewards_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(ValueError, match="its reward is nan"):
+        export.trl([run("a", float("nan")), run("b", 0.0)], drop_constant_groups=True)
+
+
 def test_a_rollout_of_trl_cannot_leave_groups_out() -> None:
     """It has an entry for each prompt."""
     with pytest.raises(TypeError, match="no option drop_constant_groups"):

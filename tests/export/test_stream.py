@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
@@ -34,7 +34,7 @@ def talks(count: int) -> list[rt.Trajectory]:
 
 
 @pytest.mark.parametrize("name", STREAMS)
-@PROFILE
+@settings(PROFILE, max_examples=25)
 @given(runs=st.lists(trajectories(), max_size=2))
 def test_rows_one_by_one_are_the_rows(name: str, runs: list[rt.Trajectory]) -> None:
     for run in runs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,23 @@ def test_grpo_leaves_an_unscored_rollout_out_of_the_baseline(tmp_path: Path) -> 
     assert batch["advantages"].tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_dpo_trains_on_the_best_over_the_worst_run(tmp_path: Path) -> None:
-    rows = trl_dpo(recorded.tool_agent())
+def in_parts() -> list[rt.Trajectory]:
+    """Runs of an agent that sends contents in parts of text, as smolagents and Strands do."""
+    found = recorded.tool_agent()
+    for run in found:
+        run.steps = [replace(step, messages=[parted(message) for message in step.messages or ()]) for step in run.steps]
+    return found
+
+
+def parted(message: Any) -> Any:
+    content = message["content"]
+    return {**message, "content": [{"type": "text", "text": content}]} if message["role"] != "assistant" else message
+
+
+@pytest.mark.parametrize("made", [recorded.tool_agent, in_parts])
+def test_dpo_trains_on_the_best_over_the_worst_run(tmp_path: Path, made: Any) -> None:
+    rows = trl_dpo(made())
+    assert rows == trl_dpo(recorded.tool_agent())
     arguments = DPOConfig(**settings_of(tmp_path, len(rows), max_length=None))
     data, reader = dataset(rows), tiny.tokenizer()
     trainer = DPOTrainer(tiny.model(), tiny.model(), arguments, train_dataset=data, processing_class=reader)
