@@ -48,7 +48,10 @@ def test_a_wrong_content_type(kind: Kind, resource: str, content_type: str) -> N
     async def scenario(world: World) -> Any:
         if resource == "chat":
             return await streamed(world.client)
-        prompts = {"completions": {"prompt": "hi", "logprobs": 0}, "responses": {"input": "hi"}}
+        prompts: dict[str, dict[str, Any]] = {
+            "completions": {"prompt": "hi", "logprobs": 0},
+            "responses": {"input": "hi"},
+        }
         ids = {"extra_body": {"return_token_ids": True, "enable_response_messages": True}}
         call = getattr(world.client, resource).create
         return await chunks(await done(call(model="m", stream=True, **prompts[resource], **ids)))
