@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.advantages import fault_of
+from rollout_trace.engines import sends_no_ids
 from rollout_trace.field_docs import document_fields
 from rollout_trace.finding_codes import CODES, Grade
 from rollout_trace.model import CUT_OFF
@@ -18,7 +19,7 @@ from rollout_trace.selection import left_out, n_sampled
 from rollout_trace.shaping import biased, constrained, temperature, truncated
 
 if TYPE_CHECKING:
-    from rollout_trace.model import Step
+    from rollout_trace.model import Step, TokenIssue
     from rollout_trace.tokens import FloatArray, IntArray
     from rollout_trace.trajectories import Trajectory
 
@@ -81,7 +82,7 @@ def _of_step(step: Step, vocab_size: int | None) -> Iterator[Finding]:
     if not step.trainable or step.status in ("cached", "superseded"):
         return
     if step.token_issue is not None:
-        yield _finding(step.token_issue.code, step.token_issue.message, step.id)
+        yield _of_issue(step, step.token_issue)
     elif step.status == "ok":
         yield from _missing(step)
     yield from _of_ids(step, vocab_size)
@@ -92,6 +93,13 @@ def _of_step(step: Step, vocab_size: int | None) -> Iterator[Finding]:
         yield _finding("reward_not_finite", f"reward is {step.reward!r}; expected a finite number.", step.id)
     if step.finish_reason in CUT_OFF:
         yield _finding("truncated", f"finish_reason is {step.finish_reason!r}: the completion has no end.", step.id)
+
+
+def _of_issue(step: Step, issue: TokenIssue) -> Finding:
+    if issue.code == "ids_missing" and sends_no_ids(step.engine, step.protocol):
+        # Nothing was lost: there are no ids to be had.
+        return Finding(code=issue.code, grade="info", message=issue.message, step_id=step.id)
+    return _finding(issue.code, issue.message, step.id)
 
 
 def _status(step: Step) -> str:
@@ -154,7 +162,8 @@ def _of_logprobs(step: Step) -> Iterator[Finding]:
     if ids is not None and len(ids) != len(logprobs):
         message = f"{len(ids)} completion ids but {len(logprobs)} logprobs."
         yield _finding("lengths_differ", message, step.id, min(len(ids), len(logprobs)))
-    yield from _broken(step, "logprobs_not_finite", logprobs, ~np.isfinite(logprobs), "not finite")
+    if step.token_issue is None or step.token_issue.code != "logprobs_incomplete":
+        yield from _broken(step, "logprobs_not_finite", logprobs, ~np.isfinite(logprobs), "not finite")
     yield from _broken(step, "logprobs_positive", logprobs, (logprobs > 0) & np.isfinite(logprobs), "above 0")
     if len(logprobs) and not logprobs.any():
         message = f"all {len(logprobs)} logprobs are 0: the model had no choice in these tokens."

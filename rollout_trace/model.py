@@ -208,7 +208,8 @@ class Step:
     completion_token_ids: IntArray | None = None
     """int32 [completion length], the stop token included where the engine returns it."""
     logprobs: FloatArray | None = None
-    """float32 [completion length], natural logarithm, finite and <= 0."""
+    """float32 [completion length], natural logarithm, finite and <= 0. NaN only where a ``token_issue`` says that the
+    engine gave none, ``logprobs_incomplete``: such a step is not trained on."""
     top_logprobs: Sequence[Sequence[Mapping[str, Any]]] | None = None
     """For each completion token the alternatives as the engine gave them (``token``, ``logprob``, ...)."""
     token_source: TokenSource | None = None

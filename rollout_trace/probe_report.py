@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.field_docs import document_fields
@@ -12,8 +12,10 @@ from rollout_trace.field_docs import document_fields
 if TYPE_CHECKING:
     from rollout_trace.model import LogprobsMode, Step
 
+CHAT = "openai.chat"
+
 _NEEDED = ("plain", "streamed", "with tools")
-"""The calls that agents make: a trainer needs the ids of all of them."""
+"""The calls that agents make, as far as the protocol has them: a trainer needs the ids of all of them."""
 
 _NOISE = 0.02
 """Nats by which a logprob may differ between equal calls: kernels round differently from batch to batch."""
@@ -58,11 +60,17 @@ class ProbeCall:
 
 @dataclass(slots=True)
 class Probed:
-    """The calls of a probe so far."""
+    """The calls of a probe so far, in one protocol."""
 
     model: str
+    protocol: str = CHAT
     calls: dict[str, ProbeCall] = field(default_factory=dict)
     steps: dict[str, Sequence[Step]] = field(default_factory=dict)
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether calls with tools can be made."""
+        return self.protocol != "openai.completions"
 
     def answered(self, name: str) -> bool:
         return name in self.calls and self.calls[name].answered
@@ -98,39 +106,71 @@ class ProbeReport:
     failures: Mapping[str, str]
     """What went wrong, by call."""
     trainable: bool
-    """Plain, streamed and tool calls bring prompt ids, completion ids and aligned logprobs."""
+    """Plain, streamed and tool calls bring prompt ids, completion ids and aligned logprobs, in every protocol tried."""
+    protocols: Mapping[str, bool]
+    """Whether that is so, by protocol."""
     reasons: tuple[str, ...]
     """Why it is not trainable."""
+    advice: tuple[str, ...]
+    """What to change in how the client is wrapped."""
     calls: tuple[ProbeCall, ...]
+    """Their names begin with the protocol where that is not chat."""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
 
-def report_of(probed: Probed) -> ProbeReport:
-    """What follows from the calls of a probe."""
-    calls = probed.calls
-    answered = [call for call in calls.values() if call.answered]
+def report_of(tried: Sequence[Probed]) -> ProbeReport:
+    """What follows from the calls of a probe, of one or more protocols."""
+    calls = [_named(call, probed) for probed in tried for call in probed.calls.values()]
+    answered = [call for call in calls if call.answered]
     alignments = [call.aligned for call in answered]
-    equal = _stream_equals_unary(probed)
-    reasons = tuple(_reasons(probed, stream_equals_unary=equal))
-    engines = [step.engine for steps in probed.steps.values() for step in steps]
+    equal = [_stream_equals_unary(probed) for probed in tried]
+    reasons = {
+        probed.protocol: [_prefix(probed) + reason for reason in _reasons(probed, stream_equals_unary=same)]
+        for probed, same in zip(tried, equal, strict=True)
+    }
+    steps = [step for probed in tried for steps in probed.steps.values() for step in steps]
+    choices = [probed.calls["n=2"].choices for probed in tried if "n=2" in probed.calls]
+    with_tools = [probed.answered("with tools") for probed in tried if probed.has_tools]
+    mode = next((mode for probed in tried if (mode := _mode(probed)) is not None), None)
     return ProbeReport(
-        model=probed.model,
-        engine=next((engine for engine in engines if engine is not None), None),
+        model=tried[0].model,
+        engine=next((step.engine for step in steps if step.engine is not None), None),
         prompt_ids=bool(answered) and all(call.prompt_ids for call in answered),
         completion_ids=bool(answered) and all(call.completion_ids for call in answered),
         logprobs=bool(answered) and all(call.logprobs for call in answered),
-        aligned=False if False in alignments else True if alignments and None not in alignments else None,
-        stream_equals_unary=equal,
-        n_choices=calls["n=2"].choices if probed.answered("n=2") else 0,
-        tools=probed.answered("with tools"),
-        logprobs_mode=_mode(probed),
-        failures={call.name: str(call.problem) for call in calls.values() if not call.answered},
-        trainable=not reasons,
-        reasons=reasons,
-        calls=tuple(calls.values()),
+        aligned=_all(alignments) if alignments else None,
+        stream_equals_unary=_all(equal),
+        n_choices=min(choices, default=0),
+        tools=bool(with_tools) and all(with_tools),
+        logprobs_mode=mode,
+        failures={call.name: str(call.problem) for call in calls if not call.answered},
+        trainable=not any(reasons.values()),
+        protocols={protocol: not found for protocol, found in reasons.items()},
+        reasons=tuple(reason for found in reasons.values() for reason in found),
+        advice=tuple(_advice(steps, mode)),
+        calls=tuple(calls),
     )
+
+
+def _prefix(probed: Probed) -> str:
+    return "" if probed.protocol == CHAT else f"{probed.protocol}: "
+
+
+def _named(call: ProbeCall, probed: Probed) -> ProbeCall:
+    return replace(call, name=_prefix(probed) + call.name)
+
+
+def _all(facts: Sequence[bool | None]) -> bool | None:
+    return False if False in facts else None if None in facts else True
+
+
+def _advice(steps: Sequence[Step], measured: LogprobsMode | None) -> Iterator[str]:
+    said = next((step.logprobs_mode for step in steps if step.logprobs is not None), None)
+    if measured is not None and measured != said:
+        known = "are recorded without saying which they are" if said is None else f"are recorded as {said}"
+        yield f"logprobs are {measured}, and {known}: pass logprobs_mode={measured!r} to wrap_openai()"
 
 
 def _failure(steps: Sequence[Step], error: Exception | None) -> str:
@@ -248,6 +288,11 @@ def _lines(report: ProbeReport) -> Iterator[str]:
     yield f"logprobs are: {report.logprobs_mode or 'not told'}"
     for name, problem in report.failures.items():
         yield f"failed: {name}: {problem}"
+    for advice in report.advice:
+        yield f"advice: {advice}"
+    if list(report.protocols) != [CHAT]:
+        for protocol, trainable in report.protocols.items():
+            yield f"trainable in {protocol}: {_word(trainable)}"
     yield f"trainable: {_word(report.trainable)}"
     for reason in report.reasons:
         yield f"  - {reason}"

@@ -205,6 +205,57 @@ def test_logprobs_mode(kind: Kind, mode: str) -> None:
         assert probed(kind, server.base_url).logprobs_mode == mode
 
 
+@pytest.mark.parametrize("kind_of_setting", ["engine", "argument", "right"])
+def test_a_wrong_setting_is_told(kind: Kind, kind_of_setting: str) -> None:
+    """A server whose logprobs are not what its engine's are by default: the argument to pass is named."""
+    settings: dict[str, Any] = {"engine": "vllm"}
+    if kind_of_setting != "engine":
+        settings["logprobs_mode"] = "processed" if kind_of_setting == "right" else "raw"
+    with ScriptedServer(at_temperature("processed")) as server:
+        report = probed(kind, server.base_url, wrap=settings)
+    if kind_of_setting == "right":
+        assert report.advice == ()
+        assert "advice" not in str(report)
+    else:
+        assert report.advice == (
+            "logprobs are processed, and are recorded as raw: pass logprobs_mode='processed' to wrap_openai()",
+        )
+        assert f"advice: {report.advice[0]}" in str(report).splitlines()
+    assert report.logprobs_mode == "processed"
+
+
+def test_every_protocol_that_is_named(kind: Kind) -> None:
+    """The scripted server has ids in chat and completions, and none in responses: each is told."""
+    names = ["openai.chat", "openai.completions", "openai.responses"]
+    with ScriptedServer("blue is nice") as server:
+        report = probed(kind, server.base_url, protocols=names)
+        paths = {record.path for record in server.requests if record.method == "POST"}
+    assert paths == {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
+    assert dict(report.protocols) == {"openai.chat": True, "openai.completions": True, "openai.responses": False}
+    assert not report.trainable
+    assert report.failures == {}
+    assert {reason.partition(": ")[0] for reason in report.reasons} == {"openai.responses"}
+    assert [call.name for call in report.calls if call.name.endswith("plain")] == [
+        "plain", "openai.completions: plain", "openai.responses: plain",
+    ]  # fmt: skip
+    lines = str(report).splitlines()
+    assert "trainable in openai.completions: yes" in lines
+    assert "trainable in openai.responses: no" in lines
+    with ScriptedServer("blue is nice") as server:
+        alone = probed(kind, server.base_url, protocols=["openai.completions"])
+    assert (alone.trainable, alone.stream_equals_unary, alone.logprobs_mode) == (True, True, "raw")
+
+
+@pytest.mark.parametrize("protocols", [[], ["chat"], ["openai.chat", "anthropic.messages"]])
+def test_protocols_that_cannot_be_probed(protocols: list[str]) -> None:
+    """A mistake of the caller's own is raised, with what there is."""
+    with openai.OpenAI(api_key="none") as client:
+        with pytest.raises(ValueError, match="expected one or more of"):
+            probe(client, "m", protocols=protocols)
+        with pytest.raises(TypeError, match="expected a list"):
+            probe(client, "m", protocols="openai.chat")
+
+
 @pytest.mark.parametrize("logprob", [0.0, -0.01])
 def test_logprobs_mode_of_what_is_certain(kind: Kind, logprob: float) -> None:
     """A token that is certain is so at any temperature: nothing can be told."""

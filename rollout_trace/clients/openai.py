@@ -50,8 +50,8 @@ def wrap_openai(
         client: any client object of openai 1.66 or newer: sync, async, Azure, Bedrock, a subclass of the user's.
         engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``fireworks``, ``together``, ``openai``):
             asks it for token ids and logprobs, in generation calls only and never over what the caller set. A server
-            that refuses to be asked gets the call once more as its caller made it. ``auto`` finds out which it is, with
-            a request of its own before the first call. None sends exactly what the caller sends.
+            that refuses a field gets the call once more without it. ``auto`` finds out which engine it is, with a
+            request of its own before the first call. None sends exactly what the caller sends.
         keep_bytes: keep request and response bodies on the steps.
         logprobs_mode: what the server's logprobs are of (``raw``, ``processed``), where that is not what its engine
             does by default; see ``Step.logprobs_mode``.

@@ -81,10 +81,17 @@ def _check_logprobs(choice: ChoiceFacts, *, sure_of_ids: bool) -> None:
 
 
 def _logprob_array(choice: ChoiceFacts, values: list[Any]) -> Any:
-    """float32 [len(values)], or None where a value cannot be a logprob."""
+    """float32 [len(values)], or None where a value cannot be a logprob. NaN where the engine is known to give none."""
     import numpy as np
 
     missing = values.count(None)
+    if missing and choice.may_lack_logprobs:
+        known = _logprob_array(choice, [value for value in values if value is not None])
+        if known is None:
+            return None
+        array = np.full(len(values), np.nan, np.float32)
+        array[[value is not None for value in values]] = known
+        return array
     if missing:
         report(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
         return None

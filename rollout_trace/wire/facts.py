@@ -36,6 +36,8 @@ class ChoiceFacts:
     completion_token_ids: Any = None
     logprobs: Any = None
     top_logprobs: list[Any] | None = None
+    may_lack_logprobs: bool = False
+    """Some logprobs are None: the engine left them out, and their positions are known."""
     token_source: TokenSource | None = None
     complete: bool = True
     """False where the answer broke off before this choice ended."""

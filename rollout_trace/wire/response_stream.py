@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from rollout_trace.wire.response_gaps import Piece
+
 
 class ItemEvent(Struct):
     """What the events that build items carry. An unknown event may hold anything in a field of the same name."""
@@ -51,6 +53,8 @@ class Items:
     def __init__(self) -> None:
         self.gaps = False
         """Some of the text came without its logprobs, or could not be read."""
+        self.pieces: list[Piece] = []
+        """The texts of messages as they came, with their logprobs."""
         self._items: dict[int | str, dict[str, Any]] = {}
         self._place_of: dict[str, int | str] = {}
         self._last: int | str | None = None
@@ -139,6 +143,8 @@ class Items:
             self.gaps = True
 
     def _add_logprobs(self, part: dict[str, Any], event: ItemEvent) -> None:
+        entries = event.logprobs if isinstance(event.logprobs, list) else []
+        self.pieces.append(Piece(event.delta if isinstance(event.delta, str) else "", entries))
         if event.logprobs and isinstance(event.logprobs, list):
             self.gaps = self.gaps or self._bare
             _append(part, "logprobs", event.logprobs)

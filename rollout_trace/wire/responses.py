@@ -22,6 +22,7 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import Typed, loads, text_of
 from rollout_trace.wire.logprobs import number_of
 from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, report, withhold
+from rollout_trace.wire.response_gaps import TOLD, TOLD_BY_NOTHING, filled, places_of
 from rollout_trace.wire.response_items import completion_of, sampled
 from rollout_trace.wire.response_items import parts_of as content_of
 from rollout_trace.wire.response_stream import ItemEvent, Items
@@ -65,7 +66,7 @@ def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts)
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
-    answer = _Answer(facts)
+    answer = _Answer(facts, stop=bool((asked.sampling or {}).get("stop")))
     if streamed:
         parts = parts_of(response, streamed=True)
         done = read_bodies(parts, _EVENT, facts, answer.add_event, streamed=True)
@@ -90,10 +91,12 @@ def _is_known(data: bytes) -> bool:
 class _Answer:
     """One response, from its only body or from the events of its stream."""
 
-    def __init__(self, facts: ResponseFacts) -> None:
+    def __init__(self, facts: ResponseFacts, *, stop: bool) -> None:
+        """``stop``: there are stop strings."""
         self.known = False
         """Something of a response was read."""
         self._facts = facts
+        self._stop = stop
         self._items = Items()
         self._last: _Response | None = None
 
@@ -183,6 +186,27 @@ class _Answer:
         choice.logprobs = [number_of(entry.get("logprob")) for entry in entries]
         tops = [entry.get("top_logprobs") for entry in entries]
         choice.top_logprobs = [top if isinstance(top, list) else [] for top in tops] if any(tops) else None
+        size = len(choice.completion_token_ids or ())
+        if self._items.pieces and len(entries) < size:
+            self._leave_gaps(choice, size, sampled(items) == len(texts) == 1)
+
+    def _leave_gaps(self, choice: ChoiceFacts, size: int, is_one_text: bool) -> None:
+        """Puts None where the stream has no logprob for an id, or takes all of them away where that is not known."""
+        came = len(choice.logprobs)
+        pieces = self._items.pieces
+        stopped = choice.finish_reason == "stop"
+        places = None
+        # A stop string holds text back until it is sure of it: events are then not of their tokens.
+        if is_one_text and not self._stop and sum(len(piece.entries) for piece in pieces) == came:
+            places = places_of(pieces, size - came, stopped=stopped)
+        message = (TOLD_BY_NOTHING if places is None else TOLD).format(size - came, size)
+        report(choice, "logprobs_incomplete", message)
+        if places is None:
+            choice.logprobs = choice.top_logprobs = None
+            return
+        choice.may_lack_logprobs = None not in choice.logprobs
+        choice.logprobs = filled(choice.logprobs, places, None)
+        choice.top_logprobs = choice.top_logprobs and filled(choice.top_logprobs, places, [])
 
 
 def _take_ids(choice: ChoiceFacts, response: _Response) -> None:

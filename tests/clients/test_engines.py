@@ -213,3 +213,12 @@ def test_modes() -> None:
         rt.wrap_openai(client, logprobs_mode="cooked")  # type: ignore[arg-type]
     assert type(client) is openai.OpenAI
     client.close()
+
+
+def test_a_provider_without_ids_lost_none(kind: Kind) -> None:
+    """The step says so, and the check does not count it as lost."""
+    with ScriptedServer("fine") as server:
+        _, (step,) = on(kind, server, lambda client: call(client, "chat", {}), {"engine": "openai"})
+    assert step.token_issue == rt.TokenIssue(code="ids_missing", message="openai has no token ids.")
+    findings = rt.Trajectory(steps=[step], reward=1.0).check()
+    assert [finding.grade for finding in findings if finding.code == "ids_missing"] == ["info"]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pydantic
 import pytest
+from pydantic import BaseModel, model_validator
 
 from rollout_trace.testing import Fault, Reply
 
-from .either import Kind, done, each, shown
-from .harness import IDS, World, both, chat, parsing, streamed
+from .either import Kind, done, each, entered, shown
+from .harness import IDS, STREAM, World, both, chat, parsing, streamed
 
 QUICK = {"retry-after-ms": "1"}
 
@@ -34,6 +36,8 @@ def test_the_server_disconnects(kind: Kind) -> None:
     assert step.status == "error"
     assert step.error is not None
     assert step.error.type == "RemoteProtocolError"
+    # The server had answered; the body that broke off is its attempt's error too.
+    assert [(attempt.status, attempt.error) for attempt in step.attempts] == [(200, step.error)]
     assert step.completion is not None
     assert step.completion.content == "a "
     assert step.completion_token_ids is not None
@@ -90,6 +94,63 @@ def test_an_answer_that_is_cut(kind: Kind) -> None:
     assert step.error is not None
     assert step.attempts[0].error is not None
     assert step.attempts[0].error.type == "RemoteProtocolError"
+
+
+def test_a_stream_that_is_left_is_no_error_of_its_attempt(kind: Kind) -> None:
+    """Its reader closed it: nothing broke off."""
+
+    async def scenario(world: World) -> Any:
+        stream = await done(world.client.chat.completions.create(**STREAM))
+        async with entered(stream):
+            return shown(await anext(stream) if world.kind == "async" else next(stream))
+
+    step = both(kind, Fault("a longer answer", hold_after=2), scenario).step
+    assert (step.status, [attempt.error for attempt in step.attempts]) == ("abandoned", [None])
+    assert step.token_issue is not None
+    assert step.token_issue.message == "the answer broke off before any completion token ids came."
+
+
+def test_what_an_attempt_says_is_what_the_http_library_said(kind: Kind) -> None:
+    """An answer that is tried again is noted once, by the exception that the SDK handles, not by one of ours.
+
+    The body of an answer to a streamed call is not read before the next attempt: it cannot say more.
+    """
+
+    async def scenario(world: World) -> Any:
+        return await streamed(world.client)
+
+    step = both(kind, [Fault(status=500, headers=QUICK), "fine"], scenario, max_retries=1).step
+    failed, answered = step.attempts
+    assert failed.error is not None
+    assert failed.error.type == "HTTPStatusError"
+    assert failed.error.message.startswith("Server error '500 Internal Server Error' for url")
+    assert answered.error is None
+
+
+def test_an_exception_that_carries_another_answer(kind: Kind) -> None:
+    """Reading an answer can call elsewhere, and fail with that response: it is not the body of this call."""
+
+    class Looked(BaseModel):
+        colour: str
+
+        @model_validator(mode="after")
+        def look_it_up(self) -> Looked:
+            raise Elsewhere(elsewhere)
+
+    class Elsewhere(Exception):
+        def __init__(self, response: Any) -> None:
+            super().__init__("no such colour")
+            self.response = response
+
+    async def scenario(world: World) -> Any:
+        return await done(parsing(world.client).parse(**IDS, response_format=Looked))
+
+    elsewhere = SimpleNamespace(status_code=404, content=b'{"error": {"message": "of another server"}}')
+    step = both(kind, '{"colour": "blue"}', scenario, raises=True).step
+    assert step.completion is not None
+    assert step.completion.content == '{"colour": "blue"}'
+    assert step.completion_token_ids is not None
+    assert step.status == "ok"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -53,14 +53,14 @@ class Server:
 
 
 @contextmanager
-def started(engine: EngineName, folder: Path) -> Iterator[Server]:
-    """The engine, while the block runs. Its output goes into the folder.
+def started(engine: EngineName, folder: Path, port: int | None = None) -> Iterator[Server]:
+    """The engine, while the block runs, on a free port where none is given. Its output goes into the folder.
 
     Raises:
         NotInstalled: it is not to be found.
         RuntimeError: it ended, or did not answer in time.
     """
-    port = _free_port()
+    port = port or free_port()
     command = [*_command(engine), "--host", "127.0.0.1", "--port", str(port)]
     log = folder / f"{engine}.log"
     with log.open("wb") as output:
@@ -99,7 +99,8 @@ def _path(variable: str, name: str, engine: str) -> str:
     return path
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """One that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

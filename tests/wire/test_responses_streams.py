@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rollout_trace as rt
+from rollout_trace.file.decode import decode as read_line
+from rollout_trace.file.encode import encode
 from rollout_trace.model import Completion
 from rollout_trace.wire import decode
 from tests.wire.raw import SSE, sse
@@ -188,3 +192,100 @@ def test_a_damaged_answer_is_still_a_step_that_keeps_the_rules(data: st.DataObje
     steps = decoded(RESPONSES, request, data.draw(damaged(values)) or [None], streamed=as_stream)
     assert len(steps) == 1
     check(steps[0])
+
+
+def vllm_stream(
+    pieces: list[tuple[str, list[tuple[str, float]]]], ids: list[int], *, status: str = "incomplete", **request: Any
+) -> Any:
+    """The step of a stream as vLLM sends it: an event for each token that adds text, all ids in the last one."""
+    listed = [{"token": t, "logprob": value, "bytes": [], "top_logprobs": []} for _, own in pieces for t, value in own]
+    events: list[Any] = [{"type": "response.created", "response": response(status="in_progress")}]
+    events.append({"type": "response.output_item.added", "output_index": 0, "item": message(status="in_progress")})
+    for delta, own in pieces:
+        these = [{"token": token, "logprob": value, "top_logprobs": []} for token, value in own]
+        place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+        events.append({"type": "response.output_text.delta", **place, "delta": delta, "logprobs": these})
+    last = response(
+        message(text("".join(delta for delta, _ in pieces), logprobs=listed)),
+        status=status,
+        usage=usage(3, len(ids)),
+        input_messages=[{"tokens": [1, 2, 3]}],
+        output_messages=[{"tokens": ids}],
+        **({"incomplete_details": {"reason": "max_output_tokens"}} if status == "incomplete" else {}),
+    )
+    events.append({"type": "response.completed", "response": last})
+    asked = json.dumps({"input": "hi", "stream": True, **request}).encode()
+    (step,) = decode(RESPONSES, asked, sse(*events, done=False), content_type=SSE)
+    return step
+
+
+A, B, HALF = ("a", [("a", -1.0)]), ("b", [("b", -2.0)]), ("\ufffdc", [("c", -3.0)])
+NAN = None
+
+# The pieces, how many ids, the status, and the logprobs with a null where there is none; None: it cannot be told.
+GAPS: dict[str, tuple[list[Any], int, str, list[float | None] | None]] = {
+    "nothing is missing": ([A, B], 2, "incomplete", [-1.0, -2.0]),
+    "the stop token": ([A, B], 3, "completed", [-1.0, -2.0, NAN]),
+    "before a half that shows": ([A, HALF, B], 4, "incomplete", [-1.0, NAN, -3.0, -2.0]),
+    "a half and the stop token": ([HALF, A], 4, "completed", [NAN, -3.0, -1.0, NAN]),
+    "two halves": ([HALF, A, HALF], 5, "incomplete", [NAN, -3.0, -1.0, NAN, -3.0]),
+    "a half that does not show": ([A, ("\u00e9", [("\u00e9", -3.0)])], 3, "incomplete", None),
+    "at the end, or anywhere": ([A, B], 3, "incomplete", None),
+    "more than show": ([A, HALF], 4, "incomplete", None),
+    "fewer than show": ([HALF, HALF], 3, "incomplete", None),
+    "two before the end": ([A, B], 4, "completed", None),
+    "several tokens in one event": ([("a\ufffdb", [("a", -1.0), ("b", -2.0)])], 3, "incomplete", None),
+    "text of another spelling": ([(" a", [("a", -1.0)])], 2, "incomplete", None),
+    "an end that is another": ([("\ufffda", [("b", -1.0)])], 2, "incomplete", None),
+}
+
+
+@pytest.mark.parametrize("case", GAPS)
+def test_logprobs_that_a_stream_leaves_out(case: str) -> None:
+    """Ids are kept, and the logprobs where every missing one has a place; else it is said that it cannot be told."""
+    pieces, size, status, expected = GAPS[case]
+    ids = list(range(10, 10 + size))
+    step = vllm_stream(pieces, ids, status=status)
+    assert step.status == "ok"
+    assert numbers(step.completion_token_ids) == ids
+    assert numbers(step.prompt_token_ids) == [1, 2, 3]
+    found = None if step.logprobs is None else [None if value != value else value for value in step.logprobs.tolist()]
+    assert found == expected
+    if expected is not None and None not in expected:
+        assert step.token_issue is None
+        return
+    assert step.token_issue is not None
+    assert step.token_issue.code == "logprobs_incomplete"
+    came = sum(len(own) for _, own in pieces)
+    assert step.token_issue.message.startswith(f"{size - came} of {size} logprobs did not come with this stream")
+    assert ("nothing says of which tokens" in step.token_issue.message) == (expected is None)
+
+
+def test_a_stop_string_makes_it_uncertain() -> None:
+    """It holds text back, so that events are not of their tokens."""
+    step = vllm_stream([A, B], [1, 2, 3], status="completed", stop=["x"])
+    assert step.logprobs is None
+    assert numbers(step.completion_token_ids) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("bad", [0.5, float("nan"), None])
+def test_what_is_left_must_be_sound(bad: Any) -> None:
+    """A logprob that is no logprob takes the others with it, as ever."""
+    step = vllm_stream([A, ("b", [("b", bad)])], [1, 2, 3], status="completed")
+    assert step.logprobs is None
+    assert numbers(step.completion_token_ids) == [1, 2, 3]
+
+
+def test_a_step_with_gaps_is_not_trained_on() -> None:
+    """Not by default and not on request; a file keeps the gaps; a check says so once."""
+    trajectory = rt.Trajectory(steps=[vllm_stream([A, B], [1, 2, 3], status="completed")], reward=1.0)
+    assert trajectory.sequences() == []
+    assert trajectory.sequences(allow={"logprobs_incomplete"}) == []
+    found = [finding.code for finding in trajectory.check()]
+    assert found.count("logprobs_incomplete") == 1
+    assert "logprobs_not_finite" not in found
+    (again,) = read_line(encode(trajectory)).steps
+    assert again.logprobs is not None
+    assert numbers(again.logprobs[:2]) == [-1.0, -2.0]
+    assert again.logprobs[2] != again.logprobs[2]
+    assert again.token_issue == trajectory.steps[0].token_issue

@@ -10,6 +10,7 @@ import pytest
 
 from rollout_trace.assemble import Stores, steps_of
 from rollout_trace.model import Step, TokenIssue
+from rollout_trace.trajectories import Trajectory
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, delta, entries, read, sse, tokens, unary
 
@@ -152,6 +153,66 @@ def test_ids_that_were_asked_for_and_did_not_come() -> None:
     assert step.token_issue == TokenIssue(
         code="ids_missing", message="the server sent no completion token ids, although it was asked for them."
     )
+
+
+ASKED = b'{"return_token_ids": true, "stream": true}'
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_ids_of_an_answer_that_broke_off(chunks: int) -> None:
+    """The server had no time to send what it was asked for: nothing is said against it."""
+    begun = sse(delta({"role": "assistant", "content": ""}), delta({"content": "x"}))
+    body = b"".join(part + b"\n\n" for part in begun.split(b"\n\n")[:chunks])
+    step = read(body, request=ASKED, content_type=SSE)
+    assert step.status == "abandoned"
+    assert step.token_issue == TokenIssue(
+        code="ids_missing", message="the answer broke off before any completion token ids came."
+    )
+
+
+def test_what_no_protocol_has_cannot_be_asked_for() -> None:
+    """Anthropic's messages have no place for ids: nobody forgot to ask, and nothing was lost."""
+    answer = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "claude", "stop_reason": "end_turn",
+        "content": [{"type": "text", "text": "hi"}], "usage": {"input_tokens": 3, "output_tokens": 2},
+    }  # fmt: skip
+    (step,) = decode("anthropic.messages", b"{}", json.dumps(answer).encode(), content_type=JSON)
+    assert step.token_issue == TokenIssue(code="ids_missing", message="anthropic.messages has no place for token ids.")
+    trajectory = Trajectory(steps=[step, read(unary(tokens(None, None)))])
+    grades = {finding.step_id: finding.grade for finding in trajectory.check() if finding.code == "ids_missing"}
+    assert list(grades.values()) == ["info", "fatal"]
+
+
+def test_ids_and_logprobs_in_different_chunks_that_a_usage_counts() -> None:
+    """Fewer logprobs than ids in one chunk and more in the next: all came, as the usage says."""
+    parts = [
+        delta({"content": "a"}, token_ids=[1, 2], logprobs=entries(-1.0)),
+        delta({"content": "b"}, token_ids=[3], logprobs=entries(-2.0, -3.0), finish_reason="stop"),
+    ]
+    counted = {"id": "r", "model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 3}}
+    step = read(sse(*parts, counted), content_type=SSE)
+    assert step.token_issue is None
+    assert step.logprobs is not None
+    assert step.logprobs.tolist() == [-1.0, -2.0, -3.0]
+    uncounted = read(sse(*parts), content_type=SSE)
+    assert uncounted.logprobs is None
+    assert uncounted.completion_token_ids is None
+
+
+def test_a_usage_counts_choices_that_are_whole() -> None:
+    """One choice ended, the other broke off: a count of both says nothing of what came."""
+    body = sse(
+        delta({"content": "a"}, index=0, token_ids=[1], logprobs=entries(-1.0), finish_reason="stop"),
+        delta({"content": "b"}, index=1, token_ids=[2], logprobs=entries(-2.0)),
+        {"id": "r", "model": "m", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}},
+        done=False,
+    )
+    one, other = decode("openai.chat", b"{}", body, content_type=SSE)
+    assert (one.status, other.status) == ("ok", "abandoned")
+    for step in (one, other):
+        assert step.token_issue is None
+        assert step.completion_token_ids is not None
+        assert step.logprobs is not None
 
 
 def test_prompt_ids_out_of_range_leave_the_completion_alone() -> None:
