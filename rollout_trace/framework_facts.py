@@ -144,17 +144,15 @@ def _one_of(words: Sequence[str]) -> _Check:
 def _completion(value: Any, name: str) -> Any:
     if not isinstance(value, Completion) or not isinstance(value.tool_calls, (tuple, list)):
         return _refuse("a Completion", value)
-    for call in value.tool_calls:
-        if not isinstance(call, ToolCall) or not isinstance(call.id, (str, type(None))):
-            _refuse("a Completion whose tool_calls are ToolCalls, their ids texts", call)
-    return value
+    wrong = [call for call in value.tool_calls if not isinstance(call, ToolCall)]
+    return _refuse("a Completion whose tool_calls are ToolCalls", wrong[0]) if wrong else value
 
 
 def _usage(value: Any, name: str) -> Any:
     if not isinstance(value, Usage):
         return _refuse("a Usage", value)
     for count in (value.input, value.output, value.cache_read, value.cache_write, value.reasoning):
-        if count is not None and (isinstance(count, bool) or index(count) < 0):
+        if count is not None and (isinstance(count, bool) or int(count) != count or count < 0):
             _refuse("a Usage of whole numbers", value)
     return value
 

@@ -19,9 +19,11 @@ def place_of_caller() -> str | None:
     """File and line of the user's code that called this package; of a library's where no code of a user's did."""
     frame, found = sys._getframe(1), None
     while frame is not None:
-        if not str(frame.f_globals.get("__name__", "")).startswith("rollout_trace"):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package != "rollout_trace":
             place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            if not _is_library(frame.f_code.co_filename):
+            # An integration may be installed from its own folder.
+            if not package.startswith("rollout_trace_") and not _is_library(frame.f_code.co_filename):
                 return place
             found = found or place
         frame = frame.f_back  # type: ignore[assignment]

@@ -334,7 +334,7 @@ def _link_tool_runs(trajectory: Trajectory) -> None:
     asked: dict[str, list[tuple[Step, ToolCall]]] = {}
     for step in trajectory.steps:
         for call in step.completion.tool_calls if step.completion is not None else ():
-            if call.id is not None:
+            if isinstance(call.id, str):
                 asked.setdefault(call.id, []).append((step, call))
     for run in trajectory.tool_runs:
         if run.step_id is None and isinstance(run.tool_call_id, str) and run.tool_call_id in asked:

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 import rollout_trace as rt
 from rollout_trace import frames
 from rollout_trace.frames import AgentFrame, ModelFrame, ToolFrame
-from rollout_trace.model import STEP_FIELDS, Completion, Step
+from rollout_trace.model import STEP_FIELDS, Completion, Step, ToolCall, Usage
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 
@@ -555,6 +555,25 @@ def test_logprobs_of_a_framework_keep_the_rules_of_the_wire(logprobs: list[Any],
     (step,) = own.steps
     assert (step.token_issue and step.token_issue.code) == code
     assert (step.logprobs is None) == (code is not None)
+
+
+def test_what_can_be_taken_as_it_was_meant_is_no_mistake(tmp_path: Path) -> None:
+    """Whole numbers as floats, ids as numbers, a finish reason that is an object."""
+    odd: Any = 5
+    call = ToolCall(id=odd, name="add", arguments="{}")
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory() as own:
+        with ModelFrame("tiny") as frame:
+            usage = Usage(output=3.0)  # type: ignore[arg-type]
+            frame.answered({"completion": Completion(tool_calls=(call,)), "usage": usage, "finish_reason": odd})
+        with ToolFrame("add", tool_call_id=odd):
+            pass
+    (back,) = rt.read(tmp_path / "runs.jsonl")
+    (step,) = back.steps
+    assert step.completion is not None
+    assert step.usage is not None
+    assert (step.completion.tool_calls[0].id, step.usage.output, step.finish_reason) == ("5", 3, "5")
+    assert own.steps[0].token_issue is not None
+    assert own.steps[0].token_issue.code == "not_on_wire"
 
 
 def test_an_answer_that_is_no_mapping_is_named() -> None:

@@ -499,6 +499,22 @@ def test_tool_runs_of_calls_at_once_go_by_name_and_arguments(client: OpenAI) -> 
     assert [place[str(run.step_id)] for run in trajectory.tool_runs] == [1, 0, 2, 2]
 
 
+def test_a_tool_run_is_not_of_an_answer_that_is_still_to_come_or_was_thrown_away() -> None:
+    answer = {"completion": Completion(tool_calls=(rt.ToolCall(id="call_0", name="search", arguments="{}"),))}
+    with rt.trajectory() as trajectory:
+        for _ in range(2):
+            with ModelFrame("tiny") as frame:
+                frame.answered(answer)
+        frame.supersede()
+        slow = ModelFrame("tiny")
+        with rt.tool_run("search", tool_call_id="call_0", arguments={}):
+            pass
+        slow.answered(answer)
+        slow.end()
+    assert [step.status for step in trajectory.steps] == ["ok", "superseded", "ok"]
+    assert trajectory.tool_runs[0].step_id == trajectory.steps[0].id
+
+
 # Keys of metadata.
 
 
