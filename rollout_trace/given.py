@@ -176,8 +176,15 @@ def position(value: Any, name: str) -> int:
 def held(value: Any) -> Any:
     """What an object holds: an enum its value, a path its text, a mapping, a dataclass or a Pydantic object a new dict.
 
-    Anything else is given back itself.
+    Anything else is given back itself, and so is what cannot say what it holds.
     """
+    try:
+        return _held(value)
+    except Exception:  # Code of the user's: a serializer, a property, a `__fspath__`.
+        return value
+
+
+def _held(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, os.PathLike):
@@ -188,12 +195,7 @@ def held(value: Any) -> Any:
         # As the encoder writes dataclasses: without their private fields.
         return {item.name: getattr(value, item.name) for item in fields(value) if not item.name.startswith("_")}
     # Asked of the class: an instance may answer to every name.
-    if not callable(getattr(type(value), "model_dump", None)):
-        return value
-    try:
-        return value.model_dump(warnings=False)
-    except Exception:  # A serializer of the user's failed: the object is then written as its repr().
-        return value
+    return value.model_dump(warnings=False) if callable(getattr(type(value), "model_dump", None)) else value
 
 
 def brief(value: Any) -> str:

@@ -144,12 +144,11 @@ class recording:
                 raise
 
     def _loss(self, trajectory: Trajectory, error: Exception) -> str:
-        # A WriteError says which trajectory, which file, and what became of the file.
-        said = str(error) if isinstance(error, WriteError) else guard.described(error)
-        return (
-            f"trajectory {trajectory.id} ({trajectory.name}) is missing from {self._target}: {said} The agent goes on; "
-            "the trajectory stays in memory, in the `lost` of the recording, whose block ends with WriteError."
-        )
+        said = str(error)
+        if trajectory.id not in said:  # That of a JSONLWriter says which trajectory, and what became of the file.
+            named = f"trajectory {trajectory.id} ({trajectory.name})"
+            said = f"{named} was not written to {self._target}: {guard.described(error)}."
+        return f"{said} The agent goes on; the trajectory is kept in the `lost` of the recording."
 
 
 def _check_target(target: Any) -> None:

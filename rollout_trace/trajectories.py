@@ -209,6 +209,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "metadata": given.metadata,
 }
 
+_FIELDS = tuple((item.name, item.default, item.default_factory) for item in fields(Trajectory))
 TRAJECTORY_FIELDS = tuple(item.name for item in fields(Trajectory) if not item.name.startswith("_"))
 
 
@@ -236,9 +237,9 @@ _steps_from_the_log()
 def new_trajectory(facts: dict[str, Any]) -> Trajectory:
     """A trajectory with these fields, as they are. For the reader: old files may hold what is refused today."""
     trajectory = object.__new__(Trajectory)
-    for item in fields(Trajectory):
-        value = item.default if item.default_factory is MISSING else item.default_factory()
-        object.__setattr__(trajectory, item.name, facts.get(item.name, value))
+    for name, default, factory in _FIELDS:
+        value = facts[name] if name in facts else default if factory is MISSING else factory()
+        object.__setattr__(trajectory, name, value)
     for name, kind in (("rewards", given.Rewards), ("metrics", given.Metrics)):
         if facts.get(name) is not None:
             dict.update(numbers := kind(), facts[name])

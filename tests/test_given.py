@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -255,6 +256,16 @@ class Unserializable(BaseModel):
         raise RuntimeError("no")
 
 
-def test_an_object_that_cannot_say_what_it_holds_is_its_repr(tmp_path: Path) -> None:
-    back = written(rt.Trajectory(metadata={"x": Unserializable()}), tmp_path)
-    assert back.metadata == {"x": "Unserializable()"}
+class Nowhere(os.PathLike[str]):
+    def __fspath__(self) -> str:
+        raise RuntimeError("no")
+
+    def __repr__(self) -> str:
+        return "Nowhere()"
+
+
+@pytest.mark.parametrize("value", [Unserializable(), Nowhere()], ids=repr)
+def test_an_object_that_cannot_say_what_it_holds_is_its_repr(value: Any, tmp_path: Path) -> None:
+    """It costs no trajectory."""
+    back = written(rt.Trajectory(metadata={"x": [value, Path("a")]}), tmp_path)
+    assert back.metadata == {"x": [repr(value), "a"]}

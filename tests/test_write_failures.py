@@ -51,18 +51,17 @@ def test_it_is_one_line_for_each_trajectory(
 
     def work() -> None:
         with rt.recording(path):
-            for name in ("first", "sec\x1b[31mond\nERROR forged"):
-                with rt.trajectory(name) as trajectory:
+            for _ in range(2):
+                with rt.trajectory() as trajectory:
                     ids.append(trajectory.id)
 
     with caplog.at_level(logging.INFO, "rollout_trace"), pytest.raises(rt.WriteError):
         work()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"trajectory {one} ({name}) is missing from {path}: trajectory {one} could not be written to {path}: "
-        "[Errno 28] No space left on device. The file is as it was before, and the trajectory can be written again. "
-        "The agent goes on; the trajectory stays in memory, in the `lost` of the recording, whose block ends with "
-        "WriteError."
-        for one, name in zip(ids, ("first", "sec\\x1b[31mond\\nERROR forged"), strict=True)
+    assert caplog.messages == [
+        f"trajectory {one} could not be written to {path}: [Errno 28] No space left on device. The file is as it was "
+        "before, and the trajectory can be written again. The agent goes on; the trajectory is kept in the `lost` of "
+        "the recording."
+        for one in ids
     ]
     assert {(record.levelname, record.exc_info) for record in caplog.records} == {("ERROR", None)}
     assert path.read_bytes() == b""
@@ -97,10 +96,11 @@ def test_of_another_failure_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
             raise RuntimeError("said \x1b]0;title\x07\nWARNING forged")
 
     with caplog.at_level(logging.DEBUG, "rollout_trace"), pytest.raises(rt.WriteError):
-        with rt.recording(Broken()), rt.trajectory("agent"):
+        with rt.recording(Broken()), rt.trajectory("sol\nver"):
             pass
     error, debug = caplog.records
-    assert "RuntimeError: said \\x1b]0;title\\x07\\nWARNING forged The agent goes on" in error.getMessage()
+    assert "RuntimeError: said \\x1b]0;title\\x07\\nWARNING forged. The agent goes on; " in error.getMessage()
+    assert re.match(r"trajectory \w+ \(sol\\nver\) was not written to <.*Broken object at ", error.getMessage())
     assert (error.levelname, error.exc_info) == ("ERROR", None)
     assert (debug.levelname, debug.exc_info) == ("DEBUG", None)
     first, *rest = debug.getMessage().split("\n")
