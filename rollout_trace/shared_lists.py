@@ -69,7 +69,10 @@ class TableSpan(ListSpan):
     __slots__ = ("runs",)
 
     def __init__(self, items: list[Any], runs: tuple[tuple[int, int], ...]) -> None:
-        super().__init__(items, sum(end - first for first, end in runs))
+        self.items = items
+        self.length = 0
+        for first, end in runs:
+            self.length += end - first
         self.runs = runs
         """The rows, as [first, end)."""
 

@@ -6,7 +6,6 @@ prompts share all segments up to the token where they part: a rollout of many tu
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -255,17 +254,16 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
     import numpy as np
 
     try:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="raise"):
             array = np.array(values, np.float32)
+    except FloatingPointError:
+        given = np.asarray(values, np.float64).ravel()
+        bad = given[np.isfinite(given) & (np.abs(given) > FLOAT32_MAX)][0].item()
+        raise ValueError(f"{name}: expected numbers from {-FLOAT32_MAX} to {FLOAT32_MAX}, got {bad!r}.") from None
     except (TypeError, ValueError):
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.") from None
     if array.ndim != 1:
         raise ValueError(f"{name}: expected a flat list of numbers, got {_brief(values)}.")
-    infinite = np.isinf(array)
-    if infinite.any():
-        for given in np.asarray(values, np.float64)[infinite].tolist():
-            if math.isfinite(given):
-                raise ValueError(f"{name}: expected numbers from {-FLOAT32_MAX} to {FLOAT32_MAX}, got {given!r}.")
     numbers: FloatArray = readonly(array)
     return numbers
 

@@ -217,7 +217,8 @@ def _ids(values: list[int]) -> IntArray:
 
 def _tokens(record: TokensRecord, at: int, segments: _Segments) -> dict[str, Any]:
     prompt, end = record.prompt, record.end
-    found: dict[str, Any] = {"logprobs": _logprobs(record, at), "top_logprobs": record.top_logprobs}
+    logprobs = None if record.logprobs is None else _logprobs(record.logprobs, record, at)
+    found: dict[str, Any] = {"logprobs": logprobs, "top_logprobs": record.top_logprobs}
     if prompt is None and end is None:
         return found
     index = _segment(record.segment, at, segments)
@@ -235,16 +236,16 @@ def _tokens(record: TokensRecord, at: int, segments: _Segments) -> dict[str, Any
     return found
 
 
-def _logprobs(record: TokensRecord, at: int) -> FloatArray | None:
-    if record.logprobs is None:
-        return None
-    place, (prompt, end) = f"$.steps[{at}].tokens.logprobs", (record.prompt or 0, record.end)
-    if end is not None and len(record.logprobs) != end - prompt:
-        raise BadLine(place, f"expected {end - prompt} numbers (end - prompt), got {len(record.logprobs)}")
+def _logprobs(values: list[float | None], record: TokensRecord, at: int) -> FloatArray:
+    expected = len(values) if record.end is None else record.end - (record.prompt or 0)
+    if len(values) != expected:
+        raise BadLine(
+            f"$.steps[{at}].tokens.logprobs", f"expected {expected} numbers (end - prompt), got {len(values)}"
+        )
     try:
-        return as_float32(record.logprobs, place)
+        return as_float32(values, "logprobs")
     except ValueError as error:
-        raise BadLine("", str(error)) from error
+        raise BadLine("", f"$.steps[{at}].tokens.{error}") from error
 
 
 def _segment(index: int | None, at: int, segments: _Segments) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -29,32 +28,34 @@ _BREAK = 4
 class _Indices:
     """Where the items of a list, those that steps use, stand in the table."""
 
-    __slots__ = ("_firsts", "_places", "breaks", "items", "rows")
+    __slots__ = ("breaks", "firsts", "items", "places", "rows")
 
-    def __init__(self, items: Sequence[Any], used: Iterable[tuple[int, int]]) -> None:
+    def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
         self.rows: list[int] = []
         """Of each item used, in the order of the list."""
         self.breaks: list[int] = []
         """Places in ``rows`` whose row does not follow the row before."""
-        self._firsts: list[int] = []
-        self._places: list[int] = []
+        self.firsts: list[int] = [0]
+        self.places: list[int] = [0]
         """For each stretch of items used, where it begins in the list and in ``rows``."""
-        for first, end in _joined(used):
-            self._firsts.append(first)
-            self._places.append(len(self.rows))
-            self.rows += range(first, end)
 
-    def runs(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """The rows of the items ``[first, end)``, as [first, end)."""
+    def add_to(self, found: Rows, first: int, end: int) -> None:
+        """Adds the rows of the items ``[first, end)``."""
         if first == end:
             return
-        stretch = bisect_right(self._firsts, first) - 1
-        start = self._places[stretch] + first - self._firsts[stretch]
+        stretch = bisect_right(self.firsts, first) - 1
+        start = self.places[stretch] + first - self.firsts[stretch]
         stop = start + end - first
-        within = self.breaks[bisect_right(self.breaks, start) : bisect_left(self.breaks, stop)]
-        for here, there in pairwise([start, *within, stop]):
-            yield self.rows[here], self.rows[here] + there - here
+        edges = [start, stop]
+        if self.breaks:
+            edges[1:1] = self.breaks[bisect_right(self.breaks, start) : bisect_left(self.breaks, stop)]
+        for here, there in pairwise(edges):
+            row = self.rows[here]
+            if there - here > 2:
+                found.append([row, row + there - here])
+            else:
+                found += range(row, row + there - here)
 
 
 def _joined(stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -73,9 +74,9 @@ def _joined(stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 class DistinctValues:
     """A table of distinct JSON values."""
 
-    __slots__ = ("_count", "_first_row", "_known", "_lists", "_row_of", "_used", "rows")
+    __slots__ = ("_count", "_first_row", "_known", "_lengths", "_lists", "_row_of", "_used", "rows")
 
-    def __init__(self, lists: Iterable[ListSpan | Sequence[Any] | None]) -> None:
+    def __init__(self, lists: Sequence[ListSpan | Sequence[Any] | None]) -> None:
         """``lists``: all that will be added. What is used of one list is stored in one piece, whoever comes between."""
         self.rows: list[orjson.Fragment] = []
         self._row_of: list[bytes] = []
@@ -83,56 +84,63 @@ class DistinctValues:
         # By identity, with the object: while it is held, its id is not given to another.
         self._known: dict[int, tuple[Any, bytes]] = {}
         self._lists: dict[int, _Indices] = {}
+        self._count = len(lists)
+        self._lengths: dict[int, list[int]] = {}
         self._used: dict[int, list[tuple[int, int]]] = {}
-        self._count = 0
         for values in lists:
-            self._count += 1
-            if isinstance(values, ListSpan):
-                self._used.setdefault(id(values.items), []).extend(_runs(values))
+            if isinstance(values, TableSpan):
+                self._used.setdefault(id(values.items), []).extend(values.runs)
+            elif isinstance(values, ListSpan):
+                self._lengths.setdefault(id(values.items), []).append(values.length)
 
     def add(self, values: ListSpan | Sequence[Any]) -> Rows:
         """Stores a list and gives the indices of its items, runs of three and more as pairs."""
         if not isinstance(values, ListSpan):
             values = ListSpan(list(values), len(values))
         indices = self._lists.get(id(values.items))
-        if indices is None:
-            indices = self._lists[id(values.items)] = self._stored(values)
         found: Rows = []
-        for run in _runs(values):
-            for first, end in indices.runs(*run):
-                if end - first > 2:
-                    found.append([first, end])
-                else:
-                    found += range(first, end)
+        if isinstance(values, TableSpan):
+            indices = self._table(values) if indices is None else indices
+            for first, end in values.runs:
+                indices.add_to(found, first, end)
+        else:
+            indices = self._list(values) if indices is None else indices
+            indices.add_to(found, 0, values.length)
         return found
 
-    def _stored(self, values: ListSpan) -> _Indices:
-        used = sorted(self._used.get(id(values.items), ()), key=itemgetter(1))
-        indices, ends, last = _Indices(values.items, used or _runs(values)), [end for _, end in used], -2
-        for place, item in enumerate(indices.rows):
-            value = self._encoded(values.items[item])
-            if isinstance(values, TableSpan):
-                # A table that was read stays as it is: its runs stay whole, however often it is written again.
-                row = self._new(value)
-            else:
-                steps = len(ends) - bisect_right(ends, item) if used else self._count
+    def _table(self, values: TableSpan) -> _Indices:
+        """Stores what is used of a table as it is: its runs stay whole, however often it is written again."""
+        indices = self._lists[id(values.items)] = _Indices(values.items)
+        indices.firsts, indices.places = [], []
+        for first, end in _joined(self._used[id(values.items)]):
+            indices.firsts.append(first)
+            indices.places.append(len(indices.rows))
+            indices.rows += [self._new(self._encoded(item)) for item in values.items[first:end]]
+        return indices
+
+    def _list(self, values: ListSpan) -> _Indices:
+        indices = self._lists[id(values.items)] = _Indices(values.items)
+        lengths = sorted(self._lengths.get(id(values.items), ()))
+        used = lengths[-1] if lengths else values.length
+        rows, last = indices.rows, -1
+        for place, item in enumerate(values.items[:used]):
+            value = self._encoded(item)
+            row = last + 1
+            if row == len(self._row_of) or self._row_of[row] != value:
+                steps = len(lengths) - bisect_right(lengths, place) if lengths else self._count
                 short = place >= _LONG_LIST and len(value) <= max(_SHORT_VALUE, _BREAK * steps)
-                row = self._row(value, last + 1, short)
+                row = self._row(value, row, short)
             if row != last + 1:
                 indices.breaks.append(place)
-            indices.rows[place] = last = row
+            rows.append(row)
+            last = row
         return indices
 
     def _row(self, value: bytes, following: int, short: bool) -> int:
-        """The row of a value: the ``following`` one where it fits, else the first with that value, else a new one.
-
-        ``short``: it costs less to store it once more than to break the run.
-        """
-        if 0 <= following < len(self._row_of) and self._row_of[following] == value:
-            return following
+        """The first row with a value; a new one where there is none, or where a new one follows and the value is
+        short: where to store it once more costs less than to break the run."""
         row = self._first_row.get(value)
-        at_the_end = following == len(self._row_of)
-        return self._new(value) if row is None or (short and at_the_end) else row
+        return self._new(value) if row is None or (short and following == len(self._row_of)) else row
 
     def _new(self, value: bytes) -> int:
         self._row_of.append(value)
@@ -145,10 +153,6 @@ class DistinctValues:
         if known is None:
             known = self._known[id(item)] = item, dumps(item)
         return known[1]
-
-
-def _runs(values: ListSpan) -> tuple[tuple[int, int], ...]:
-    return values.runs if isinstance(values, TableSpan) else ((0, values.length),)
 
 
 class DistinctTokens:

@@ -40,8 +40,8 @@ def encode(trajectory: Trajectory) -> bytes:
 
 
 def _line(trajectory: Trajectory) -> dict[str, Any]:
-    messages = DistinctValues(held_by(step, "messages") for step in trajectory.steps)
-    tools = DistinctValues(held_by(step, "tools") for step in trajectory.steps)
+    messages = DistinctValues([held_by(step, "messages") for step in trajectory.steps])
+    tools = DistinctValues([held_by(step, "tools") for step in trajectory.steps])
     tokens = DistinctTokens()
     steps = [_step(step, at, messages, tools, tokens) for at, step in enumerate(trajectory.steps)]
     _fit_logprobs(steps)
