@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from rollout_trace.installed import About
 
-ABOUT = About(framework="langchain-core", tested=("1.8", "1.8"))
+ABOUT = About(framework="langchain-core", tested=("1.2.7", "1.8"))

@@ -28,8 +28,6 @@ def put_result(run: rt.ToolRun, output: Any) -> None:
         run.result = _copied(described(output) if is_command(output) else output)
         return
     run.result = _copied(message.content)
-    # Releases of langchain-core before 1.2 do not tell it when the tool begins.
-    run.tool_call_id = run.tool_call_id or message.tool_call_id
     if message.status == "error":
         run.error = ErrorInfo(type="ToolException", message=message.text)
 

@@ -11,6 +11,7 @@ from typing import Any
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
+from langgraph.graph.state import CompiledStateGraph
 
 from rollout_trace.testing import Reply, ScriptedServer, ToolCall
 from rollout_trace_langchain import record
@@ -114,3 +115,5 @@ WAYS: dict[str, Callable[[Any, Any, Any], Any]] = {
     "abatch": lambda agent, given, config: asyncio.run(agent.abatch([given], config)),
 }
 """The ways to run a LangGraph agent; each gives what it gives."""
+if not hasattr(CompiledStateGraph, "stream_events"):  # An older release of LangGraph.
+    del WAYS["stream_events v3"], WAYS["astream_events v3"]

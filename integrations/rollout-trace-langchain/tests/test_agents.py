@@ -16,7 +16,7 @@ from rollout_trace_langchain import RolloutCallbackHandler, runs
 from .agents import WAYS, add, adder, chat, fail, question, serving, three_turns
 from .oracle import assert_as_served, content_of
 
-HANDLED = {"callbacks": [RolloutCallbackHandler()]}
+HANDLED: Any = {"callbacks": [RolloutCallbackHandler()]}
 
 
 @pytest.fixture(params=["ambient", "handler", "both", "recording only"])
@@ -65,14 +65,15 @@ def test_a_tool_loop(way: str, mode: str, tmp_path: Path) -> None:
 
 def test_streamed_steps_are_the_steps_of_the_same_answers_unstreamed(tmp_path: Path) -> None:
     contents = []
-    for way in ("invoke", "stream messages", "astream messages", "stream_events v3"):
+    ways = [way for way in ("invoke", "stream messages", "astream messages", "stream_events v3") if way in WAYS]
+    for way in ways:
         with serving(three_turns) as server, rt.trajectory() as own:
             WAYS[way](adder(chat(server, stream_usage=True)), question(), {})
         contents.append([content_of(step) for step in own.steps])
         assert [step.time_to_first_token is not None for step in own.steps] == [way != "invoke"] * 3
     # The ids of tool calls are the server's, and the request's options tell whether it was a stream.
     assert contents[1] == contents[2]
-    for streamed in (contents[1], contents[3]):
+    for streamed in contents[2:]:
         for plain, other in zip(contents[0], streamed, strict=True):
             assert {**plain, "sampling": None} == {**other, "sampling": None}
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelRequest
-from langchain.agents.middleware.model_retry import ModelRetryMiddleware
 from langchain.agents.structured_output import ProviderStrategy
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from pydantic import BaseModel
@@ -142,7 +141,8 @@ def test_an_answer_that_could_not_be_parsed_is_superseded() -> None:
     def script(request: Any, record: Any) -> str:
         return "no JSON" if record.index == 0 else '{"x": 1}'
 
-    retry = ModelRetryMiddleware(initial_delay=0, jitter=False)
+    module = pytest.importorskip("langchain.agents.middleware.model_retry", reason="an older release of LangChain")
+    retry = module.ModelRetryMiddleware(initial_delay=0, jitter=False)
     with serving(script) as server, rt.trajectory() as own:
         agent = create_agent(
             chat(server), [add], name="adder", middleware=[retry], response_format=ProviderStrategy(Point)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
@@ -124,7 +125,9 @@ def test_a_list_of_outputs_gives_the_answer_to_the_call() -> None:
         return [ToolMessage("told", tool_call_id=call_id), Command(update={"messages": []})]
 
     with rt.trajectory() as own:
-        several.invoke({"name": "several", "args": {}, "id": "call_1", "type": "tool_call"})
+        given = several.invoke({"name": "several", "args": {}, "id": "call_1", "type": "tool_call"})
+    if isinstance(given, ToolMessage):
+        pytest.skip("an older release of LangChain, which makes a text of such a list")
     assert [(run.tool_call_id, run.result) for run in own.tool_runs] == [("call_1", "told")]
 
 
