@@ -65,7 +65,8 @@ def _recording_class(base: Any) -> type:
         if call is None:
             return base.stream(self, *args, **kwargs)
         called = call.context.model
-        return call.run(lambda _: plain_class(called).stream(called, *args, **kwargs))  # type: ignore[attr-defined]
+        chunks = plain_class(called).stream(called, *args, **kwargs)  # type: ignore[attr-defined]
+        return call.run(lambda _: call.kept(chunks))
 
     methods: dict[str, Any] = {_CLIENTS: None, "__reduce_ex__": plain, "stream": stream}
     if hasattr(base, "_get_client"):

@@ -44,7 +44,7 @@ class Stage(Generic[C, F, R]):
         """Does it, and passes its events on. What their reader does between them is not the frame's."""
         self._events = next_fn(self.context)
         following = self._events.__anext__
-        inside = cast("Frame | None", self.frame)
+        result_type, inside = self._result_type, cast("Frame | None", self.frame)
         try:
             while True:
                 outside = enter(inside)
@@ -55,7 +55,8 @@ class Stage(Generic[C, F, R]):
                 finally:
                     # Frames entered inside, by the agent that a tool is, hold on until the next event.
                     inside = enter(outside)
-                self.saw(event)
+                if isinstance(event, result_type):
+                    self.result = event
                 yield event
         except BaseException as error:
             await self.over(error)
@@ -64,11 +65,6 @@ class Stage(Generic[C, F, R]):
             await self.over(None)
         finally:
             await self.close()
-
-    def saw(self, event: Any) -> None:
-        """What is done gave an event."""
-        if isinstance(event, self._result_type):
-            self.result = event
 
     async def over(self, error: BaseException | None) -> None:
         """It is over; ``error`` is what ended it."""
@@ -141,17 +137,23 @@ class AuxiliaryCall(ModelCall):
         super().__init__(frame, context, is_reached, client)
         self._chunks: list[Any] = []
 
-    def saw(self, event: Any) -> None:
-        """The next piece of the answer."""
-        if not self.frame.calls:
-            self._chunks.append(event)
+    async def kept(self, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        """The pieces of the answer, kept where no bytes are seen."""
+        try:
+            async for chunk in chunks:
+                if not self.frame.calls:
+                    self._chunks.append(chunk)
+                yield chunk
+        finally:
+            await chunks.aclose()
 
     async def over(self, error: BaseException | None) -> None:
         """Where no bytes were seen, the answer is what Strands makes of the pieces."""
         if not self.frame.calls and error is None:
             try:
                 async for event in process_stream(_each(self._chunks)):
-                    super().saw(event)
+                    if isinstance(event, ModelStopReason):
+                        self.result = event
             except Exception as failure:
                 guard.failed("assemble", None, failure)
         self.ended(error)
