@@ -17,7 +17,7 @@ from rollout_trace.trajectories import Trajectory
 Values: TypeAlias = "st.SearchStrategy[Any]"
 
 # The same examples in every run, on every machine.
-PROFILE = settings(max_examples=80, derandomize=True, deadline=None, database=None)
+PROFILE = settings(max_examples=80)
 
 
 def whole_characters(text: str) -> str:

@@ -76,7 +76,7 @@ def found(trajectory: rt.Trajectory, *, linear: bool = False) -> list[tuple[list
     return rows
 
 
-@settings(derandomize=True, deadline=None, max_examples=10_000)
+@settings(max_examples=10_000)
 @given(traces())
 def test_rows_are_those_of_the_rule(trace: Trace) -> None:
     """For steps that share a tree, for steps with arrays of their own, and read back from a file."""
@@ -93,7 +93,7 @@ def test_rows_are_those_of_the_rule(trace: Trace) -> None:
     assert found(rt.Trajectory(steps=shared), linear=True) == by_the_rule(trace, linear=True)
 
 
-@settings(derandomize=True, deadline=None, max_examples=2_000)
+@settings(max_examples=2_000)
 @given(traces(), st.booleans())
 def test_every_sampled_token_is_trained_on_once(trace: Trace, linear: bool) -> None:
     """And the row of a step holds the very ids of the engine: up to its completion's end for its last step."""
@@ -113,7 +113,7 @@ def test_every_sampled_token_is_trained_on_once(trace: Trace, linear: bool) -> N
     assert left == {str(n) for n in range(len(trace))} - set(taken)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(trace=traces())
 def test_rows_survive_a_file(trace: Trace, tmp_path_factory: Any) -> None:
     """Also where the file's segments are a tree that another program made: equal ids in two segments."""

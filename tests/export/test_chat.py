@@ -119,7 +119,7 @@ def by_the_rule(talk: list[tuple[list[str], str, bool]]) -> tuple[list[list[str]
     return rows, trained
 
 
-@settings(derandomize=True, deadline=None, max_examples=600, database=None)
+@settings(max_examples=600)
 @given(talks())
 def test_rows_are_those_of_the_rule(talk: list[tuple[list[str], str, bool]]) -> None:
     """And every answer is trained on exactly once."""

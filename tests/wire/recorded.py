@@ -27,7 +27,7 @@ PATHS = {
     "openai.responses": "/v1/responses",
     "sglang.generate": "/inference/v1/generate",
 }
-BOUNDED = settings(derandomize=True, deadline=None, max_examples=300)
+BOUNDED = settings(max_examples=300)
 # Of the exchange and not of the answer: ids are derived from the bytes, and the server makes up the response id.
 OF_THE_EXCHANGE = {"id", "call_id", "response_id"}
 

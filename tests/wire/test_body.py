@@ -70,7 +70,7 @@ def test_chained_encodings_are_undone_from_the_last(first: str, second: str) -> 
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_of_a_cut_body_comes_what_can_be_had(kind: str, data: st.DataObject) -> None:
     """Wherever a body was cut, what comes out is a prefix of the whole."""

@@ -24,7 +24,7 @@ JUNK: list[Any] = [
     *("", "x", "0", "-1", "token_id:5", "[DONE]", "\ud800", [], [None], [[]], [1, "x"], {}, {"a": 1}, {"index": 1}),
     *({"content": []}, {"content": [{}]}, [{}], [{"index": 0, "token_ids": [1]}], {"message": "boom"}),
 ]
-BOUNDED = settings(derandomize=True, deadline=None, max_examples=500)
+BOUNDED = settings(max_examples=500)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -302,7 +302,7 @@ def told(draw: st.DrawFn) -> tuple[Fragment, list[Fragment]]:
     return message, deltas
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(told())
 def test_streamed_equals_unstreamed(case: tuple[Fragment, list[Fragment]]) -> None:
     """Any message cut into any deltas is the message."""

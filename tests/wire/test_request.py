@@ -114,7 +114,7 @@ def test_half_a_character_in_a_message_is_kept() -> None:
     assert step.messages == [{"role": "user", "content": "\ud83d"}]
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     st.dictionaries(
         st.sampled_from(["model", "messages", "tools", "stream", "stream_options", "n", "user", "\u00e9", ""]),

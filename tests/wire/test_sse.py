@@ -21,7 +21,7 @@ NEWLINES = st.sampled_from([b"\n", b"\r", b"\r\n"])
 NOISE = st.sampled_from(
     [b": ping", b":", b"event: message", b"id: 7", b"retry: 3000", b"event", b"unknown: field", b"data-like: {}"]
 )
-BOUNDED = settings(derandomize=True, deadline=None, max_examples=150)
+BOUNDED = settings(max_examples=150)
 
 
 def same(one: list[Step], other: list[Step]) -> bool:

@@ -89,7 +89,7 @@ def test_chunks_without_bytes_and_other_events() -> None:
     assert read(FRAMES[0] + empty, content_type=KIND).status == "error"
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_flipped_bytes_give_a_step(data: st.DataObject) -> None:
     """Whatever is wrong with the frames."""
@@ -99,7 +99,7 @@ def test_flipped_bytes_give_a_step(data: st.DataObject) -> None:
     assert read(bytes(body), content_type=KIND).status in ("ok", "error", "abandoned")
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.binary(max_size=60), st.binary(max_size=40))
 def test_any_headers_and_payload(head: bytes, payload: bytes) -> None:
     """Frames with right checksums around anything."""

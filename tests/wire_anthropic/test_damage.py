@@ -14,7 +14,7 @@ from rollout_trace.model import ErrorInfo, Step
 from tests.wire_anthropic.raw import JSON, SSE, THINKING_AND_TOOL, end, exchanges, read, sse, start, text, unary
 
 OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-BOUNDED = settings(derandomize=True, deadline=None, max_examples=300)
+BOUNDED = settings(max_examples=300)
 JUNK: list[Any] = [
     *(None, True, False, 0, -1, 2**31, 2**64, 10**30, 1.5, float("nan"), float("inf"), "", "x", "\ud800"),
     *(

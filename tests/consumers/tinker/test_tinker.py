@@ -48,7 +48,7 @@ def same(row: dict[str, Any], expected: Datum) -> None:
     assert found.loss_fn_inputs["logprobs"].dtype == found.loss_fn_inputs["advantages"].dtype == "float32"
 
 
-@settings(max_examples=2000, derandomize=True, deadline=None, database=None)
+@settings(max_examples=2000)
 @given(traces())
 def test_rows_are_the_cookbooks(trace: Trace) -> None:
     trajectory = trajectory_of(trace)

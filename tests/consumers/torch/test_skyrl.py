@@ -45,7 +45,7 @@ def test_skyrls_validator_takes_it(made: Any, stepwise: bool) -> None:
         validate_generator_output(6, output, step_wise=False)
 
 
-@settings(max_examples=2000, derandomize=True, deadline=None, database=None)
+@settings(max_examples=2000)
 @given(traces())
 def test_merging_the_steps_gives_the_sequences(trace: Trace) -> None:
     trajectory = trajectory_of(trace, reward=0.5)

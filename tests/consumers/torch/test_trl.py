@@ -205,7 +205,7 @@ def test_kto_trains_on_labelled_runs(tmp_path: Path) -> None:
     assert np.isfinite(trainer.train().training_loss)
 
 
-@settings(max_examples=2000, derandomize=True, deadline=None, database=None)
+@settings(max_examples=2000)
 @given(traces())
 def test_sequences_are_those_of_trls_asynchronous_worker(trace: Trace) -> None:
     """Its ``fork_threshold`` of 0 mends no drift: prompts that are not extended begin a row."""

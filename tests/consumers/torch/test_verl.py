@@ -101,7 +101,7 @@ def test_what_was_annotated_is_in_the_batch() -> None:
     assert (batch["min_global_steps"].tolist(), batch["max_global_steps"].tolist()) == ([7] * 6, [7] * 6)
 
 
-@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+@settings(max_examples=500)
 @given(traces())
 def test_tensors_of_any_trace(trace: Trace) -> None:
     trajectory = trajectory_of(trace, reward=0.5)
