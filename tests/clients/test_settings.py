@@ -35,8 +35,9 @@ def asked_for(kind: Kind, resource: str = "chat", **options: Any) -> dict[str, A
         return await done(world.client.completions.create(model="m", prompt="hi", **options))
 
     (plain,), (ours,) = bodies(kind, scenario, lambda client: client), bodies(kind, scenario)
+    plain = {name: value for name, value in plain.items() if value is not None}
     assert ours.items() >= plain.items()
-    return {name: value for name, value in ours.items() if name not in plain}
+    return {name: value for name, value in ours.items() if name not in plain and value is not None}
 
 
 def test_what_vllm_is_asked(kind: Kind) -> None:
@@ -47,20 +48,28 @@ def test_what_vllm_is_asked(kind: Kind) -> None:
     assert asked_for(kind, extra_body={"top_k": 1}) == {"return_token_ids": True, "logprobs": True}
 
 
-@pytest.mark.parametrize("value", [True, False, None])
-def test_the_caller_is_not_overridden(kind: Kind, value: bool | None) -> None:
-    """What the caller set stays as it is, in the call or in `extra_body`, also when it is False or None."""
+@pytest.mark.parametrize("value", [True, False])
+def test_the_caller_is_not_overridden(kind: Kind, value: bool) -> None:
+    """What the caller set stays as it is, in the call or in `extra_body`, also when it is False."""
     assert asked_for(kind, logprobs=value) == {"return_token_ids": True}
     assert asked_for(kind, extra_body={"logprobs": value}) == {"return_token_ids": True}
     assert asked_for(kind, extra_body={"return_token_ids": value}) == {"logprobs": True}
     assert asked_for(kind, logprobs=value, extra_body={"return_token_ids": value}) == {}
 
 
-@pytest.mark.parametrize("value", [0, 3, None])
-def test_the_caller_of_completions_is_not_overridden(kind: Kind, value: int | None) -> None:
+@pytest.mark.parametrize("value", [0, 3])
+def test_the_caller_of_completions_is_not_overridden(kind: Kind, value: int) -> None:
     """The same for completions, whose `logprobs` is a number."""
     assert asked_for(kind, "completions", logprobs=value) == {"return_token_ids": True}
     assert asked_for(kind, "completions", extra_body={"logprobs": value}) == {"return_token_ids": True}
+
+
+def test_a_null_is_not_set(kind: Kind) -> None:
+    """Wrappers send null for what nobody gave."""
+    both = {"return_token_ids": True, "logprobs": True}
+    assert asked_for(kind, logprobs=None) == both
+    assert asked_for(kind, extra_body={"logprobs": None, "return_token_ids": None}) == both
+    assert asked_for(kind, "completions", logprobs=None) == {"return_token_ids": True, "logprobs": 0}
 
 
 def test_sentinels_are_not_set(kind: Kind) -> None:
