@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import _get_running_loop
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -174,7 +175,8 @@ class _Ambient:
 
     def get(self) -> RolloutCallbackHandler | None:
         """The handler that LangChain should call in this context; asked for twice by everything that runs."""
-        passages.enter()
+        if _get_running_loop() is not None:  # Without an event loop there are no tasks, and this is a hot path.
+            passages.enter()
         scope = current_scope.get()
         if scope is not None and scope.is_open:
             return self._handler

@@ -30,9 +30,7 @@ class Passage(Frame):
 
 
 def enter() -> None:
-    """Enters a passage to the frame that was entered before. Threads without an event loop need none."""
-    if _get_running_loop() is None:
-        return
+    """Enters a passage to the frame that was entered before."""
     behind = frames.entered()
     while isinstance(behind, Passage):
         behind = behind.parent
