@@ -85,11 +85,20 @@ class TrajectoryReader(Iterator["Trajectory"]):
                 raise error from error.__cause__
             self.skipped.append(error)
             if isinstance(line, Joined):
-                # The member before may be damaged, and have lost its newline: it must not swallow this one's line.
-                yield from self._of_line(path, number, bytes(line[line.seam :]))
+                yield from self._behind_the_seam(path, number, line)
         else:
             self._has_rollouts = True
             yield trajectory
+
+    def _behind_the_seam(self, path: str, number: int, line: Joined) -> list[Trajectory]:
+        """The member before may be damaged, and have lost its newline: it must not swallow this one's line."""
+        try:
+            found = _trajectory(path, number, bytes(line[line.seam :]), self._media)
+        except FormatError:
+            # It was one line that went on, and it is among the skipped already.
+            return []
+        self._has_rollouts = True
+        return [found]
 
 
 def _trajectory(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:
