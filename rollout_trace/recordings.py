@@ -200,10 +200,9 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
                 parent._children.extend(family)
                 return
     target = _target(family)
-    place = None if target is None else target._target
-    guard.each("silence", *(partial(silence.warn_if_written, one, place) for one in family))
     if target is not None:
         target.write(family)
+    guard.each("silence", *(partial(silence.warn_if_written, one, one._written_to) for one in family))
 
 
 def _target(family: list[Trajectory]) -> recording | None:

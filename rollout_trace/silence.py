@@ -38,7 +38,7 @@ def warn_if_written(trajectory: Trajectory, target: object) -> None:
     """Warns of a closed trajectory that goes to a file, or was scored and goes nowhere, and holds no recorded call."""
     scored = _own_score(trajectory)
     if target is not None:
-        _warn(trajectory, f"is written to {target}")
+        _warn(trajectory, f"was written to {target}")
     elif scored is not None:
         _warn(trajectory, f"was scored {scored!r}")
 

@@ -346,7 +346,7 @@ def test_a_written_trajectory_without_a_step_is_said(tmp_path: Path, caplog: pyt
     with rt.recording(tmp_path / "runs.jsonl"):
         agent()  # here C
     (line,) = said(caplog, "no model call was recorded")
-    assert f"opened at {line_of('# here C')}, is written to {tmp_path / 'runs.jsonl'}" in line
+    assert f"opened at {line_of('# here C')}, was written to {tmp_path / 'runs.jsonl'}" in line
 
 
 def test_a_trajectory_that_is_written_by_hand_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -376,7 +376,7 @@ def test_steps_that_were_not_seen_on_the_wire(scored: bool, tmp_path: Path, capl
             rt.reward(1)
     (line,) = said(caplog, "seen on the wire")
     assert "record(llm)" in line
-    assert f"is written to {tmp_path / 'runs.jsonl'}" in line
+    assert f"was written to {tmp_path / 'runs.jsonl'}" in line
 
 
 def test_nothing_is_said_where_nothing_is_missing(

@@ -15,6 +15,7 @@ from rollout_trace.export import ExportReport
 from rollout_trace.grouping import groups
 from tests.consumers.traces import Trace, trajectory_of
 from tests.strategies import PROFILE
+from tests.unchecked import unchecked
 
 ONE: Trace = [([1, 2], [3, 4], [-0.5, -0.25])]
 SPLIT: Trace = [*ONE, ([1, 2, 9], [6], [-1.0])]
@@ -134,7 +135,7 @@ def test_groups_without_two_rewards_are_left_out_where_it_is_asked_for(name: str
 
 def test_rewards_that_cannot_be_compared_are_refused() -> None:
     with pytest.raises(ValueError, match="its reward is nan"):
-        export.trl([run("a", float("nan")), run("b", 0.0)], drop_constant_groups=True)
+        export.trl([unchecked(run("a", 1.0), reward=float("nan")), run("b", 0.0)], drop_constant_groups=True)
 
 
 def test_a_rollout_of_trl_cannot_leave_groups_out() -> None:

@@ -237,7 +237,10 @@ def test_what_cannot_be_undone_is_told(path: Path, monkeypatch: pytest.MonkeyPat
     def refuse(*_: int) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
+    real: Callable[[int, bytes], int] = os.write
+
     def full(file: int, data: bytes) -> int:
+        real(file, data[:5])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with JSONLWriter(path) as out, monkeypatch.context() as patched:
