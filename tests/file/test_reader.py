@@ -128,6 +128,16 @@ DAMAGED = {
         ", $.steps[0].request_bytes.base64: expected base64, got something else: string argument should contain only "
         "ASCII characters",
     ),
+    "body-half-a-pair": (
+        line_with("steps.0.request_bytes", {"text": "a\udc00"}),
+        ", $.steps[0].request_bytes.text: expected the text of a body, got half a surrogate pair: 'utf-8' codec "
+        "can't encode character '\\udc00' in position 1: surrogates not allowed",
+    ),
+    "time-half-a-pair": (
+        line_with("steps.0.started_at", "a\udc00"),
+        ": expected times as in RFC 3339, got text with half a surrogate pair: 'utf-8' codec can't encode character "
+        "'\\udc00' in position 1: surrogates not allowed",
+    ),
     "logprob-too-large": (
         line_with("steps.0.tokens.logprobs", [-0.5, -1e300]),
         ", $.steps[0].tokens.logprobs: expected numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, "
