@@ -58,6 +58,8 @@ class TrajectoryReader(Iterator["Trajectory"]):
         self._media = media
         self._has_rollouts = False
         """A line of the file at hand was a trajectory."""
+        self._doubts: list[tuple[int, FormatError]] = []
+        """What to put among the skipped, and where, if no line of the file at hand is one."""
         self._trajectories = self._all()
 
     def __iter__(self) -> TrajectoryReader:
@@ -68,9 +70,11 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _all(self) -> Iterator[Trajectory]:
         for path in self.paths:
-            self._has_rollouts = False
+            self._has_rollouts, self._doubts = False, []
             for number, line in lines(path):
                 yield from self._of_line(path, number, line)
+            for at, error in () if self._has_rollouts else self._doubts:
+                self.skipped[at] = error
         if self.skipped:
             count = len(self.skipped)
             lines_were = "line could not be read and was" if count == 1 else "lines could not be read and were"
@@ -83,7 +87,9 @@ class TrajectoryReader(Iterator["Trajectory"]):
             error = caught if self._has_rollouts else _of_another_file(path, line, caught)
             if self._on_error == "raise":
                 raise error from error.__cause__
-            self.skipped.append(error)
+            if error is not caught:
+                self._doubts.append((len(self.skipped), error))
+            self.skipped.append(caught)
             if isinstance(line, Joined):
                 yield from self._behind_the_seam(path, number, line)
         else:
