@@ -58,6 +58,10 @@ class Earlier:
     def _index(self) -> _Index:
         return _Index(self.placed)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Not the index: in another process, or in a copy, text has other hashes and objects have other ids.
+        return {"placed": self.placed}
+
 
 class _Hashes:
     """Hashes of messages, each computed once."""

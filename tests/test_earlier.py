@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -210,6 +213,29 @@ def test_a_growing_conversation_that_was_read_costs_what_it_is_long(use: str) ->
     short, long = growing(150), growing(300)
     assert len(long.sequences().report.drift) == 1
     assert operations(lambda: USES[use](long)) < 2.2 * operations(lambda: USES[use](short))
+
+
+IN_ANOTHER_PROCESS = """
+import pickle, sys
+breaks = pickle.load(sys.stdin.buffer).report.breaks
+sys.stdout.buffer.write(pickle.dumps([(one.is_fork, one.is_root, one.drift) for one in breaks]))
+"""
+
+
+def test_a_report_finds_in_another_process_what_it_found_here() -> None:
+    """Hashes of text, and the ids of objects, are others there."""
+    rows = window(20, agents=2).sequences()
+    assert rows.report.breaks[0].is_root  # The first question: now all earlier steps are hashed.
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS],
+        input=pickle.dumps(rows),
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    found = pickle.loads(ended.stdout)
+    assert found == [(one.is_fork, one.is_root, one.drift) for one in rows.report.breaks]
+    assert any(drift is not None for _, _, drift in found)
 
 
 def test_drift_in_the_middle_of_a_long_row_is_of_the_step_that_wrote_there() -> None:
