@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace import history
+from rollout_trace.lazily import cached_property
 from rollout_trace.model import shared
-from rollout_trace.shared_lists import ListSpan
+from rollout_trace.shared_lists import ListSpan, TableSpan
 from rollout_trace.tokens import Span
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class Earlier:
     def _index(self) -> _Index:
         return _Index(self.placed)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Not the index: in another process, or in a copy, text has other hashes and objects have other ids.
+        return {"placed": self.placed}
+
 
 class _Hashes:
     """Hashes of messages, each computed once."""
@@ -88,8 +92,9 @@ class _Index:
         # messages; and how long the rests after those blocks are.
         self._texts: dict[tuple[int, str], dict[int, list[int]]] = {}
         self._rests: dict[int, set[int]] = {}
-        # Lists that grow: how far each was hashed. They are held, as messages are.
-        self._reached: dict[int, tuple[list[Any], int, int]] = {}
+        # Lists that grow, and runs of tables: how far each was hashed, by where it begins and the hash of what stands
+        # before it. They are held, as messages are.
+        self._reached: dict[tuple[int, int, int], tuple[list[Any], int, int]] = {}
         for at, (step, completion, _) in enumerate(placed):
             self._add(at, step, completion)
 
@@ -134,16 +139,23 @@ class _Index:
     def _chain(self, step: Step, messages: Sequence[Any]) -> int:
         """The hash of all messages; of a list that has grown, from where it was left."""
         held = shared(step, "messages")
-        begin, chain = 0, 0
-        grows = type(held) is ListSpan
-        if grows:
-            _, reached, before = self._reached.get(id(held.items), (None, 0, 0))
-            if reached <= held.length:
-                begin, chain = reached, before
-        for at in range(begin, len(messages)):
-            chain = hash((chain, self._hashes.of(messages[at])))
-        if grows:
-            self._reached[id(held.items)] = (held.items, held.length, chain)
+        if not isinstance(held, ListSpan):
+            return self._after(messages, 0, len(messages), 0)
+        chain = 0
+        for first, end in held.runs if isinstance(held, TableSpan) else ((0, held.length),):
+            place = (id(held.items), first, chain)
+            _, reached, before = self._reached.get(place, (None, first, chain))
+            if reached <= end:
+                chain = self._after(held.items, reached, end, before)
+                self._reached[place] = (held.items, end, chain)
+            else:
+                chain = self._after(held.items, first, end, chain)
+        return chain
+
+    def _after(self, items: Sequence[Any], first: int, end: int, chain: int) -> int:
+        """The hash of messages, of those before the first of which ``chain`` is the hash."""
+        for at in range(first, end):
+            chain = hash((chain, self._hashes.of(items[at])))
         return chain
 
     def _add_text(self, at: int, step: Step, messages: Sequence[Any]) -> None:

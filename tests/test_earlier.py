@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import pickle
+import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +18,8 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace import history
 from rollout_trace.earlier import Earlier, Placed
+from rollout_trace.file.decode import decode
+from rollout_trace.file.encode import encode
 from rollout_trace.findings import check
 from rollout_trace.model import Completion, Step, new_step
 from rollout_trace.sequences import Row
@@ -189,6 +194,48 @@ def test_a_sliding_window_costs_what_it_is_long(use: str, kind: dict[str, Any]) 
     short, long = (operations(lambda turns=turns: USES[use](window(turns, **kind))) for turns in (150, 300))  # type: ignore[misc]
     made = [operations(lambda turns=turns: window(turns, **kind)) for turns in (150, 300)]  # type: ignore[misc]
     assert long - made[1] < 2.2 * (short - made[0])
+
+
+def growing(turns: int) -> rt.Trajectory:
+    """One conversation whose second prompt drifts, as a file gives it."""
+    messages, prompt, steps = ListStore(), [1], []
+    said: list[Any] = [{"role": "user", "content": "go"}]
+    for at in range(turns):
+        facts: Any = {"messages": messages.add_items(list(said)), "completion": Completion(content=f"answer {at}")}
+        steps.append(step_of(str(at), prompt, **facts))
+        said += [{"role": "assistant", "content": f"answer {at}"}, {"role": "user", "content": f"question {at}"}]
+        prompt = [*prompt, 9 if at == 0 else 5, 6]
+    return decode(encode(rt.Trajectory(steps=steps, reward=1.0)))
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_growing_conversation_that_was_read_costs_what_it_is_long(use: str) -> None:
+    short, long = growing(150), growing(300)
+    assert len(long.sequences().report.drift) == 1
+    assert operations(lambda: USES[use](long)) < 2.2 * operations(lambda: USES[use](short))
+
+
+IN_ANOTHER_PROCESS = """
+import pickle, sys
+breaks = pickle.load(sys.stdin.buffer).report.breaks
+sys.stdout.buffer.write(pickle.dumps([(one.is_fork, one.is_root, one.drift) for one in breaks]))
+"""
+
+
+def test_a_report_finds_in_another_process_what_it_found_here() -> None:
+    """Hashes of text, and the ids of objects, are others there."""
+    rows = window(20, agents=2).sequences()
+    assert rows.report.breaks[0].is_root  # The first question: now all earlier steps are hashed.
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS],
+        input=pickle.dumps(rows),
+        capture_output=True,
+        check=True,
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    found = pickle.loads(ended.stdout)
+    assert found == [(one.is_fork, one.is_root, one.drift) for one in rows.report.breaks]
+    assert any(drift is not None for _, _, drift in found)
 
 
 def test_drift_in_the_middle_of_a_long_row_is_of_the_step_that_wrote_there() -> None:

@@ -33,6 +33,15 @@ def test_what_float32_holds_is_taken() -> None:
     assert as_float32([-FLOAT32_MAX, -1e-300, None, -np.inf]).tolist()[:2] == [-FLOAT32_MAX, 0.0]
 
 
+def test_steps_whose_logprobs_have_gaps_can_be_compared() -> None:
+    first, same, other = (
+        Step(id="a", call_id="a", logprobs=logprobs)  # type: ignore[arg-type]
+        for logprobs in ([-0.5, None], [-0.5, None], [None, -0.5])
+    )
+    assert first == first == same
+    assert first != other
+
+
 def test_an_array_that_is_made_read_only_stays_its_callers_own() -> None:
     given = np.zeros(3, np.int32)
     held = readonly(given)

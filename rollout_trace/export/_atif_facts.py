@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._atif_parts import without_none
+from rollout_trace.export._common import note_grammar
 from rollout_trace.model import shared
 from rollout_trace.selection import left_out, n_sampled, of_logprobs
+from rollout_trace.shaping import constrained
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -54,6 +56,7 @@ def _tokens(step: Step, allow: Collection[str], report: ExportReport) -> dict[st
     if reason is not None:
         report.drop(f"token ids of steps left out: {reason}", where=f"step {step.id}")
         return {}
+    note_grammar(constrained(step), n_sampled(step) or 0, report)
     names = ("prompt_token_ids", "completion_token_ids", "logprobs")
     return {name: getattr(step, name) for name in names}
 

@@ -186,10 +186,16 @@ def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOp
     spans = {name: end - start for row in rows for name, (start, end) in zip(row.step_ids, row.spans, strict=True)}
     for grammar, ids in rows.report.constrained.items():
         count = sum(spans.get(step_id, 0) for step_id in ids)
-        report.note(f"tokens sampled under a grammar ({grammar}), whose ratios are not 1", count)
+        note_grammar(grammar, count, report)
     # Every loss predicts a token from those before it.
     report.drop("sampled tokens with no token before them", sum(not row.prompt_length for row in rows), where=where)
     return trajectory, rows
+
+
+def note_grammar(grammar: str | None, count: int, report: ExportReport) -> None:
+    """Counts the tokens that a grammar decided, where one did (see ``shaping.constrained``)."""
+    if grammar is not None:
+        report.note(f"tokens sampled under a grammar ({grammar}), whose ratios are not 1", count)
 
 
 def _scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rollout_trace.advantages import advantage_of
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_advantages, compare
-from rollout_trace.export._common import exporting, one_by_one, plain, say_without_row, with_steps
+from rollout_trace.export._common import exporting, note_grammar, one_by_one, plain, say_without_row, with_steps
 from rollout_trace.export._conversations import text_reason
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._messages import answer, to_chat, tools_of
 from rollout_trace.export._rows import task_id
 from rollout_trace.export._values import copied, counted, number
 from rollout_trace.selection import check_allow, left_out, n_sampled
+from rollout_trace.shaping import constrained
 
 if TYPE_CHECKING:
     import os
@@ -179,6 +180,8 @@ def _rows(
                 report.drop(f"steps left out: {reason}", where=where)
                 continue
             given += 1
+            if tokens:
+                note_grammar(constrained(step), n_sampled(step) or 0, report)
             row = {name: read(trajectory, step) for name, (_, read) in _FACTS.items()}
             row |= {name: read(trajectory, step) if tokens else None for name, (_, read) in _TOKENS.items()}
             row |= {

@@ -83,6 +83,8 @@ def _with_lone_surrogates(line: bytes, first: Exception) -> TrajectoryRecord:
         return msgspec.convert(value, TrajectoryRecord)
     except msgspec.ValidationError as error:
         raise _explained(error, line) from error
+    except UnicodeEncodeError as error:  # Where a time is expected.
+        raise BadLine("", f"expected times as in RFC 3339, got text with half a surrogate pair: {error}") from error
 
 
 def _refuse(name: str) -> None:
@@ -268,7 +270,10 @@ def _body(record: BodyRecord | None, path: str) -> bytes | None:
     if record is None:
         return None
     if record.base64 is None:
-        return (record.text or "").encode()
+        try:
+            return (record.text or "").encode()
+        except UnicodeEncodeError as error:
+            raise BadLine(f"{path}.text", f"expected the text of a body, got half a surrogate pair: {error}") from error
     try:
         return base64.b64decode(record.base64, validate=True)
     except ValueError as error:  # Also text that is not ASCII, which is no binascii.Error.

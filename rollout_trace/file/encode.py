@@ -86,18 +86,27 @@ def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
 
 def _fit_logprobs(steps: list[dict[str, Any]]) -> None:
     """Looks at the logprobs of a line, all at once, for the values that need care."""
-    held = [step["tokens"] for step in steps if "logprobs" in step.get("tokens", ())]
-    if not held:
+    of = [step for step in steps if "logprobs" in step.get("tokens", ())]
+    if not of:
         return
+    held = [step["tokens"] for step in of]
     import numpy as np
 
     values = np.concatenate([tokens["logprobs"] for tokens in held])
     total = float(np.add.reduce(values, dtype=np.float64))
-    if not math.isfinite(total):
+    if not math.isfinite(total) and not all(
+        _is_explained(step) or np.isfinite(step["tokens"]["logprobs"]).all() for step in of
+    ):
         _warn_not_finite("a logprob", total)
     if bool(((values.view(np.int32) & 0x7FFFFFFF) == _TWICE_ROUNDED).any()):
         for tokens in held:
             tokens["logprobs"] = tokens["logprobs"].astype(np.float64)
+
+
+def _is_explained(record: dict[str, Any]) -> bool:
+    """Whether the step itself has that some of its logprobs are missing: those are NaN here, and null in files."""
+    issue = record.get("token_issue")
+    return issue is not None and issue["code"] == "logprobs_incomplete"
 
 
 # How one kind of field is written. None leaves the field out.

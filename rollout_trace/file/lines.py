@@ -34,7 +34,7 @@ def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
     """Number (from 1) and bytes of each line that is not blank, or what is wrong in its place."""
     with open(path, "rb") as file:
         for number, line in _split(_parts(file, path)):
-            if number == 1 and isinstance(line, bytes):
+            if number == 1 and isinstance(line, bytes) and line.startswith(_BYTE_ORDER_MARK):
                 line = line.removeprefix(_BYTE_ORDER_MARK).strip()
             if line:
                 yield number, line
@@ -58,13 +58,14 @@ def _split(parts: Iterator[bytes | Damaged | None]) -> Iterator[tuple[int, bytes
     """Numbered lines. What precedes a damaged place, and is no whole line, is part of the damage."""
     number, seam = 1, 0
     pending: list[bytes] = []
+    held = 0  # Bytes that are pending. Counted as they come: a line may stand in any number of members.
     for part in parts:
         if part is None:
-            seam = sum(map(len, pending))
+            seam = held
             continue
         if isinstance(part, Damaged):
             yield number, part
-            number, pending, seam = number + 1, [], 0
+            number, pending, held, seam = number + 1, [], 0, 0
             continue
         at = 0
         while at < len(part):
@@ -76,16 +77,17 @@ def _split(parts: Iterator[bytes | Damaged | None]) -> Iterator[tuple[int, bytes
             end = part.find(b"\n", at)
             if end < 0:
                 pending.append(part[at:])
+                held += len(part) - at
                 break
             yield number, _joined([*pending, part[at:end]], seam)
-            number, pending, seam, at = number + 1, [], 0, end + 1
+            number, pending, held, seam, at = number + 1, [], 0, 0, end + 1
     if pending:
         yield number, _joined(pending, seam)
 
 
 def _joined(pieces: list[bytes], seam: int) -> bytes:
     line = b"".join(pieces).rstrip()
-    if seam:
+    if 0 < seam < len(line):
         line = Joined(line)
         line.seam = seam
     return line

@@ -35,7 +35,7 @@ _VALUE = re.compile(rb'"(%s)"' % _BASE64)
 # Cheap: only a line in which one of these holds base64 is parsed to see what it is.
 _KEYED = re.compile(rb'"(?:data|base64|file_data|b64_json|result)":"[A-Za-z0-9+/]{%d}' % (_LONGEST_INLINE - 2))
 # The type comes last: its letters may be those of the other parts, but no bracket.
-_REFERENCE = rb"%s\(sha256=([0-9a-f]{64});bytes=(\d+);as=(url|base64)(?:;type=([^)\s\"]*))?\)"
+_REFERENCE = rb"%s\(sha256=([0-9a-f]{64});bytes=(\d{1,19});as=(url|base64)(?:;type=([^)\s\"]*))?\)"
 _START = b'{"schema":"%s",' % SCHEMA.encode()
 
 _head = msgspec.json.Decoder(Head)

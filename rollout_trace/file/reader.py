@@ -58,6 +58,8 @@ class TrajectoryReader(Iterator["Trajectory"]):
         self._media = media
         self._has_rollouts = False
         """A line of the file at hand was a trajectory."""
+        self._doubts: list[tuple[int, FormatError]] = []
+        """What to put among the skipped, and where, if no line of the file at hand is one."""
         self._trajectories = self._all()
 
     def __iter__(self) -> TrajectoryReader:
@@ -68,9 +70,11 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _all(self) -> Iterator[Trajectory]:
         for path in self.paths:
-            self._has_rollouts = False
+            self._has_rollouts, self._doubts = False, []
             for number, line in lines(path):
                 yield from self._of_line(path, number, line)
+            for at, error in () if self._has_rollouts else self._doubts:
+                self.skipped[at] = error
         if self.skipped:
             count = len(self.skipped)
             lines_were = "line could not be read and was" if count == 1 else "lines could not be read and were"
@@ -83,13 +87,24 @@ class TrajectoryReader(Iterator["Trajectory"]):
             error = caught if self._has_rollouts else _of_another_file(path, line, caught)
             if self._on_error == "raise":
                 raise error from error.__cause__
-            self.skipped.append(error)
+            if error is not caught:
+                self._doubts.append((len(self.skipped), error))
+            self.skipped.append(caught)
             if isinstance(line, Joined):
-                # The member before may be damaged, and have lost its newline: it must not swallow this one's line.
-                yield from self._of_line(path, number, bytes(line[line.seam :]))
+                yield from self._behind_the_seam(path, number, line)
         else:
             self._has_rollouts = True
             yield trajectory
+
+    def _behind_the_seam(self, path: str, number: int, line: Joined) -> list[Trajectory]:
+        """The member before may be damaged, and have lost its newline: it must not swallow this one's line."""
+        try:
+            found = _trajectory(path, number, bytes(line[line.seam :]), self._media)
+        except FormatError:
+            # It was one line that went on, and it is among the skipped already.
+            return []
+        self._has_rollouts = True
+        return [found]
 
 
 def _trajectory(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:

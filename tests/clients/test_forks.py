@@ -123,7 +123,8 @@ def seeds(steps):
     return [step.sampling["seed"] for step in steps]
 
 call(client(), 9)
-rt.drift  # Its module, and what that imports, may hold locks too.
+rt.drift  # Its module, and what that imports, may hold locks too; so may what it imports when it is needed.
+import rollout_trace.earlier
 with rt.recording(sys.argv[2]), rt.trajectory("parent") as parent:
     call(client("auto"), 0)
     held, everywhere = threading.Event(), locks()

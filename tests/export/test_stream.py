@@ -165,7 +165,7 @@ def test_rows_are_cut_between_turns_and_of_one_policy() -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["skyrl", "tinker", "trl", "trl_rollout", "verifiers", "verl"])
+@pytest.mark.parametrize("name", ["atif", "skyrl", "steps", "tinker", "trl", "trl_rollout", "verifiers", "verl"])
 def test_tokens_that_a_grammar_decided_are_said(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """They are in the rows, exact as they are; but ratios to a trainer's own forward pass are not 1."""
     (run,) = talks(1)

@@ -369,6 +369,14 @@ def test_a_pickled_writer_keeps_the_option(tmp_path: Path) -> None:
     assert stored(path) == {PIXELS_SHA256: PIXELS}
 
 
+def test_a_reference_to_more_bytes_than_there_are_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    text = f"rollout-trace-media(sha256={'0' * 64};bytes={'9' * 5000};as=base64)"
+    line = {"schema": "rollout-trace/1", "media": {"mark": "rollout-trace-media"}, "id": "t", "metadata": {"a": text}}
+    path.write_text(json.dumps(line))
+    assert [trajectory.metadata for trajectory in rt.read(path)] == [{"a": text}]
+
+
 def test_other_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='media is \'side\'; it can be "inline" or "folder"'):
         JSONLWriter(tmp_path / "rollouts.jsonl", media="side")  # type: ignore[arg-type]

@@ -128,6 +128,16 @@ DAMAGED = {
         ", $.steps[0].request_bytes.base64: expected base64, got something else: string argument should contain only "
         "ASCII characters",
     ),
+    "body-half-a-pair": (
+        line_with("steps.0.request_bytes", {"text": "a\udc00"}),
+        ", $.steps[0].request_bytes.text: expected the text of a body, got half a surrogate pair: 'utf-8' codec "
+        "can't encode character '\\udc00' in position 1: surrogates not allowed",
+    ),
+    "time-half-a-pair": (
+        line_with("steps.0.started_at", "a\udc00"),
+        ": expected times as in RFC 3339, got text with half a surrogate pair: 'utf-8' codec can't encode character "
+        "'\\udc00' in position 1: surrogates not allowed",
+    ),
     "logprob-too-large": (
         line_with("steps.0.tokens.logprobs", [-0.5, -1e300]),
         ", $.steps[0].tokens.logprobs: expected numbers from -3.4028234663852886e+38 to 3.4028234663852886e+38, "
@@ -350,6 +360,24 @@ def test_a_damaged_frame_without_checksum_does_not_swallow_the_next(tmp_path: Pa
         assert [trajectory.id for trajectory in reader] == ["a", "b", "c"]
         assert reader.skipped
         assert all(str(error).startswith(f"{path}, line ") for error in reader.skipped)
+
+
+def test_a_damaged_first_frame_does_not_swallow_the_next(tmp_path: Path) -> None:
+    import zstandard
+
+    path = tmp_path / "rollouts.jsonl.zst"
+    pack = zstandard.ZstdCompressor(write_checksum=False).compress
+    path.write_bytes(b"".join(map(pack, [b'{"schema":"rollout-trace/1","id":"x"}\x00', *PARTS])))
+    assert [trajectory.id for trajectory in read(path, on_error="skip")] == ["b", "c"]
+
+
+@pytest.mark.parametrize("pieces", [[b'{"bad"', b"}\n"], [b'{"bad"}', b"\n"], [b'{"bad"}', b" ", b"\n"]])
+def test_a_bad_line_that_goes_on_in_the_next_member_is_one_error(pieces: list[bytes], tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl.gz"
+    path.write_bytes(b"".join(map(gzip.compress, [line_with("id", "a").encode() + b"\n", *pieces, *PARTS])))
+    reader = read(path, on_error="skip")
+    assert [trajectory.id for trajectory in reader] == ["a", "b", "c"]
+    assert len(reader.skipped) == 1
 
 
 PARTS = [line_with("id", "b").encode() + b"\n", line_with("id", "c").encode()[:40], line_with("id", "c").encode()[40:]]

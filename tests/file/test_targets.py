@@ -109,6 +109,14 @@ def test_a_file_that_holds_no_rollouts_is_told_so(content: bytes, problem: str, 
     assert str(reader.skipped[0]).startswith(expected)
 
 
+def test_a_file_whose_first_line_is_bad_is_not_told_to_hold_no_rollouts(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"hello\n" + LINE)
+    reader = rt.read([path, path], on_error="skip")
+    assert len(list(reader)) == 2
+    assert all(str(error).startswith(f"{path}, line 1: expected a line of JSON") for error in reader.skipped)
+
+
 def test_a_damaged_rollout_file_is_still_one(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     for content in (LINE[:35], LINE + b"hello\n"):

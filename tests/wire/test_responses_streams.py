@@ -276,8 +276,8 @@ def test_what_is_left_must_be_sound(bad: Any) -> None:
     assert numbers(step.completion_token_ids) == [1, 2, 3]
 
 
-def test_a_step_with_gaps_is_not_trained_on() -> None:
-    """Not by default and not on request; a file keeps the gaps; a check says so once."""
+def test_a_step_with_gaps_is_not_trained_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Not by default and not on request; a file keeps the gaps, without a warning; a check says so once."""
     trajectory = rt.Trajectory(steps=[vllm_stream([A, B], [1, 2, 3], status="completed")], reward=1.0)
     assert trajectory.sequences() == []
     assert trajectory.sequences(allow={"logprobs_incomplete"}) == []
@@ -288,4 +288,6 @@ def test_a_step_with_gaps_is_not_trained_on() -> None:
     assert again.logprobs is not None
     assert numbers(again.logprobs[:2]) == [-1.0, -2.0]
     assert again.logprobs[2] != again.logprobs[2]
+    assert again == trajectory.steps[0]
+    assert caplog.messages == []
     assert again.token_issue == trajectory.steps[0].token_issue
