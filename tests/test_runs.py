@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -289,6 +290,16 @@ def test_a_reward_for_the_children_can_be_given_again_and_the_nearest_counts() -
     assert other_before == 0.2
 
 
+def test_rewards_that_a_child_was_given_are_checked_as_its_own() -> None:
+    with rt.trajectory():
+        with rt.trajectory() as child:
+            pass
+        rt.reward(0.5, name="format", children=True)
+    assert child.rewards == {"format": 0.5}
+    with pytest.raises(TypeError, match=r"^rewards\['format'\] is 'abc' \(str\)"):
+        child.rewards["format"] = "abc"  # type: ignore[assignment]
+
+
 def test_a_child_that_outlives_its_parent_gets_the_reward(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is written on its own; nothing was set too late."""
     go, is_in = threading.Event(), threading.Event()
@@ -482,6 +493,31 @@ def test_tool_runs_where_the_server_repeats_its_ids() -> None:
                 with rt.tool_run("search", tool_call_id=call.id) as run:
                     run.result = "found"
     assert [step.completion and step.completion.tool_calls[0].id for step in trajectory.steps] == ["call_0"] * 3
+    assert [run.step_id for run in trajectory.tool_runs] == [step.id for step in trajectory.steps]
+
+
+class StreamsRepeatedIds(LoopbackServer):
+    """The same, streamed."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        call = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        deltas = [({"role": "assistant", "tool_calls": [call]}, None), ({}, "tool_calls")]
+        events = [{**head, "choices": [{"index": 0, "delta": d, "finish_reason": why}]} for d, why in deltas]
+        lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
+        return Response(200, [("content-type", "text/event-stream")], [*lines, b"data: [DONE]\n\n"], chunked=True)
+
+
+def test_tool_runs_inside_the_stream_that_asks_for_them() -> None:
+    """A stream is open as long as its tool runs: the run is of it, not of the turn before."""
+    with StreamsRepeatedIds() as server, OpenAI(base_url=server.base_url, api_key="none") as plain:
+        client = rt.wrap_openai(plain)
+        with rt.trajectory() as trajectory:
+            for turn in range(3):
+                with ask(client, seed=turn, stream=True) as stream:
+                    (call,) = next(iter(stream)).choices[0].delta.tool_calls
+                    with rt.tool_run("search", tool_call_id=call.id) as run:
+                        run.result = "found"
     assert [run.step_id for run in trajectory.tool_runs] == [step.id for step in trajectory.steps]
 
 
