@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace import history
+from rollout_trace.lazily import cached_property
 from rollout_trace.model import shared
 from rollout_trace.shared_lists import ListSpan
 from rollout_trace.tokens import Span

@@ -93,11 +93,23 @@ def _fit_logprobs(steps: list[dict[str, Any]]) -> None:
 
     values = np.concatenate([tokens["logprobs"] for tokens in held])
     total = float(np.add.reduce(values, dtype=np.float64))
-    if not math.isfinite(total):
+    if not math.isfinite(total) and not all(map(_is_whole_or_explained, steps)):
         _warn_not_finite("a logprob", total)
     if bool(((values.view(np.int32) & 0x7FFFFFFF) == _TWICE_ROUNDED).any()):
         for tokens in held:
             tokens["logprobs"] = tokens["logprobs"].astype(np.float64)
+
+
+def _is_whole_or_explained(step: dict[str, Any]) -> bool:
+    """Its logprobs are finite, or its issue says that the engine left some out."""
+    logprobs = step.get("tokens", {}).get("logprobs")
+    return logprobs is None or step.get("token_issue", {}).get("code") == "logprobs_incomplete" or _all_finite(logprobs)
+
+
+def _all_finite(logprobs: Any) -> bool:
+    import numpy as np
+
+    return bool(np.isfinite(logprobs).all())
 
 
 # How one kind of field is written. None leaves the field out.
