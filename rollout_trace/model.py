@@ -280,7 +280,9 @@ class Step:
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Arrays come out of a pickle, or a deep copy, as ones that can be written to.
         frozen = {name: readonly(state[name]) for name in _ARRAYS & state.keys() if hasattr(state[name], "flags")}
-        _fill(self, {**state, **frozen})
+        # And lists out of a deep copy as plain ones.
+        lists = {name: FrozenList(state[name]) for name in _LISTS & state.keys() if type(state[name]) is list}
+        _fill(self, {**state, **frozen, **lists})
 
 
 _USERS_OWN = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
@@ -328,6 +330,7 @@ def shared(step: Step, name: str) -> Any:
 _SET = {name: (_SLOTS.get(name) or Step.__dict__[name]).__set__ for name in (*STEP_FIELDS, "_sealed")}
 _DEFAULTS: list[tuple[Any, Any]] = [(_SET[item.name], item.default) for item in fields(Step) if item.name != "_sealed"]
 _ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs"})
+_LISTS = frozenset({"messages", "tools", "advantage"})
 _HELD = [
     (item.name, (_SLOTS.get(item.name) or Step.__dict__[item.name]).__get__, item.default)
     for item in fields(Step)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -463,6 +465,27 @@ def test_a_tool_run_after_its_trajectory_closed_warns(when: str, caplog: pytest.
     thread.join()
     (line,) = said(caplog, "tool run")
     assert f"tool run 'search' {when} when its trajectory 'solver' ({trajectory.id})" in line
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_tool_run_in_a_forked_process_is_said_to_be_lost() -> None:
+    """The trajectory has not closed: it is the other process's."""
+    read, write = os.pipe()
+    handler = logging.StreamHandler(os.fdopen(write, "w"))
+    with rt.trajectory("solver") as trajectory:
+        child = os.fork()
+        if child == 0:
+            guard.logger.addHandler(handler)
+            with rt.tool_run("search"):
+                pass
+            os._exit(0)
+        os.waitpid(child, 0)
+    handler.stream.close()
+    with os.fdopen(read) as pipe:
+        (line,) = pipe.read().splitlines()
+    assert f"forked inside its trajectory 'solver' ({trajectory.id})" in line
+    assert "closed" not in line
 
 
 def test_tool_runs_outside_every_trajectory_are_no_mistake(caplog: pytest.LogCaptureFixture) -> None:

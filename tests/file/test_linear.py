@@ -296,9 +296,9 @@ def test_a_deep_copy_is_the_users_own() -> None:
 
 
 def test_an_array_of_the_users_own_stays_as_it_was_in_a_pickle() -> None:
-    step = Step(id="a", call_id="a", advantage=np.zeros(2, np.float32), prompt_token_ids=[1, 2])  # type: ignore[arg-type]
+    step = Step(id="a", call_id="a", metadata={"own": np.zeros(2)}, prompt_token_ids=[1, 2])  # type: ignore[arg-type]
     back = pickle.loads(pickle.dumps(step))
-    back.advantage[0] = 1.0
+    back.metadata["own"][0] = 1.0
     assert not back.prompt_token_ids.flags.writeable
     assert back.prompt_token_ids.tolist() == [1, 2]
 
