@@ -396,7 +396,7 @@ def test_nothing_is_said_where_nothing_is_missing(
     client: OpenAI, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Recorded calls; a supervisor whose agents have them; one that failed before its first; a local model's ids; an
-    answer from a cache; a trajectory that is neither scored nor written."""
+    answer from a cache; an agent that was given up; a trajectory that is neither scored nor written."""
     with rt.trajectory("neither"):
         pass
     with rt.recording(tmp_path / "runs.jsonl"):
@@ -416,6 +416,9 @@ def test_nothing_is_said_where_nothing_is_missing(
         with rt.trajectory("mixed"):
             ask(client)
             ModelFrame("tiny").end()
+        with rt.trajectory("lead"):
+            ask(client)
+            AgentFrame("given up", parent=AgentFrame("lead").enter())
     own.reward = None
     for trajectory in rt.read(tmp_path / "runs.jsonl"):
         trajectory.reward = 1.0
