@@ -238,7 +238,8 @@ class _Pending:
         self.ended: deque[Call] = deque()
         self._sizes: dict[Call, int] = {}
         self._total = 0
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may close an agent, which is a generator, while the lock is held.
+        self._lock = threading.RLock()
 
     def drain(self) -> None:
         """Takes in the calls that have ended; past the limit the oldest are decoded."""

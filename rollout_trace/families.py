@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollout_trace import given
+
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
 
@@ -36,4 +38,4 @@ def _take(child: Trajectory, name: str | None, value: float, giver: str) -> None
     if name is None:
         object.__setattr__(child, "reward", value)
     else:
-        object.__setattr__(child, "rewards", {**(child.rewards or {}), name: value})
+        object.__setattr__(child, "rewards", given.named_numbers({**(child.rewards or {}), name: value}, given.Rewards))

@@ -26,6 +26,7 @@ from rollout_trace.model import (
     TokenSource,
     ToolCall,
     Usage,
+    amend,
 )
 from rollout_trace.tokens import as_int32
 from rollout_trace.wire import align
@@ -52,7 +53,11 @@ def step_of(known: Mapping[str, Any], facts: Iterable[Mapping[str, Any]]) -> Ste
         issue = TokenIssue(code="response_malformed", message=f"of what the framework gave, {problem}")
     if issue is not None:
         taken["token_issue"] = issue
-    return Step(**taken)
+    metadata = taken.pop("metadata", None)
+    step = Step(**taken)
+    # Not set as a user sets it: two of its keys may be one in a file, which is no reason to lose the step.
+    amend(step, metadata=metadata)
+    return step
 
 
 def _items(facts: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Any, Any]]:
@@ -145,7 +150,22 @@ def _completion(value: Any, name: str) -> Any:
     if not isinstance(value, Completion) or not isinstance(value.tool_calls, (tuple, list)):
         return _refuse("a Completion", value)
     wrong = [call for call in value.tool_calls if not isinstance(call, ToolCall)]
-    return _refuse("a Completion whose tool_calls are ToolCalls", wrong[0]) if wrong else value
+    if wrong:
+        _refuse("a Completion whose tool_calls are ToolCalls", wrong[0])
+    if not isinstance(value.content, (str, list, tuple, type(None))):
+        _refuse("a Completion whose content is a text or a list of parts", value.content)
+    for one in (value, *value.tool_calls):
+        for text in ("role", "reasoning", "refusal", "id", "name", "arguments", "type"):
+            str(getattr(one, text, None))  # Written as text: what has none is refused here, not with the whole line.
+    return value
+
+
+def _words(kind: type, *names: str) -> _Check:
+    def check(value: Any, name: str) -> Any:
+        is_right = isinstance(value, kind) and all(isinstance(getattr(value, word), str) for word in names)
+        return value if is_right else _refuse(f"{kind.__name__} with {' and '.join(names)} as text", value)
+
+    return check
 
 
 def _usage(value: Any, name: str) -> Any:
@@ -154,6 +174,8 @@ def _usage(value: Any, name: str) -> Any:
     for count in (value.input, value.output, value.cache_read, value.cache_write, value.reasoning):
         if count is not None and (isinstance(count, bool) or int(count) != count or count < 0):
             _refuse("a Usage of whole numbers", value)
+    if not isinstance(value.extra, (Mapping, type(None))):
+        _refuse("a Usage whose extra is a mapping", value.extra)
     return value
 
 
@@ -184,8 +206,8 @@ _KINDS: dict[str, tuple[str, _Check]] = {
     "usage": ("usage", _usage),
     "cost": ("cost", _cost),
     "attempts": ("attempts", _attempts),
-    "error": ("error", _of(ErrorInfo)),
-    "issue": ("token_issue", _of(TokenIssue)),
+    "error": ("error", _words(ErrorInfo, "type", "message")),
+    "issue": ("token_issue", _words(TokenIssue, "code", "message")),
     "time": ("started_at", _of(datetime)),
     "flag": ("trainable", _of(bool)),
     "source": ("token_source", _one_of(get_args(TokenSource))),

@@ -97,8 +97,6 @@ def named_numbers(value: Any, kind: type[Rewards]) -> Rewards:
         TypeError: it is no mapping from names to numbers.
         ValueError: a number is not finite.
     """
-    if type(value) is kind:
-        return value
     numbers = held(value)
     if not isinstance(numbers, dict):
         raise TypeError(f'{kind._name} is {brief(value)} ({type(value).__name__}); give a dict, {{"name": number}}.')

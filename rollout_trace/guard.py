@@ -84,7 +84,7 @@ def failed(hook: str, call: Call | None, error: Exception, message: str | None =
         raise error
     count("recorder_errors")
     if call is not None:
-        call.faults.append(f"{hook}: {type(error).__name__}: {error}")
+        call.faults.append(f"{hook}: {described(error)}")
     if message is None and not first(f"{hook}:{type(error).__name__}"):
         return
     on = "the agent goes on" if call is None else "the call itself goes on, its step says so"

@@ -165,7 +165,8 @@ def _check_target(target: Any) -> None:
 
 _of_context: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
 _open: list[recording] = []
-_lock = threading.Lock()
+# Reentrant: the garbage collector may close an agent, which is a generator, while the lock is held.
+_lock = threading.RLock()
 
 
 def reward_children(trajectory: Trajectory, name: str | None, value: float) -> None:
@@ -177,7 +178,7 @@ def reward_children(trajectory: Trajectory, name: str | None, value: float) -> N
 def reset() -> None:
     """Renews the lock, in a process that was forked while a thread held it."""
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 def of_context() -> recording | None:

@@ -54,7 +54,8 @@ class ListSpan:
 
     def get(self) -> FrozenList:
         """A new list of the items."""
-        return FrozenList(self.items if self.length == len(self.items) else self.items[: self.length])
+        # Copied at once: another thread, whose call is decoded, may let the list grow.
+        return FrozenList(self.items[: self.length])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ListSpan, (self.items, self.length)

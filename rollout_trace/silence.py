@@ -69,7 +69,7 @@ def _warn(trajectory: Trajectory, happened: str) -> None:
 def _missing(trajectory: Trajectory) -> tuple[str, str] | None:
     """What is missing from a closed trajectory, and what was probably forgotten; None where all is well."""
     if not trajectory.steps:
-        died = trajectory.error is not None
+        died = trajectory.error is not None or trajectory.status == "aborted"
         inside = [child for child in trajectory._children if child.parent_id == trajectory.id]
         if died or len(inside) < trajectory._opened_inside or any(child.steps for child in trajectory._children):
             # It ended before its first call, or others made the calls (or still make them).

@@ -144,7 +144,10 @@ def _join_retrievals(steps: list[Step]) -> None:
         known = first.setdefault(step.response_id, step)
         if known is step:
             continue
-        if step.status == "ok" and known.status != "ok":
+        if shared(step, "messages") is not None:
+            # It has a request of its own: the server gives every response this id.
+            first[step.response_id] = step
+        elif step.status == "ok" and known.status != "ok":
             # It is the answer to the request of the first.
             asked = {name: shared(known, name) for name in ("messages", "tools")}
             amend(step, model=known.model, sampling=known.sampling, **asked)

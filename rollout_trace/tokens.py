@@ -269,11 +269,12 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
 
 
 def same_array(one: Any, other: Any) -> bool:
-    """Equality that also holds for arrays: same dtype, same length, same values, NaN at the same places."""
+    """Equality that also holds for arrays: same dtype, same length, same values; NaN (none given) equals NaN."""
     if hasattr(one, "dtype") or hasattr(other, "dtype"):
-        if getattr(one, "dtype", None) != getattr(other, "dtype", None):
+        if getattr(one, "dtype", None) != getattr(other, "dtype", None) or one.shape != other.shape:
             return False
-        return bool(one.shape == other.shape and ((one == other) | ((one != one) & (other != other))).all())
+        same = one == other
+        return bool(same.all() or (same | ((one != one) & (other != other))).all())
     return bool(one == other)
 
 

@@ -33,7 +33,16 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
 
 
 def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None:
-    if trajectory is not None and not trajectory.is_open:
+    if trajectory is None or trajectory.is_open:
+        return
+    if trajectory._log is not None:
+        guard.warn_once(
+            "tool-run-in-a-fork",
+            f"tool run {name!r} {what} in a process that was forked inside its trajectory {trajectory.name!r} "
+            f"({trajectory.id}), which is the other process's: it is recorded nowhere. Use rt.tool_run there, around "
+            "what waits for this process.",
+        )
+    else:
         guard.warn_once(
             "tool-run-after-close",
             f"tool run {name!r} {what} when its trajectory {trajectory.name!r} ({trajectory.id}), opened at "

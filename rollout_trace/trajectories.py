@@ -344,13 +344,14 @@ def _link_tool_runs(trajectory: Trajectory) -> None:
 
 def _asker(run: ToolRun, askers: list[tuple[Step, ToolCall]]) -> Step:
     """The step that asked for a run. Servers may give the calls of every turn the same ids (``call_0``): of those that
-    asked for this tool, with these arguments if some did, it is the last that had been answered when the run began."""
+    asked for this tool, with these arguments if some did, it is the last that was being answered when the run began."""
     tests: tuple[Callable[[Step, ToolCall], bool], ...] = (
         lambda step, call: call.name == run.name,
         lambda step, call: _are_arguments(run.arguments, call.arguments),
         lambda step, call: step.status not in ("superseded", "error"),
         lambda step, call: _is_before(step, 0.0, run),
-        lambda step, call: _is_before(step, step.latency or 0.0, run),
+        # A tool may run while the stream that asked for it is still open.
+        lambda step, call: _is_before(step, step.time_to_first_token or step.latency or 0.0, run),
     )
     for is_right in tests if len(askers) > 1 else ():
         askers = [asker for asker in askers if is_right(*asker)] or askers

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI, OpenAI
 import rollout_trace as rt
 from rollout_trace import frames
 from rollout_trace.frames import AgentFrame, ModelFrame, ToolFrame
-from rollout_trace.model import STEP_FIELDS, Completion, Step, ToolCall, Usage
+from rollout_trace.model import STEP_FIELDS, Completion, ErrorInfo, Step, TokenIssue, ToolCall, Usage
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 
@@ -503,6 +503,16 @@ class Opaque:
 
 BAD_CALLS = Completion(tool_calls=5)  # type: ignore[arg-type]
 JUNK: list[Any] = ["no number", -1, 1.5, float("nan"), True, [[-0.5], "x"], {"a": object()}, Opaque(), BAD_CALLS]
+WRONG_INSIDE: list[tuple[str, Any]] = [
+    ("completion", Completion(content={"text": "Ho"})),  # type: ignore[arg-type]
+    ("completion", Completion(content=5)),  # type: ignore[arg-type]
+    ("completion", Completion(reasoning=Opaque())),  # type: ignore[arg-type]
+    ("completion", Completion(tool_calls=(ToolCall(id="c", name=Opaque(), arguments=""),))),  # type: ignore[arg-type]
+    ("error", ErrorInfo(type="Refused", message=Opaque())),  # type: ignore[arg-type]
+    ("token_issue", TokenIssue(code="ids_missing", message=None)),  # type: ignore[arg-type]
+    ("usage", Usage(input=1, output=2, extra=5)),  # type: ignore[arg-type]
+]
+"""Of the right class, with fields that are not."""
 
 
 @pytest.mark.parametrize("name", [*STEP_FIELDS, "no_field"])
@@ -519,6 +529,29 @@ def test_what_a_framework_says_wrongly_costs_its_own_step(name: str, client: Ope
     assert [said(step) for step in (back.steps[0], back.steps[-1])] == ["re: before", "re: after"]
     assert all(step.token_issue is not None for step in own.steps[1:-1])
     list(back.sequences(allow={"not_on_wire"}))
+
+
+@pytest.mark.parametrize(("name", "fact"), WRONG_INSIDE, ids=[name for name, _ in WRONG_INSIDE])
+def test_a_fact_with_a_wrong_field_costs_its_own_step(name: str, fact: Any, client: OpenAI, tmp_path: Path) -> None:
+    """What is written can be read again."""
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory():
+        ask(client, "before")
+        with ModelFrame("tiny") as frame:
+            frame.answered({"response_model": "tiny-1", name: fact})
+    before, step = next(rt.read(tmp_path / "runs.jsonl")).steps
+    assert (said(before), step.response_model) == ("re: before", "tiny-1")
+    assert step.token_issue is not None
+    assert f"of what the framework gave, {name} was left out" in step.token_issue.message
+
+
+def test_keys_of_a_framework_that_are_one_in_the_file_cost_nothing(tmp_path: Path) -> None:
+    """Neither the step nor one of the two."""
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory():
+        with ModelFrame("tiny", metadata={1: "a", "1": "b"}) as frame:  # type: ignore[dict-item]
+            frame.answered({"completion": Completion(content="Ho")})
+    (step,) = next(rt.read(tmp_path / "runs.jsonl")).steps
+    assert said(step) == "Ho"
+    assert step.metadata == {"framework": "tiny", "1": "a", "1 (str)": "b"}
 
 
 def test_a_wrong_fact_is_named_and_left_out() -> None:

@@ -149,6 +149,24 @@ def test_the_name_of_a_reward_is_a_text(trajectory: rt.Trajectory) -> None:
         trajectory.metrics = 0.5  # type: ignore[assignment]
 
 
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
+def test_advantages_of_a_copy_are_checked_too(again: Callable[[rt.Step], rt.Step]) -> None:
+    """They are changed by assigning others, not in place."""
+    copied = again(rt.Step(id="a", call_id="a", advantage=[0.5, 1.0]))
+    assert copied.advantage == [0.5, 1.0]
+    with pytest.raises(TypeError, match="cannot be changed"):
+        copied.advantage[0] = "abc"
+
+
+def test_rewards_of_one_trajectory_given_to_another_are_copied() -> None:
+    one, other = rt.Trajectory(rewards={"a": 1.0}, metrics={"b": 2.0}), rt.Trajectory()
+    other.rewards, other.metrics = one.rewards, one.metrics
+    for numbers in (other.rewards, other.metrics):
+        assert numbers is not None
+        numbers["c"] = 3.0
+    assert (one.rewards, one.metrics) == ({"a": 1.0}, {"b": 2.0})
+
+
 def test_rewards_are_a_dict_in_everything_else(trajectory: rt.Trajectory, tmp_path: Path) -> None:
     given = {"a": 1.0, "b": None}
     trajectory.rewards = given  # type: ignore[assignment]

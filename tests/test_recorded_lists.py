@@ -14,6 +14,7 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
+from rollout_trace.shared_lists import ListSpan
 from rollout_trace.testing import ScriptedServer
 
 ASKED: list[Any] = [{"role": "user", "content": "hi"}]
@@ -95,3 +96,15 @@ def test_a_copied_step_keeps_them(step: rt.Step, again: Callable[[rt.Step], rt.S
     assert other == step
     with pytest.raises(TypeError):
         other.messages.append(1)  # type: ignore[union-attr]
+
+
+def test_a_list_that_grows_while_it_is_read_gives_what_was_asked_for() -> None:
+    """Another thread decodes the next turn at that moment, and its messages go behind."""
+
+    class Growing(list[Any]):
+        def __len__(self) -> int:
+            length = super().__len__()
+            self.append("of the next turn")
+            return length
+
+    assert ListSpan(Growing(["first"]), 1).get() == ["first"]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -289,6 +292,16 @@ def test_a_reward_for_the_children_can_be_given_again_and_the_nearest_counts() -
     assert other_before == 0.2
 
 
+def test_rewards_that_a_child_was_given_are_checked_as_its_own() -> None:
+    with rt.trajectory():
+        with rt.trajectory() as child:
+            pass
+        rt.reward(0.5, name="format", children=True)
+    assert child.rewards == {"format": 0.5}
+    with pytest.raises(TypeError, match=r"^rewards\['format'\] is 'abc' \(str\)"):
+        child.rewards["format"] = "abc"  # type: ignore[assignment]
+
+
 def test_a_child_that_outlives_its_parent_gets_the_reward(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is written on its own; nothing was set too late."""
     go, is_in = threading.Event(), threading.Event()
@@ -383,7 +396,7 @@ def test_nothing_is_said_where_nothing_is_missing(
     client: OpenAI, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Recorded calls; a supervisor whose agents have them; one that failed before its first; a local model's ids; an
-    answer from a cache; a trajectory that is neither scored nor written."""
+    answer from a cache; an agent that was given up; a trajectory that is neither scored nor written."""
     with rt.trajectory("neither"):
         pass
     with rt.recording(tmp_path / "runs.jsonl"):
@@ -403,6 +416,9 @@ def test_nothing_is_said_where_nothing_is_missing(
         with rt.trajectory("mixed"):
             ask(client)
             ModelFrame("tiny").end()
+        with rt.trajectory("lead"):
+            ask(client)
+            AgentFrame("given up", parent=AgentFrame("lead").enter())
     own.reward = None
     for trajectory in rt.read(tmp_path / "runs.jsonl"):
         trajectory.reward = 1.0
@@ -454,6 +470,27 @@ def test_a_tool_run_after_its_trajectory_closed_warns(when: str, caplog: pytest.
     assert f"tool run 'search' {when} when its trajectory 'solver' ({trajectory.id})" in line
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_tool_run_in_a_forked_process_is_said_to_be_lost() -> None:
+    """The trajectory has not closed: it is the other process's."""
+    read, write = os.pipe()
+    handler = logging.StreamHandler(os.fdopen(write, "w"))
+    with rt.trajectory("solver") as trajectory:
+        child = os.fork()
+        if child == 0:
+            guard.logger.addHandler(handler)
+            with rt.tool_run("search"):
+                pass
+            os._exit(0)
+        os.waitpid(child, 0)
+    handler.stream.close()
+    with os.fdopen(read) as pipe:
+        (line,) = pipe.read().splitlines()
+    assert f"forked inside its trajectory 'solver' ({trajectory.id})" in line
+    assert "closed" not in line
+
+
 def test_tool_runs_outside_every_trajectory_are_no_mistake(caplog: pytest.LogCaptureFixture) -> None:
     with rt.tool_run("search") as run:
         run.result = 1
@@ -482,6 +519,31 @@ def test_tool_runs_where_the_server_repeats_its_ids() -> None:
                 with rt.tool_run("search", tool_call_id=call.id) as run:
                     run.result = "found"
     assert [step.completion and step.completion.tool_calls[0].id for step in trajectory.steps] == ["call_0"] * 3
+    assert [run.step_id for run in trajectory.tool_runs] == [step.id for step in trajectory.steps]
+
+
+class StreamsRepeatedIds(LoopbackServer):
+    """The same, streamed."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        call = {"index": 0, "id": "call_0", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+        head = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+        deltas = [({"role": "assistant", "tool_calls": [call]}, None), ({}, "tool_calls")]
+        events = [{**head, "choices": [{"index": 0, "delta": d, "finish_reason": why}]} for d, why in deltas]
+        lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
+        return Response(200, [("content-type", "text/event-stream")], [*lines, b"data: [DONE]\n\n"], chunked=True)
+
+
+def test_tool_runs_inside_the_stream_that_asks_for_them() -> None:
+    """A stream is open as long as its tool runs: the run is of it, not of the turn before."""
+    with StreamsRepeatedIds() as server, OpenAI(base_url=server.base_url, api_key="none") as plain:
+        client = rt.wrap_openai(plain)
+        with rt.trajectory() as trajectory:
+            for turn in range(3):
+                with ask(client, seed=turn, stream=True) as stream:
+                    (call,) = next(iter(stream)).choices[0].delta.tool_calls
+                    with rt.tool_run("search", tool_call_id=call.id) as run:
+                        run.result = "found"
     assert [run.step_id for run in trajectory.tool_runs] == [step.id for step in trajectory.steps]
 
 

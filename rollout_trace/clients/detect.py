@@ -167,7 +167,13 @@ def _conclude(search: _Search, url: str, verdict: _Verdict, began: float) -> Non
     search.missed = search.missed + 1 if verdict.lasts == 0 and now - began >= LEAST_PATIENCE else 0
     search.expires = now + verdict.lasts
     search.ended.set()
-    if search.profile is None:
+    if search.profile is None and verdict.lasts == 0:
+        guard.warn_once(
+            f"auto-unanswered:{url}",
+            f'engine="auto" had no answer from {urlsplit(url).hostname} when it asked which engine it is: this call is '
+            "asked for nothing, and the next one asks again. If you know the engine, name it.",
+        )
+    elif search.profile is None:
         guard.warn_once(
             f"auto:{url}",
             f'engine="auto" could not tell which engine answers at {urlsplit(url).hostname}: it is asked for nothing. '

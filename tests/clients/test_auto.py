@@ -188,8 +188,10 @@ NOT_ANSWERED: dict[str, Callable[[], Response]] = {
 
 
 @pytest.mark.parametrize("answer", NOT_ANSWERED.values(), ids=NOT_ANSWERED)
-def test_what_was_not_answered_is_not_remembered(kind: Kind, answer: Callable[[], Response]) -> None:
-    """A server that was starting at one call is known at the next."""
+def test_what_was_not_answered_is_not_remembered(
+    kind: Kind, answer: Callable[[], Response], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that was starting at one call is known at the next; what is said of it stays true."""
     answers = {"/v1/models": answer}
 
     async def scenario(client: Any) -> Any:
@@ -201,6 +203,8 @@ def test_what_was_not_answered_is_not_remembered(kind: Kind, answer: Callable[[]
         _, steps = on(kind, server, scenario, AUTO)
         assert got(server) == ["/v1/models"] * 3
     assert [step.engine for step in steps] == [None, None, "vllm", "vllm"]
+    assert "could not tell" not in caplog.text
+    assert caplog.text.count('engine="auto" had no answer from 127.0.0.1') == 1
 
 
 def test_a_loop_that_waits_for_its_server_has_ids_at_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,39 @@ def test_a_background_response_is_one_completion() -> None:
     assert (answer.sampling, answer.model) == ({"background": True, "temperature": 0.5}, "m")
 
 
+class SameId(LoopbackServer):
+    """Gives every response the same id."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        return json_response(200, response("completed"))
+
+
+def test_responses_of_a_server_that_repeats_its_ids_are_all_kept() -> None:
+    """Each was asked for by itself; none is another look at the first. Looked at again, they are what they were."""
+    with SameId() as server, OpenAI(base_url=server.base_url, api_key="x") as client:
+        rt.wrap_openai(client)
+        with rt.trajectory() as trajectory:
+            for turn in range(3):
+                client.responses.create(model="m", input=f"q{turn}")
+                assert [step.status for step in trajectory.steps] == ["ok"] * (turn + 1)
+            client.responses.retrieve("resp_1")
+    assert [step.status for step in trajectory.steps] == ["ok", "ok", "ok", "superseded"]
+    assert [step.messages for step in trajectory.steps[:3]] == [["q0"], ["q1"], ["q2"]]
+
+
+def test_a_background_response_that_is_looked_at_again_stays_one_completion() -> None:
+    """Also where the trajectory's steps are looked at in between."""
+    with Background() as server, OpenAI(base_url=server.base_url, api_key="x") as client:
+        rt.wrap_openai(client)
+        with rt.trajectory() as trajectory:
+            client.responses.create(model="m", input="q", extra_body=BACKGROUND)
+            for _ in range(3):
+                client.responses.retrieve("resp_1")
+                assert trajectory.steps[0].messages == ["q"]
+    assert [step.status for step in trajectory.steps] == ["superseded", "superseded", "ok", "superseded"]
+    assert trajectory.steps[2].messages == ["q"]
+
+
 def test_a_background_response_that_is_never_fetched_says_so() -> None:
     """Its step is abandoned, with the reason."""
     with Background() as server, OpenAI(base_url=server.base_url, api_key="x") as client:

@@ -91,7 +91,7 @@ def test_a_trajectory_in_a_forked_child(forked: Any) -> None:
 
 
 WITH_EVERY_LOCK_HELD = """
-import gc, json, os, signal, sys, threading, types
+import gc, importlib, json, os, pkgutil, signal, sys, threading, types
 import openai, rollout_trace as rt
 from rollout_trace.clients import detect
 
@@ -123,8 +123,9 @@ def seeds(steps):
     return [step.sampling["seed"] for step in steps]
 
 call(client(), 9)
-rt.drift  # Its module, and what that imports, may hold locks too; so may what it imports when it is needed.
-import rollout_trace.earlier
+for module in pkgutil.walk_packages(rt.__path__, "rollout_trace."):
+    if not module.name.startswith("rollout_trace.testing"):
+        importlib.import_module(module.name)  # Each may hold locks.
 with rt.recording(sys.argv[2]), rt.trajectory("parent") as parent:
     call(client("auto"), 0)
     held, everywhere = threading.Event(), locks()

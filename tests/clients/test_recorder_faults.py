@@ -60,6 +60,25 @@ async def raw_lines(world: World, name: str) -> Any:
         return [line async for line in each(response.iter_lines())]
 
 
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no words")
+
+
+def test_a_failure_that_cannot_be_told_stays_inside_too(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of an HTTP client's own response may be."""
+
+    def speechless(*_: Any) -> Any:
+        raise Speechless
+
+    break_in_production(monkeypatch, "call.Call.answered", by=speechless)
+    ours = run(kind, "fine", functools.partial(create, name="x"), wrap=wrapped)
+    assert ours.outcome[0] == "returned", ours.outcome
+    (step,) = ours.steps
+    assert step.token_issue is not None
+    assert "Speechless (its __str__ raised AttributeError)" in step.token_issue.message
+
+
 RETRIED = [Fault(status=429, headers={"retry-after-ms": "1"}), "fine"]
 SCENARIOS: dict[str, tuple[Any, Callable[[World, str], Any]]] = {
     "unary": ("fine", create),

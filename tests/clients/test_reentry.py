@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,12 @@ MESSAGES: list[Any] = [{"role": "user", "content": "hi"}]
 
 def ask(client: Any, **more: Any) -> Any:
     return client.chat.completions.create(model="m", messages=MESSAGES, **more)
+
+
+@pytest.fixture
+def client() -> Iterator[OpenAI]:
+    with ScriptedServer("hello there") as server, OpenAI(base_url=server.base_url, api_key="x") as plain:
+        yield rt.wrap_openai(plain, engine="vllm")
 
 
 class _Collecting(dict[Any, Any]):
@@ -51,6 +58,50 @@ def test_a_stream_that_the_collector_ends_takes_no_lock(monkeypatch: pytest.Monk
         finally:
             gc.enable()
     assert sorted(step.status for step in trajectory.steps) == ["abandoned", "ok"]
+
+
+class _CollectingList(list[Any]):
+    """Collects garbage while the trajectories of a family are looked through, under a lock."""
+
+    def __iter__(self) -> Any:
+        gc.collect()
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("place", ["pending", "family"])
+def test_a_trajectory_that_the_collector_closes_waits_for_no_lock(
+    place: str, client: OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that is a generator, and was dropped in a cycle, is closed wherever the collector happens to run."""
+
+    def agent() -> Iterator[None]:
+        with rt.trajectory("dropped"):
+            ask(client)
+            yield
+
+    def work() -> None:
+        dropped: list[Any] = [agent()]
+        next(dropped[0])
+        dropped.append(dropped)
+        del dropped
+        with rt.trajectory("other") as other:
+            if place == "family":
+                other._children = _CollectingList()
+            ask(client)
+
+    monkeypatch.setattr(call_module, "PENDING_LIMIT", 0 if place == "pending" else call_module.PENDING_LIMIT)
+    if place == "pending":
+        monkeypatch.setattr(call_module.pending, "_sizes", _Collecting())
+    gc.disable()
+    try:
+        with rt.recording(tmp_path / "runs.jsonl"):
+            worker = threading.Thread(target=work, daemon=True)
+            worker.start()
+            worker.join(30)
+            assert not worker.is_alive()
+    finally:
+        gc.enable()
+    assert {t.name: len(t.steps) for t in rt.read(tmp_path / "runs.jsonl")} == {"dropped": 1, "other": 1}
 
 
 def test_propagate_carries_the_recording_too(tmp_path: Path) -> None:

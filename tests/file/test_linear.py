@@ -305,6 +305,14 @@ def test_what_cannot_be_changed_cannot_be_changed_out_of_a_pickle() -> None:
     assert back.prompt_token_ids.tolist() == [1, 2]
 
 
+def test_an_array_of_the_users_own_stays_as_it_was_in_a_pickle() -> None:
+    step = Step(id="a", call_id="a", metadata={"own": np.zeros(2)}, prompt_token_ids=[1, 2])  # type: ignore[arg-type]
+    back = pickle.loads(pickle.dumps(step))
+    back.metadata["own"][0] = 1.0
+    assert not back.prompt_token_ids.flags.writeable
+    assert back.prompt_token_ids.tolist() == [1, 2]
+
+
 def test_an_open_trajectory_is_not_pickled() -> None:
     with rt.trajectory() as trajectory, pytest.raises(TypeError, match="cannot pickle"):
         pickle.dumps(trajectory)

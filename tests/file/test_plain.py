@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import UserDict, namedtuple
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from decimal import Decimal
 from enum import Enum
@@ -19,7 +19,7 @@ from pydantic import BaseModel, RootModel
 from rollout_trace import guard
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.model import Cost, Step, Task, ToolRun
+from rollout_trace.model import Cost, Step, Task, TokenIssue, ToolRun
 from rollout_trace.trajectories import Trajectory
 from tests.unchecked import unchecked
 
@@ -212,6 +212,17 @@ def test_a_cost_without_an_amount_is_none() -> None:
 def test_an_array_of_advantages_is_written_as_its_numbers() -> None:
     step = Step(id="a", call_id="a", advantage=np.array([0.1, 0.2], np.float32))  # type: ignore[arg-type]
     assert decode(encode(Trajectory(steps=[step]))).steps[0].advantage == np.array([0.1, 0.2], np.float32).tolist()
+
+
+def test_logprobs_that_the_engine_left_out_are_no_mistake(warnings: pytest.LogCaptureFixture) -> None:
+    """NaN with the issue that says so: nobody is warned, and what is read is equal."""
+    issue = TokenIssue(code="logprobs_incomplete", message="1 of 2 logprobs did not come with this stream.")
+    ids, logprobs = np.array([1, 2], np.int32), np.array([-0.5, np.nan], np.float32)
+    step = Step(id="a", call_id="a", completion_token_ids=ids, logprobs=logprobs, token_issue=issue)
+    back = decode(encode(Trajectory(steps=[step]))).steps[0]
+    assert warnings.messages == []
+    assert back == step
+    assert back != replace(step, logprobs=logprobs[::-1])
 
 
 def test_logprobs_that_are_not_finite_are_read_as_nan(warnings: pytest.LogCaptureFixture) -> None:
