@@ -142,6 +142,8 @@ class recording:
             except BaseException as interruption:
                 self.lost.extend((unwritten, interruption) for unwritten in family[at:])
                 raise
+            else:
+                guard.each("silence", partial(silence.warn_if_written, trajectory, self._target))
 
     def _loss(self, trajectory: Trajectory, error: Exception) -> str:
         said = str(error)
@@ -201,10 +203,10 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
                 parent._children.extend(family)
                 return
     target = _target(family)
-    place = None if target is None else target._target
-    guard.each("silence", *(partial(silence.warn_if_written, one, place) for one in family))
     if target is not None:
         target.write(family)
+    else:
+        guard.each("silence", *(partial(silence.warn_if_written, one, None) for one in family))
 
 
 def _target(family: list[Trajectory]) -> recording | None:

@@ -85,7 +85,6 @@ class JSONLWriter:
             WriteError: the file system refused; the message says whether a part of the line stays in the file.
         """
         line = encode(trajectory)
-        silence.warn_if_written(trajectory, self.path)
         if self._media is not None:
             line = self._moved(line, self._media, trajectory.id)
         data = line if self._compress is None else self._compress(line)
@@ -107,6 +106,7 @@ class JSONLWriter:
                     f"trajectory {trajectory.id} could not be written to {self.path}: {error}. {left}, and the "
                     "trajectory can be written again."
                 ) from error
+        silence.warn_if_written(trajectory, self.path)
 
     def _moved(self, line: bytes, media: MediaFolder, trajectory_id: str) -> bytes:
         try:
