@@ -176,8 +176,10 @@ def test_turns_that_repeat_their_messages_share_them() -> None:
 
 
 def test_a_list_that_was_handed_out_is_the_readers_own() -> None:
-    """Sharing is of messages, not of lists: a list that a user extends is not the step's."""
+    """Sharing is of messages, not of lists: a copy that a user extends is not the step's, which cannot be extended."""
     step = asked({"messages": [{"role": "user"}]})
     assert isinstance(step.messages, list)
-    step.messages.append("more")
+    step.messages.copy().append("more")
+    with pytest.raises(TypeError, match="cannot be changed"):
+        step.messages.append("more")
     assert step.messages == [{"role": "user"}]
