@@ -146,12 +146,15 @@ class TrajectoryScope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        around = _blocks.get()
         trajectory, parent, before = self._left()
         if trajectory._log is not None and not trajectory._log.is_ours:
             # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
             return
         # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
-        current_scope.set(before)
+        if trajectory.id in around or current_scope.get() is trajectory:
+            # Not where the collector closes an agent, a generator, in the context of another.
+            current_scope.set(before)
         frames.finish(trajectory, parent, error)
 
     def _left(self) -> tuple[Trajectory, Trajectory | None, Trajectory | None]:

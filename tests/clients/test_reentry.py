@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import gc
 import os
 import threading
@@ -81,7 +82,7 @@ def test_a_trajectory_that_the_collector_closes_waits_for_no_lock(
 
     def work() -> None:
         dropped: list[Any] = [agent()]
-        next(dropped[0])
+        contextvars.copy_context().run(next, dropped[0])
         dropped.append(dropped)
         del dropped
         with rt.trajectory("other") as other:

@@ -232,12 +232,11 @@ def test_what_is_no_file_is_told_as_what_it_is(path: Path) -> None:
 
 
 def test_what_cannot_be_undone_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk is full, and the file cannot be cut back either."""
+    """The disk is full after the first bytes, and the file cannot be cut back either."""
+    real: Callable[[int, bytes], int] = os.write
 
     def refuse(*_: int) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
-
-    real: Callable[[int, bytes], int] = os.write
 
     def full(file: int, data: bytes) -> int:
         real(file, data[:5])

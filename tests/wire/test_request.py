@@ -175,10 +175,11 @@ def test_turns_that_repeat_their_messages_share_them() -> None:
         assert step.messages == json.loads(exchanges()[f"multiturn_canonical_{step.call_id[-1]}"].request)["messages"]
 
 
-def test_a_list_that_was_handed_out_cannot_be_changed() -> None:
-    """What would be added to it would not be in the step: it is a list of the reader's own."""
+def test_a_list_that_was_handed_out_is_the_readers_own() -> None:
+    """Sharing is of messages, not of lists: a copy that a user extends is not the step's, which cannot be extended."""
     step = asked({"messages": [{"role": "user"}]})
     assert isinstance(step.messages, list)
+    step.messages.copy().append("more")
     with pytest.raises(TypeError, match="cannot be changed"):
         step.messages.append("more")
     assert step.messages == [{"role": "user"}]
