@@ -18,7 +18,7 @@ SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS)
 
-.PHONY: demo test check bench fuzz clean test-core test-install test-consumers test-engines $(NAMES:%=test-%)
+.PHONY: demo test check bench fuzz clean test-core test-install test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%)
 
 demo: environment
@@ -51,6 +51,10 @@ $(CONSUMERS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/consumers/$(*:consumers-%=%)
 	$(if $(filter consumers-torch,$*),PYTHONPATH=$(SMOLAGENTS) \
 	.venvs/$*/bin/python -m pytest -q -c pyproject.toml $(SMOLAGENTS)/tests/test_transformers.py)
+
+# 10,000 runs against the rule of sequences, of which `make test` looks at a part.
+test-sequences: environment
+	ROLLOUT_TRACE_EXAMPLES=10000 $(BIN)/python -m pytest -q tests/test_sequences.py
 
 # Against live engines, those that are installed: docs/engines.md.
 test-engines: environment

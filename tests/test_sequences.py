@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,9 @@ from rollout_trace.tokens import TokenStore
 
 IDS = st.lists(st.integers(0, 2), max_size=5)
 Trace = list[tuple[list[int], list[int], bool]]
+
+EXAMPLES = int(os.environ.get("ROLLOUT_TRACE_EXAMPLES", "2000"))
+"""`make test-sequences` looks at more."""
 
 
 @st.composite
@@ -76,7 +80,7 @@ def found(trajectory: rt.Trajectory, *, linear: bool = False) -> list[tuple[list
     return rows
 
 
-@settings(max_examples=10_000)
+@settings(max_examples=EXAMPLES)
 @given(traces())
 def test_rows_are_those_of_the_rule(trace: Trace) -> None:
     """For steps that share a tree, for steps with arrays of their own, and read back from a file."""
@@ -93,7 +97,7 @@ def test_rows_are_those_of_the_rule(trace: Trace) -> None:
     assert found(rt.Trajectory(steps=shared), linear=True) == by_the_rule(trace, linear=True)
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=EXAMPLES // 5)
 @given(traces(), st.booleans())
 def test_every_sampled_token_is_trained_on_once(trace: Trace, linear: bool) -> None:
     """And the row of a step holds the very ids of the engine: up to its completion's end for its last step."""

@@ -55,7 +55,7 @@ def test_every_exporter_is_tried() -> None:
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(runs=ANY)
 def test_every_trajectory_is_taken(name: str, runs: list[rt.Trajectory]) -> None:
     """Plain data come out, which strict JSON can hold; a strict export gives the same, or says what it cannot give.
