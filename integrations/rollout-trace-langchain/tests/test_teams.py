@@ -48,6 +48,9 @@ def test_a_supervisors_handovers(names: list[str], way: str) -> None:
         first = own._children[0]
         assert (own.steps, first.name, len(first.steps)) == ([], "supervisor", 1)
         assert sum(len(one.steps) for one in own._children) == len(server.requests)
+        # The task's own trajectory has no row to train on: its agents' get its reward.
+        rt.reward(0.5, children=True)
+    assert {one.reward for one in own._children} == {0.5}
     assert sorted((run.name, run.result) for run in first.tool_runs) == [
         (f"transfer_to_{name}", f"Successfully transferred to {name}") for name in names
     ]

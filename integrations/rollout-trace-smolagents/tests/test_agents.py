@@ -43,10 +43,12 @@ def test_a_managed_agent(kind: str, stream: bool, serve: Serve, tmp_path: Path) 
     record(manager, engine="vllm")
     with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory("solver") as trajectory:
         assert manager.run("go") == "four"
+        rt.reward(0.5, children=True)
     by_name = {one.name: one for one in read_back(tmp_path / "runs.jsonl")}
     assert set(by_name) == {"solver", "adder"}
     parent, child = by_name["solver"], by_name["adder"]
     assert parent == trajectory
+    assert (parent.reward, child.reward) == (0.5, 0.5)
     assert_served(parent.steps, outer.requests)
     assert_served(child.steps, inner.requests)
     assert (child.parent_id, child.episode_id) == (parent.id, parent.episode_id)

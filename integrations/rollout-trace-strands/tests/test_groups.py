@@ -125,9 +125,11 @@ def test_a_graph(recorded: Recorded, around: bool) -> None:
         if around:
             with rt.trajectory("team"):
                 graph("Go.")
+                rt.reward(0.5, children=True)
         else:
             graph("Go.")
     found = recorded.all()
+    assert {one.reward for one in found} == {0.5 if around else None}
     assert_each_has_its_own(server, found)
     trajectories = {trajectory.name: trajectory for trajectory in found}
     team = trajectories["team"]
