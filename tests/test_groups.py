@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace import guard
 from rollout_trace.grouping import Group, groups
 from tests.strategies import trajectories
 from tests.unchecked import unchecked
@@ -224,11 +223,8 @@ def test_every_trajectory_is_in_one_group_at_most(runs: list[rt.Trajectory]) -> 
 # What is given twice, and what is no trajectory
 
 
-def test_a_run_that_is_given_twice_counts_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_is_given_twice_counts_once(caplog: pytest.LogCaptureFixture) -> None:
     """Of equal ids the last counts: a run that was scored later and written again, or two files that overlap."""
-    monkeypatch.setattr(guard, "_said", set())
     first, second = (rt.Trajectory(id=name, group_id="task", reward=0.0) for name in ("a", "b"))
     alone = rt.Trajectory(id="c", group_id="other")
     scored = replace(first, reward=1.0)

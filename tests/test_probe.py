@@ -12,19 +12,11 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients import asking, detect
 from rollout_trace.probing import ProbeReport, probe
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
 
 Kind = Literal["sync", "async"]
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the server of another test, which may have had the same port."""
-    monkeypatch.setattr(detect, "_searches", {})
-    monkeypatch.setattr(asking, "_refusals", {})
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -24,12 +24,6 @@ from rollout_trace.testing._messages import RequestRecord, Response, json_respon
 from rollout_trace.testing._server import LoopbackServer
 
 
-@pytest.fixture(autouse=True)
-def _everything_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is logged once per process is logged once per test."""
-    monkeypatch.setattr(guard, "_said", set())
-
-
 @pytest.fixture
 def client() -> Iterator[OpenAI]:
     with ScriptedServer(lambda request: "fine") as server:

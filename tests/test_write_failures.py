@@ -15,11 +15,6 @@ from rollout_trace import guard
 PACKAGE = Path(rt.__file__).parent
 
 
-@pytest.fixture(autouse=True)
-def _nothing_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "_said", set())
-
-
 def in_production(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides that this is a test, in which the recorder's failures are raised (pytest says so anew in each phase)."""
     monkeypatch.delenv("PYTEST_CURRENT_TEST")

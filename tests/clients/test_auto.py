@@ -11,7 +11,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients import asking, detect
+from rollout_trace.clients import detect
 from rollout_trace.testing import RequestRecord, ScriptedServer, _server
 from rollout_trace.testing._holds import Holds
 from rollout_trace.testing._http import HTTPServer
@@ -23,13 +23,6 @@ from .harness import CHAT
 
 AUTO = {"engine": "auto"}
 ASKED = {**CHAT, "logprobs": True, "return_token_ids": True}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the server of another test, which may have had the same port."""
-    monkeypatch.setattr(detect, "_searches", {})
-    monkeypatch.setattr(asking, "_refusals", {})
 
 
 class Server(ScriptedServer):

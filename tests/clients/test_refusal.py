@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients import asking, detect
+from rollout_trace.clients import asking
 from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace.testing._messages import json_response
 
@@ -21,13 +21,6 @@ from .harness import CHAT, chunks
 
 VLLM = {"engine": "vllm"}
 ASKED = {**CHAT, "logprobs": True, "return_token_ids": True}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the server of another test, which may have had the same port."""
-    monkeypatch.setattr(detect, "_searches", {})
-    monkeypatch.setattr(asking, "_refusals", {})
 
 
 async def chat(client: Any, **options: Any) -> Any:

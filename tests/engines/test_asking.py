@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients import asking
 from tests.engines.calls import ARGUMENTS, Case, make
 from tests.engines.clients import openai_client, recorded
 from tests.engines.compare import assert_close, assert_recorded
@@ -18,11 +18,6 @@ from tests.engines.servers import MODEL, TINY_MODEL, NotInstalled, Server, free_
 from tests.model.qwen2 import Qwen2
 
 PLAIN = Case("openai.chat", "plain", False)
-
-
-@pytest.fixture(autouse=True)
-def _no_refusal_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_refusals", {})
 
 
 def test_a_refused_shape_leaves_others_alone(server: Server) -> None:
@@ -123,3 +118,41 @@ def test_probe_of_every_protocol(server: Server) -> None:
         (True, True) if server.engine == "vllm" else (False, False)
     ), str(report)
     assert report.advice == (), str(report)
+
+
+def test_tools_are_rendered_alike_whatever_the_order_of_their_keys(server: Server) -> None:
+    """vLLM brings them into an order of its own; `retokenize` makes the same ids, where transformers is installed."""
+    if server.engine != "vllm":
+        pytest.skip("only vLLM gives prompt ids")
+    arguments = ARGUMENTS["openai.chat", "tools"]
+    turned = [_turned(tool) for tool in arguments["tools"]]
+    assert str(turned) != str(arguments["tools"])
+    with openai_client(server) as (client, _):
+        rt.wrap_openai(client, engine="vllm")
+        with rt.trajectory() as trajectory:
+            client.chat.completions.create(**arguments)
+            client.chat.completions.create(**{**arguments, "tools": turned})
+    first, second = trajectory.steps
+    assert first.prompt_token_ids is not None
+    assert second.prompt_token_ids is not None
+    assert first.prompt_token_ids.tolist() == second.prompt_token_ids.tolist()
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        return
+    issue = rt.TokenIssue(code="ids_missing", message="taken away")
+    bare: dict[str, Any] = {
+        "prompt_token_ids": None,
+        "completion_token_ids": None,
+        "logprobs": None,
+        "token_source": None,
+    }
+    made = rt.Trajectory(steps=[replace(step, **bare, token_issue=issue) for step in trajectory.steps])
+    made.retokenize(AutoTokenizer.from_pretrained(TINY_MODEL))
+    assert [step.prompt_token_ids.tolist() for step in made.steps] == [first.prompt_token_ids.tolist()] * 2  # type: ignore[union-attr]
+
+
+def _turned(tool: dict[str, Any]) -> dict[str, Any]:
+    """Its keys and those of its function in turned order; a schema of parameters is rendered as it was sent."""
+    function = tool["function"]
+    return {"function": {name: function[name] for name in reversed(function)}, "type": tool["type"]}

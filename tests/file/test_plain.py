@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, RootModel
 
-from rollout_trace import guard
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.model import Cost, Step, Task, TokenIssue, ToolRun
@@ -25,9 +24,8 @@ from tests.unchecked import unchecked
 
 
 @pytest.fixture(autouse=True)
-def warnings(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """The log, as of a process that has warned of nothing yet."""
-    monkeypatch.setattr(guard, "_said", set())
+def warnings(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The log."""
     caplog.set_level(logging.WARNING, "rollout_trace")
     return caplog
 
