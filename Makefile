@@ -27,7 +27,7 @@ demo: environment
 # Two at a time, all of them whatever fails, and one table at the end. The environment that two of them share is made first;
 # if it cannot be, they are the ones that fail.
 test:
-	-@$(MAKE) --no-print-directory environment
+	-@$(MAKE) --silent environment
 	@$(PYTHON) tests/everything.py core install $(CLIENTS) $(INTEGRATIONS) $(OLDEST)
 
 test-core: environment
