@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import ssl
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 from rollout_trace import context, guard
 from rollout_trace.clients import asking, detect
 from rollout_trace.steplog import StepLog
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # So a shell starts what runs in the background; some tests interrupt themselves.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -254,8 +254,6 @@ def test_what_cannot_be_undone_is_told(path: Path, monkeypatch: pytest.MonkeyPat
 def test_ctrl_c_inside_a_write_leaves_what_was_not_written_in_lost(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child was closed first, and is written with its parent."""
     real: Callable[[int, bytes], int] = os.write
-    # A process that a shell starts in the background ignores the signal.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupted(file: int, data: bytes) -> int:
         real(file, data[:5])
@@ -272,12 +270,9 @@ def test_ctrl_c_inside_a_write_leaves_what_was_not_written_in_lost(path: Path, m
                     pass
 
     recording = rt.recording(path)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run()
-    finally:
-        signal.signal(signal.SIGINT, before)
-        monkeypatch.undo()
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    monkeypatch.undo()
     assert [(trajectory.name, type(why)) for trajectory, why in recording.lost] == [
         ("parent", KeyboardInterrupt),
         ("child", KeyboardInterrupt),
