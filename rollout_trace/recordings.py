@@ -142,8 +142,6 @@ class recording:
             except BaseException as interruption:
                 self.lost.extend((unwritten, interruption) for unwritten in family[at:])
                 raise
-            else:
-                guard.each("silence", partial(silence.warn_if_written, trajectory, self._target))
 
     def _loss(self, trajectory: Trajectory, error: Exception) -> str:
         said = str(error)
