@@ -8,7 +8,7 @@ import ssl
 
 import pytest
 
-from rollout_trace import context, guard
+from rollout_trace import guard, place
 from rollout_trace.clients import asking, detect
 from rollout_trace.steplog import StepLog
 
@@ -23,7 +23,7 @@ def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_said", set())
     monkeypatch.setattr(asking, "_refusals", {})
     monkeypatch.setattr(detect, "_searches", {})
-    monkeypatch.setattr(context, "_orphans", StepLog(keep=context.ORPHANS_KEPT))
+    monkeypatch.setattr(place, "_orphans", StepLog(keep=place.ORPHANS_KEPT))
 
 
 _shared_context = functools.lru_cache(ssl.create_default_context)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rollout_trace.clients.anthropic import wrap_anthropic
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.openai import wrap_openai
-    from rollout_trace.context import current, orphans, propagate, reward, trajectory
+    from rollout_trace.context import current, propagate, reward, trajectory
     from rollout_trace.costs import Price, PriceTable
     from rollout_trace.drifting import Drift, drift
     from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
@@ -32,30 +32,32 @@ if TYPE_CHECKING:
         ToolRun,
         Usage,
     )
+    from rollout_trace.place import orphans
     from rollout_trace.probe_report import ProbeReport
     from rollout_trace.probing import probe
     from rollout_trace.recordings import recording
     from rollout_trace.retokenizing import RetokenizeReport
     from rollout_trace.selection import SequenceOptions
-    from rollout_trace.sequences import Sequence, SequenceReport, Sequences
+    from rollout_trace.sequence import Sequence, SequenceReport, Sequences
     from rollout_trace.toolruns import tool_run
     from rollout_trace.trajectories import Trajectory
 
 # Names are imported when they are first used: agents start fast, and an exporter's user needs no recorder.
 _HOMES = {
-    "clients.anthropic": ("wrap_anthropic",),
-    "clients.common": ("bind", "unwrap"),
-    "clients.openai": ("wrap_openai",),
-    "context": ("current", "orphans", "propagate", "reward", "trajectory"),
-    "costs": ("Price", "PriceTable"),
-    "drifting": ("Drift", "drift"),
-    "errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
-    "file": ("JSONLWriter", "read"),
-    "findings": ("Finding",),
-    "grouping": ("Group", "groups"),
-    "guard": ("Stats", "stats"),
-    "installed": ("Integration", "integrations"),
-    "model": (
+    "rollout_trace.clients.anthropic": ("wrap_anthropic",),
+    "rollout_trace.clients.common": ("bind", "unwrap"),
+    "rollout_trace.clients.openai": ("wrap_openai",),
+    "rollout_trace.context": ("current", "propagate", "reward", "trajectory"),
+    "rollout_trace.costs": ("Price", "PriceTable"),
+    "rollout_trace.drifting": ("Drift", "drift"),
+    "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
+    "rollout_trace.file": ("JSONLWriter", "read"),
+    "rollout_trace.findings": ("Finding",),
+    "rollout_trace.grouping": ("Group", "groups"),
+    "rollout_trace.guard": ("Stats", "stats"),
+    "rollout_trace.installed": ("Integration", "integrations"),
+    "rollout_trace.place": ("orphans",),
+    "rollout_trace.model": (
         "Attempt",
         "Completion",
         "Cost",
@@ -67,14 +69,14 @@ _HOMES = {
         "ToolRun",
         "Usage",
     ),
-    "probe_report": ("ProbeReport",),
-    "probing": ("probe",),
-    "recordings": ("recording",),
-    "retokenizing": ("RetokenizeReport",),
-    "selection": ("SequenceOptions",),
-    "sequences": ("Sequence", "SequenceReport", "Sequences"),
-    "toolruns": ("tool_run",),
-    "trajectories": ("Trajectory",),
+    "rollout_trace.probe_report": ("ProbeReport",),
+    "rollout_trace.probing": ("probe",),
+    "rollout_trace.recordings": ("recording",),
+    "rollout_trace.retokenizing": ("RetokenizeReport",),
+    "rollout_trace.selection": ("SequenceOptions",),
+    "rollout_trace.sequence": ("Sequence", "SequenceReport", "Sequences"),
+    "rollout_trace.toolruns": ("tool_run",),
+    "rollout_trace.trajectories": ("Trajectory",),
 }
 _SUBMODULES = frozenset({"export", "frames", "testing", "wire"})
 __getattr__, __dir__ = lazily(__name__, _HOMES, _SUBMODULES)

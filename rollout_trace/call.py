@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollout_trace import guard
-from rollout_trace.model import ErrorInfo, error_info
+from rollout_trace.model import ErrorInfo, error_info, new_id
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
-    from rollout_trace.clients.asking import Refusal
-    from rollout_trace.clients.settings import Settings
+    from rollout_trace.clients.settings import Refusal, Settings
     from rollout_trace.model import Step
-    from rollout_trace.steplog import StepLog
+
+
+class CallLog(Protocol):
+    """Where a call is recorded."""
+
+    def settle(self, call: Call) -> None:
+        """Decodes a finished call, once, and lets go of its bytes."""
+
 
 PENDING_LIMIT = 4 * 1024 * 1024
 """Bytes of finished calls that may wait for decoding in one process; past it the oldest are decoded at once."""
@@ -111,7 +116,7 @@ class Call:
         self.settings = settings
         self.protocol = protocol
         self.agent: str | None = None
-        self.log: StepLog | None = None
+        self.log: CallLog | None = None
         self.profile = settings.engine
         self.refusals: dict[str, Refusal] = {}
         self.started = time.time()
@@ -290,8 +295,3 @@ def settle(call: Call) -> None:
     log = call.log
     if log is not None:
         log.settle(call)
-
-
-def new_id() -> str:
-    """96 random bits in hex: unique across processes, also after a fork."""
-    return os.urandom(12).hex()

@@ -1,50 +1,29 @@
-"""Which trajectory a call belongs to: decided when it begins, from a context variable or a bound client."""
+"""Trajectories by context: opened by a block or a decorated function, rewarded, carried into threads."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from rollout_trace import frames, given, guard, recordings
-from rollout_trace.call import drain, pending
-from rollout_trace.frames import ModelFrame, current_scope
-from rollout_trace.steplog import StepLog
+from rollout_trace import given, guard, lifecycle, recordings, scope
+from rollout_trace.scope import current_scope
+from rollout_trace.state import state_of
 from rollout_trace.trajectories import Trajectory, task_of
 
 if TYPE_CHECKING:
-    from rollout_trace.call import Call
-    from rollout_trace.model import Step, Task
+    from rollout_trace.model import Task
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-ORPHANS_KEPT = 1000
-"""Calls outside every trajectory that are held; older ones are dropped and counted."""
-
-_orphans = StepLog(keep=ORPHANS_KEPT)
-
-
-def _after_fork() -> None:
-    """A forked process starts with nothing recorded and with locks that nobody holds."""
-    global _orphans
-    _orphans = StepLog(keep=ORPHANS_KEPT)
-    pending.reset()
-    guard.reset()
-    recordings.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def current() -> Trajectory | None:
     """The open trajectory of this context, or None."""
-    trajectory = frames.here()
+    trajectory = scope.here()
     return trajectory if trajectory is not None and trajectory.is_open else None
 
 
@@ -75,36 +54,6 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
         recordings.reward_children(trajectory, name, value)
 
 
-def orphans() -> list[Step]:
-    """The steps of the latest calls made outside every trajectory."""
-    return _orphans.steps()
-
-
-def place(call: Call) -> None:
-    """Puts a call that begins into its trajectory, or among the orphans."""
-    guard.call_began()
-    drain()
-    bound = call.settings.trajectory
-    frame = frames.active()
-    around = current_scope.get() if frame is None else frame.trajectory
-    trajectory = around if bound is None else bound()
-    log = None if trajectory is None else trajectory._log
-    if log is not None and trajectory is not None and log.admit(call):
-        call.agent = trajectory.name if bound is not None or frame is None else frame.agent or trajectory.name
-        if isinstance(frame, ModelFrame) and frame.trajectory is trajectory:
-            frame.join(call)
-        return
-    guard.count("orphans")
-    if _orphans.size == ORPHANS_KEPT:
-        guard.count("orphans_dropped")
-    _orphans.admit(call)
-    guard.warn_once(
-        "orphan",
-        "a model call was made outside every open trajectory; it is kept in rt.orphans(), not in a file. Wrap the run "
-        "in `with rt.trajectory():`; in a thread use rt.propagate(function) or rt.bind(client, trajectory).",
-    )
-
-
 _blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", default=())
 """Ids of the trajectories whose ``with`` blocks this context is in, the innermost last."""
 
@@ -133,11 +82,11 @@ class TrajectoryScope:
 
     def __enter__(self) -> Trajectory:
         # Also a parent that lives on in the process this one was forked from: it is still the parent.
-        parent = frames.here()
+        parent = scope.here()
         trajectory = Trajectory(**self._settings)
         # Its own: a decorated function opens a trajectory for every run.
         trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)
-        frames.begin(trajectory, parent)
+        lifecycle.begin(trajectory, parent)
         self._opened[trajectory.id] = (trajectory, parent, current_scope.get())
         _blocks.set((*_blocks.get(), trajectory.id))
         current_scope.set(trajectory)
@@ -148,14 +97,15 @@ class TrajectoryScope:
     ) -> None:
         around = _blocks.get()
         trajectory, parent, before = self._left()
-        if trajectory._log is not None and not trajectory._log.is_ours:
+        state = state_of(trajectory)
+        if state is not None and state.log is not None and not state.log.is_ours:
             # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
             return
         # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
         if trajectory.id in around or current_scope.get() is trajectory:
             # Not where the collector closes an agent, a generator, in the context of another.
             current_scope.set(before)
-        frames.finish(trajectory, parent, error)
+        lifecycle.finish(trajectory, parent, error)
 
     def _left(self) -> tuple[Trajectory, Trajectory | None, Trajectory | None]:
         """What the block that is left now opened: the innermost of this scope's that this context is in."""
@@ -261,7 +211,7 @@ def propagate(function: F) -> F:
         TypeError: a generator function, whose body runs in its consumer's context.
     """
     _refuse_generators(function, "rt.propagate cannot carry")
-    carried_over = (current_scope.get(), frames.entered(), recordings.of_context())
+    carried_over = (current_scope.get(), scope.entered(), recordings.of_context())
     if _is_async(function):
 
         @functools.wraps(function)
@@ -281,17 +231,17 @@ def propagate(function: F) -> F:
 
 @contextmanager
 def _carried(
-    trajectory: Trajectory | None, frame: frames.Frame | None, recording: recordings.recording | None
+    trajectory: Trajectory | None, frame: scope.Frame | None, recording: recordings.recording | None
 ) -> Iterator[None]:
     before, outer = current_scope.get(), recordings.of_context()
     current_scope.set(trajectory)
-    inside = frames.enter(frame)
+    inside = scope.enter(frame)
     recordings.enter(recording)
     try:
         yield
     finally:
         current_scope.set(before)
-        frames.enter(inside)
+        scope.enter(inside)
         recordings.enter(outer)
 
 

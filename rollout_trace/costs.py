@@ -14,13 +14,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from rollout_trace.field_docs import document_fields
 from rollout_trace.model import Cost, Step, Usage
-
-if TYPE_CHECKING:
-    from rollout_trace.trajectories import Trajectory
 
 _Call: TypeAlias = list[Step]
 _PER_MILLION = 1e6
@@ -41,6 +38,14 @@ class Price:
     cache_read: float | None = None
     cache_write: float | None = None
     currency: str = "USD"
+
+
+class HasSteps(Protocol):
+    """A trajectory, as far as its costs go."""
+
+    @property
+    def steps(self) -> list[Step]:
+        """Of all its calls."""
 
 
 class PriceTable:
@@ -88,7 +93,7 @@ class PriceTable:
         price = self.price(step.response_model) or self.price(step.model)
         return provider_cost(step) or _priced(step.usage, price)
 
-    def apply(self, trajectory: Trajectory) -> None:
+    def apply(self, trajectory: HasSteps) -> None:
         """Sets ``step.cost`` on the first step of each call that has none on any of its steps."""
         _fill(trajectory.steps, self.cost)
 

@@ -18,9 +18,8 @@ from rollout_trace.model import CUT_OFF
 from rollout_trace.tokens import Span, common_prefix
 
 if TYPE_CHECKING:
-    from rollout_trace.earlier import Earlier
+    from rollout_trace.earlier import Earlier, Row
     from rollout_trace.model import Step
-    from rollout_trace.sequences import Row
     from rollout_trace.tokens import IntArray
     from rollout_trace.trajectories import Trajectory
 

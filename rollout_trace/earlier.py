@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rollout_trace import history
 from rollout_trace.lazily import cached_property
@@ -18,9 +18,17 @@ from rollout_trace.tokens import Span
 
 if TYPE_CHECKING:
     from rollout_trace.model import Step
-    from rollout_trace.sequences import Row
+
+
+class Row(Protocol):
+    """What is asked of a row of sequences here."""
+
+    steps: list[tuple[Step, int, int]]
+    """Its steps, and where the completion of each begins and ends."""
+
 
 Placed: TypeAlias = "tuple[Step, Span, Row]"
+"""A step, its completion's ids, and the row that it was added to."""
 
 _BLOCK = 64
 """Characters of a text prompt that are hashed at a time."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollout_trace import given
+from rollout_trace.state import state_of
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
@@ -13,27 +14,34 @@ if TYPE_CHECKING:
 def give_to_children(trajectory: Trajectory, name: str | None, value: float) -> None:
     """Gives a reward, or the part of it called ``name``, to the trajectories opened inside: those that have closed, and
     those that will."""
-    trajectory._for_children[name] = (value, trajectory.id)
+    state = state_of(trajectory)
+    if state is None:
+        return
+    state.for_children[name] = (value, trajectory.id)
     for child in trajectory._children:
         _take(child, name, value, trajectory.id)
 
 
 def inherit(family: list[Trajectory], parent: Trajectory) -> None:
     """Takes over what the trajectory around a family gives to those inside."""
-    for name, (value, giver) in parent._for_children.items():
+    state = state_of(parent)
+    for name, (value, giver) in state.for_children.items() if state is not None else ():
         for one in family:
             _take(one, name, value, giver)
 
 
 def _take(child: Trajectory, name: str | None, value: float, giver: str) -> None:
-    # What a trajectory between the two gives is nearer; what the same one gave before is replaced.
-    passed_on = child._for_children.get(name)
-    if passed_on is None or passed_on[1] == giver:
-        child._for_children[name] = (value, giver)
-    own = child.reward if name is None else (child.rewards or {}).get(name)
-    if own is not None and child._given.get(name) != (own, giver):
+    state = state_of(child)
+    if state is None:
         return
-    child._given[name] = (value, giver)
+    # What a trajectory between the two gives is nearer; what the same one gave before is replaced.
+    passed_on = state.for_children.get(name)
+    if passed_on is None or passed_on[1] == giver:
+        state.for_children[name] = (value, giver)
+    own = child.reward if name is None else (child.rewards or {}).get(name)
+    if own is not None and state.from_above.get(name) != (own, giver):
+        return
+    state.from_above[name] = (value, giver)
     # Not set as a user sets it: nobody has scored this one.
     if name is None:
         object.__setattr__(child, "reward", value)

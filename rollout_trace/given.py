@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import os
@@ -127,8 +128,6 @@ def metadata(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise TypeError(f'{name} is {brief(value)} ({type(value).__name__}); give a dict, {{"name": value}}.')
     if values:
-        from rollout_trace.file.plain import check_keys
-
         check_keys(values, name)
     return values
 
@@ -200,5 +199,51 @@ def brief(value: Any) -> str:
     """The ``repr`` of a value, short enough for a sentence."""
     try:
         return printable(repr(value), 80)
+    except Exception as error:
+        return f"<{type(value).__name__}: its repr() raised {type(error).__name__}>"
+
+
+DEEPEST = 150
+"""Levels of a value that are looked into: one may hold itself."""
+
+
+def check_keys(value: Any, name: str, above: tuple[int, ...] = ()) -> None:
+    """Refuses a value in which two keys of a mapping are one in JSON (``1`` and ``"1"``): one would be lost.
+
+    Args:
+        value: of the user's, of any depth.
+        name: of the field it is for, to name the place.
+        above: the ids of the objects it lies in.
+
+    Raises:
+        ValueError: there are such keys.
+    """
+    if id(value) in above or len(above) > DEEPEST:
+        return
+    if isinstance(value, Mapping):
+        seen: dict[str, Any] = {}
+        for key, item in value.items():
+            text = json_key(key)
+            if text in seen:
+                raise ValueError(f"{name} has two keys {seen[text]!r} and {key!r} that are both {text!r} in a file.")
+            seen[text] = key
+            check_keys(item, f"{name}[{key!r}]", (*above, id(value)))
+    elif isinstance(value, (list, tuple)):
+        for at, item in enumerate(value):
+            if isinstance(item, (Mapping, list, tuple)):
+                check_keys(item, f"{name}[{at}]", (*above, id(value)))
+
+
+def json_key(key: Any) -> str:
+    """The name that a key of a mapping has in JSON."""
+    if isinstance(key, str):
+        return str.__str__(key)
+    return json.dumps(key) if key is None or isinstance(key, (bool, float)) else safe_repr(key)
+
+
+def safe_repr(value: Any) -> str:
+    """The ``repr`` of a value, whatever its class makes of that."""
+    try:
+        return repr(value)
     except Exception as error:
         return f"<{type(value).__name__}: its repr() raised {type(error).__name__}>"

@@ -8,12 +8,9 @@ import threading
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rollout_trace.field_docs import document_fields
-
-if TYPE_CHECKING:
-    from rollout_trace.call import Call
 
 logger = logging.getLogger("rollout_trace")
 
@@ -72,7 +69,15 @@ def attempt_began() -> None:
         _stats.attempts += 1
 
 
-def failed(hook: str, call: Call | None, error: Exception, message: str | None = None) -> None:
+class HoldsFaults(Protocol):
+    """Whatever a failure of the recorder is noted on: a call, or one attempt of it."""
+
+    @property
+    def faults(self) -> list[str]:
+        """What failed, a text for each failure."""
+
+
+def failed(hook: str, call: HoldsFaults | None, error: Exception, message: str | None = None) -> None:
     """Takes note of a failure of the recorder.
 
     The log gets one line for all of a kind, or each ``message``; tracebacks only at the level DEBUG.

@@ -17,7 +17,7 @@ def lazily(
 
     Args:
         package: its name.
-        homes: the module inside it, and the names that this module has.
+        homes: the full name of a module, and the names of the package that are in it.
         submodules: modules that are public themselves.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
@@ -27,7 +27,7 @@ def lazily(
             return import_module(f"{package}.{name}")
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{home_of[name]}"), name)
+        value = getattr(import_module(home_of[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 

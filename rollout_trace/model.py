@@ -6,6 +6,7 @@ What was recorded cannot be changed afterwards; what a user adds (reward, advant
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -26,6 +27,11 @@ CostSource: TypeAlias = Literal["override", "table", "provider", "unknown"]
 
 CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
 """Finish reasons of an answer that a limit cut off: OpenAI and the engines, Anthropic, Responses, Anthropic."""
+
+
+def new_id() -> str:
+    """96 random bits in hex: unique across processes, also after a fork."""
+    return os.urandom(12).hex()
 
 
 @document_fields

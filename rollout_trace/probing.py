@@ -13,6 +13,7 @@ from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.settings import Settings
 from rollout_trace.engines import AUTO, profile
 from rollout_trace.probe_report import ProbeCall, Probed, ProbeReport, report_of
+from rollout_trace.state import TrajectoryState
 from rollout_trace.steplog import StepLog
 from rollout_trace.trajectories import Trajectory
 
@@ -119,7 +120,7 @@ def probe(
     asked = profile(engine) or (settings.engine if settings is not None else None) or AUTO
     # Neither opened in the context nor closed: nothing of it reaches a file, and nobody is warned of what it lacks.
     trajectory = Trajectory(name="probe")
-    trajectory._log = StepLog()
+    trajectory._recorder = TrajectoryState(StepLog(), None)
     mode = settings.logprobs_mode if settings is not None else None
     bound = Settings(protocol_of, asked, trajectory=weakref.ref(trajectory), logprobs_mode=mode)
     calls = _Calls(wrap(client.copy(), "openai", bound), model, trajectory, list(dict.fromkeys(protocols)))

@@ -9,8 +9,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rollout_trace import families, given, guard, silence
+from rollout_trace import families, given, guard
 from rollout_trace.errors import WriteError
+from rollout_trace.state import state_of
 
 if TYPE_CHECKING:
     from rollout_trace.costs import PriceTable
@@ -135,7 +136,8 @@ class recording:
                 if self._prices is not None:
                     self._prices.apply(trajectory)
                 self._writer.write(trajectory)
-                trajectory._written_to = str(self._target)
+                if (state := state_of(trajectory)) is not None:
+                    state.written_to = str(self._target)
             except Exception as error:
                 self.lost.append((trajectory, error))
                 guard.failed("write", None, error, self._loss(trajectory, error))
@@ -203,7 +205,15 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     target = _target(family)
     if target is not None:
         target.write(family)
-    guard.each("silence", *(partial(silence.warn_if_written, one, one._written_to) for one in family))
+    guard.each("silence", *(partial(_warn_if_nothing_recorded, one) for one in family))
+
+
+def _warn_if_nothing_recorded(trajectory: Trajectory) -> None:
+    state = state_of(trajectory)
+    if state is not None and state.written_to is not None:
+        state.was_written(trajectory, state.written_to)
+    elif state is not None:
+        state.was_closed(trajectory)
 
 
 def _target(family: list[Trajectory]) -> recording | None:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._messages import answer, decoded, to_chat, tool_of
 from rollout_trace.field_docs import document_fields
 from rollout_trace.model import CUT_OFF, TokenIssue, Usage, amend, shared
+from rollout_trace.report import ExportReport
 from rollout_trace.tokens import as_int32
 
 if TYPE_CHECKING:

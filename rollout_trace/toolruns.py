@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.frames import ToolFrame
 from rollout_trace.model import ToolRun
+from rollout_trace.state import state_of
 
 if TYPE_CHECKING:
     from rollout_trace.trajectories import Trajectory
@@ -35,19 +36,20 @@ def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = Non
 def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None:
     if trajectory is None or trajectory.is_open:
         return
-    if trajectory._log is not None:
+    state = state_of(trajectory)
+    named = f"{trajectory.name!r} ({trajectory.id})"
+    if state is not None and state.log is not None:
         guard.warn_once(
             "tool-run-in-a-fork",
-            f"tool run {name!r} {what} in a process that was forked inside its trajectory {trajectory.name!r} "
-            f"({trajectory.id}), which is the other process's: it is recorded nowhere. Use rt.tool_run there, around "
-            "what waits for this process.",
+            f"tool run {name!r} {what} in a process that was forked inside its trajectory {named}, which is the other "
+            "process's: it is recorded nowhere. Use rt.tool_run there, around what waits for this process.",
         )
     else:
+        opened_at = None if state is None else state.opened_at
         guard.warn_once(
             "tool-run-after-close",
-            f"tool run {name!r} {what} when its trajectory {trajectory.name!r} ({trajectory.id}), opened at "
-            f"{trajectory._opened_at}, had closed: a file that the trajectory was written to does not have it whole. "
-            "End tool runs inside the `with rt.trajectory()` block.",
+            f"tool run {name!r} {what} when its trajectory {named}, opened at {opened_at}, had closed: a file that the "
+            "trajectory was written to does not have it whole. End tool runs inside the `with rt.trajectory()` block.",
         )
 
 

@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 from dataclasses import MISSING, dataclass, field, fields
-from datetime import datetime, timezone
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rollout_trace import costs, given, guard, silence
-from rollout_trace._version import __version__
-from rollout_trace.call import new_id
+from rollout_trace import costs, given
 from rollout_trace.field_docs import document_fields
-from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolCall, ToolRun, amend, error_info
+from rollout_trace.model import Cost, ErrorInfo, Step, Task, ToolRun, new_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
 
     from typing_extensions import Unpack
 
     from rollout_trace.findings import Finding
     from rollout_trace.retokenizing import RetokenizeReport
     from rollout_trace.selection import SequenceOptions
-    from rollout_trace.sequences import Sequences
-    from rollout_trace.steplog import StepLog
+    from rollout_trace.sequence import Sequences
+
+
+class StepSource(Protocol):
+    """The calls of an open trajectory."""
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a process that was forked from the one that opened it: what it records would be lost."""
+
+    def steps(self) -> list[Step]:
+        """The steps so far."""
+
+
+class Recorder(Protocol):
+    """What records into a trajectory. It knows the trajectory; the trajectory knows it by this alone."""
+
+    @property
+    def log(self) -> StepSource | None:
+        """Where the steps come from while the trajectory is open; None when it has closed."""
+
+    def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
+        """A public field was set."""
+
+    def was_written(self, trajectory: Trajectory, target: object) -> None:
+        """The closed trajectory was written to ``target``."""
 
 
 class _Referable:
@@ -71,33 +90,23 @@ class Trajectory(_Referable):
     """Versions of what ran."""
     metadata: dict[str, Any] | None = None
     """The user's own. Pydantic objects, dataclasses, paths, enums and dates are written as what they hold."""
-    _log: StepLog | None = field(default=None, init=False, repr=False)
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
-    _opened_inside: int = field(default=0, init=False, repr=False)
-    _opened_at: str | None = field(default=None, init=False, repr=False)
-    _for_children: dict[str | None, tuple[float, str]] = field(default_factory=dict, init=False, repr=False)
-    """Rewards for the trajectories inside, and the id of the one that gives them; None names the reward itself."""
-    _given: dict[str | None, tuple[float, str]] = field(default_factory=dict, init=False, repr=False)
-    """Rewards that it has of a trajectory around it."""
-    _written_to: str | None = field(default=None, init=False, repr=False)
+    """Those opened inside, at any depth, that have closed: they are written with it."""
+    _recorder: Recorder | None = field(default=None, init=False, repr=False)
+    """None where nothing was ever recorded into it: one that a file holds, or that was made by hand."""
 
     def __post_init__(self) -> None:
         if self.episode_id is None:
             self.episode_id = self.id
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if getattr(self, "_written_to", None) is not None and not name.startswith("_"):
-            guard.warn_once(
-                "set-after-write",
-                f"Trajectory.{name} was set after the trajectory had been written to {self._written_to}: the file does "
-                "not have it. Set it inside the `with rt.trajectory()` block.",
-            )
         check = _CHECKS.get(name)
         if check is not None and value is not None:
             value = check(value, name)
         object.__setattr__(self, name, value)
-        if name in ("reward", "rewards") and value is not None and getattr(self, "_opened_at", None) is not None:
-            silence.warn_if_scored(self, value)
+        recorder = getattr(self, "_recorder", None)
+        if recorder is not None and name[0] != "_":
+            recorder.was_set(self, name, value)
 
     def __repr__(self) -> str:
         held = "open" if self._log is not None else f"{len(self.steps)} steps"
@@ -178,7 +187,13 @@ class Trajectory(_Referable):
     @property
     def is_open(self) -> bool:
         """True while calls can still be recorded, in the process that opened it."""
-        return self._log is not None and self._log.is_ours
+        log = self._log
+        return log is not None and log.is_ours
+
+    @property
+    def _log(self) -> StepSource | None:
+        recorder: Recorder | None = getattr(self, "_recorder", None)
+        return None if recorder is None else recorder.log
 
 
 def task_of(value: Any) -> Task | None:
@@ -217,12 +232,12 @@ def _steps_from_the_log() -> None:
     slot = Trajectory.__dict__["steps"]
 
     def get(trajectory: Trajectory) -> list[Step]:
-        log = getattr(trajectory, "_log", None)
+        log = trajectory._log
         steps: list[Step] = slot.__get__(trajectory, Trajectory) if log is None else log.steps()
         return steps
 
     def put(trajectory: Trajectory, steps: list[Step]) -> None:
-        if getattr(trajectory, "_log", None) is not None:
+        if trajectory._log is not None:
             raise AttributeError(
                 "the steps of an open trajectory are what is recorded: change them when it has closed."
             )
@@ -273,128 +288,3 @@ def _no_trajectory(found: Any, expected: str) -> str:
         path = os.fsdecode(found)
         return f"expected {expected}, got the path {given.brief(path)}; give what rt.read({given.brief(path)}) yields."
     return f"expected {expected}, got {given.brief(found)} ({type(found).__name__})."
-
-
-def open_trajectory(trajectory: Trajectory) -> None:
-    """Makes a new trajectory ready to record."""
-    from rollout_trace.steplog import StepLog
-
-    trajectory.status = "running"
-    trajectory.started_at = datetime.now(timezone.utc)
-    trajectory.environment = dict(_environment())
-    trajectory._opened_at = silence.place_of_caller()
-    trajectory._log = StepLog()
-
-
-def close_trajectory(trajectory: Trajectory, error: BaseException | None) -> None:
-    """Decodes and completes a trajectory; nothing is recorded into it any more. What fails costs its own part alone."""
-    log = trajectory._log
-    if log is None:
-        return
-    guard.each(
-        "close",
-        partial(_take_steps, trajectory, log),
-        partial(_conclude, trajectory, error),
-        partial(_name_agent, trajectory),
-        lambda: costs.fill_provider_costs(trajectory.steps),
-        partial(_link_tool_runs, trajectory),
-        partial(_say_if_no_ids, trajectory),
-    )
-
-
-def _take_steps(trajectory: Trajectory, log: StepLog) -> None:
-    try:
-        steps = log.close()
-    except Exception:
-        _hold(trajectory, [])
-        raise
-    _hold(trajectory, steps)
-
-
-def _hold(trajectory: Trajectory, steps: list[Step]) -> None:
-    trajectory._log = None
-    trajectory.steps = steps
-
-
-def _conclude(trajectory: Trajectory, error: BaseException | None) -> None:
-    trajectory.ended_at = datetime.now(timezone.utc)
-    if error is not None:
-        trajectory.error = error_info(error)
-    if trajectory.status == "running":
-        failed = "failed" if isinstance(error, Exception) else "aborted"
-        trajectory.status = "completed" if error is None else failed
-
-
-def _name_agent(trajectory: Trajectory) -> None:
-    for step in trajectory.steps:
-        if step.agent is None:
-            amend(step, agent=trajectory.name)
-
-
-def _link_tool_runs(trajectory: Trajectory) -> None:
-    asked: dict[str, list[tuple[Step, ToolCall]]] = {}
-    for step in trajectory.steps:
-        for call in step.completion.tool_calls if step.completion is not None else ():
-            if isinstance(call.id, str):
-                asked.setdefault(call.id, []).append((step, call))
-    for run in trajectory.tool_runs:
-        if run.step_id is None and isinstance(run.tool_call_id, str) and run.tool_call_id in asked:
-            run.step_id = _asker(run, asked[run.tool_call_id]).id
-
-
-def _asker(run: ToolRun, askers: list[tuple[Step, ToolCall]]) -> Step:
-    """The step that asked for a run. Servers may give the calls of every turn the same ids (``call_0``): of those that
-    asked for this tool, with these arguments if some did, it is the last that was being answered when the run began."""
-    tests: tuple[Callable[[Step, ToolCall], bool], ...] = (
-        lambda step, call: call.name == run.name,
-        lambda step, call: _are_arguments(run.arguments, call.arguments),
-        lambda step, call: step.status not in ("superseded", "error"),
-        lambda step, call: _is_before(step, 0.0, run),
-        # A tool may run while the stream that asked for it is still open.
-        lambda step, call: _is_before(step, step.time_to_first_token or step.latency or 0.0, run),
-    )
-    for is_right in tests if len(askers) > 1 else ():
-        askers = [asker for asker in askers if is_right(*asker)] or askers
-    return askers[-1][0]
-
-
-def _are_arguments(given: Any, written: str | None) -> bool:
-    """A tool got what the model wrote, as it is or decoded."""
-    if written is None or isinstance(given, str):
-        return bool(given == written)
-    try:
-        decoded: object = json.loads(written)
-        return bool(decoded == given)
-    except ValueError:
-        return False
-
-
-def _is_before(step: Step, seconds: float, run: ToolRun) -> bool:
-    """The run began so many seconds after the step did, or later."""
-    if step.started_at is None or run.started_at is None:
-        return False
-    return step.started_at.timestamp() + seconds <= run.started_at.timestamp()
-
-
-def _say_if_no_ids(trajectory: Trajectory) -> None:
-    bare = [
-        step
-        for step in trajectory.steps
-        if step.engine is None
-        and step.status == "ok"
-        and step.completion_token_ids is None
-        # Others cannot be asked for ids.
-        and (step.protocol or "").startswith("openai.")
-    ]
-    if bare:
-        guard.warn_once(
-            "no-ids",
-            f"{len(bare)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
-            "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
-            'rt.wrap_openai(client, engine="vllm").',
-        )
-
-
-@lru_cache(maxsize=1)
-def _environment() -> dict[str, str]:
-    return {"rollout_trace": __version__, "python": platform.python_version(), "platform": platform.platform()}

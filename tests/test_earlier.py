@@ -22,7 +22,7 @@ from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.findings import check
 from rollout_trace.model import Completion, Step, new_step
-from rollout_trace.sequences import Row
+from rollout_trace.rows import Row
 from rollout_trace.shared_lists import ListStore
 from rollout_trace.tokens import Span, TokenStore, as_int32
 from tests.strategies import PROFILE, trajectories
@@ -98,7 +98,7 @@ def conversations(draw: st.DrawFn) -> list[Placed]:
         held = lists.add_items(list(sent)) if sent and kind == "shared" else sent
         facts = {"id": str(at), "call_id": str(at), "messages": held, "completion": answer}
         facts |= {"prompt_token_ids": prompt, "completion_token_ids": completion}
-        placed.append((new_step(facts), completion, Row(made=False)))
+        placed.append((new_step(facts), completion, Row(is_retokenized=False)))
     return placed
 
 

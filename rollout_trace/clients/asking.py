@@ -6,10 +6,10 @@ import copy
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
+from rollout_trace.clients.settings import Refusal
 from rollout_trace.engines import added_fields
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.lenient import loads
@@ -29,16 +29,6 @@ _MOST = 4096
 # take what this one refuses, and so may a request of another shape: one without echo, without tools, unstreamed.
 _Place = tuple[str, str, str, str]
 _Key = tuple[_Place, frozenset[str], str]
-
-
-@dataclass(slots=True)
-class Refusal:
-    """A server's refusal of one field that a profile adds."""
-
-    said: str
-    """The status and the message."""
-    expires: float
-    """When the server is asked again, by ``time.monotonic``."""
 
 
 # Only ever read and written by key: a dict needs no lock for that.

@@ -24,8 +24,8 @@ from rollout_trace.clients.asking import learn, without_refused
 from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of
 from rollout_trace.clients.settings import Settings
 from rollout_trace.clients.tee import tee
-from rollout_trace.context import place
 from rollout_trace.engines import AUTO
+from rollout_trace.place import place
 
 _MARK = "_rollout_trace_settings"
 _BOUND = "_rollout_trace_bound"

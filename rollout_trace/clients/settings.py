@@ -24,3 +24,13 @@ class Settings:
     """A weak reference to the trajectory the client is bound to; None where the context decides."""
     logprobs_mode: LogprobsMode | None = None
     """What the server's logprobs are of, where its user knows better than the profile of its engine."""
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A server's refusal of one field that a profile adds."""
+
+    said: str
+    """The status and the message."""
+    expires: float
+    """When the server is asked again, by ``time.monotonic``."""

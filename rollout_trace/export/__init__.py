@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from rollout_trace.export._arrow import Rows, arrow, dataset
     from rollout_trace.export._atif import atif, write_atif
     from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, iter_chat, write_chat
-    from rollout_trace.export._common import ExportReport
     from rollout_trace.export._files import write_jsonl, write_parquet
     from rollout_trace.export._skyrl import skyrl
     from rollout_trace.export._steps import STEP_COLUMNS, iter_steps, steps, write_steps
@@ -23,20 +22,21 @@ if TYPE_CHECKING:
     from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
     from rollout_trace.export._verifiers import verifiers, write_verifiers
     from rollout_trace.export._verl import iter_verl, verl, verl_prompts, write_verl_prompts
+    from rollout_trace.report import ExportReport
 
 _HOMES = {
-    "_arrow": ("Rows", "arrow", "dataset"),
-    "_atif": ("atif", "write_atif"),
-    "_chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
-    "_common": ("ExportReport",),
-    "_files": ("write_jsonl", "write_parquet"),
-    "_skyrl": ("skyrl",),
-    "_steps": ("STEP_COLUMNS", "iter_steps", "steps", "write_steps"),
-    "_tinker": ("iter_tinker", "tinker"),
-    "_trl": ("iter_trl", "trl", "trl_rollout", "write_trl"),
-    "_trl_preferences": ("trl_dpo", "trl_kto"),
-    "_verifiers": ("verifiers", "write_verifiers"),
-    "_verl": ("iter_verl", "verl", "verl_prompts", "write_verl_prompts"),
+    "rollout_trace.export._arrow": ("Rows", "arrow", "dataset"),
+    "rollout_trace.export._atif": ("atif", "write_atif"),
+    "rollout_trace.export._chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
+    "rollout_trace.export._files": ("write_jsonl", "write_parquet"),
+    "rollout_trace.export._skyrl": ("skyrl",),
+    "rollout_trace.export._steps": ("STEP_COLUMNS", "iter_steps", "steps", "write_steps"),
+    "rollout_trace.export._tinker": ("iter_tinker", "tinker"),
+    "rollout_trace.export._trl": ("iter_trl", "trl", "trl_rollout", "write_trl"),
+    "rollout_trace.export._trl_preferences": ("trl_dpo", "trl_kto"),
+    "rollout_trace.export._verifiers": ("verifiers", "write_verifiers"),
+    "rollout_trace.export._verl": ("iter_verl", "verl", "verl_prompts", "write_verl_prompts"),
+    "rollout_trace.report": ("ExportReport",),
 }
 __getattr__, __dir__ = lazily(__name__, _HOMES)
 

@@ -16,16 +16,17 @@ from urllib.parse import quote
 from rollout_trace.export._atif_facts import final_metrics, model_of, trajectory_facts
 from rollout_trace.export._atif_parts import Keep, without_none
 from rollout_trace.export._atif_steps import Steps
-from rollout_trace.export._common import ExportReport, exporting
+from rollout_trace.export._common import exporting
 from rollout_trace.export._episodes import episodes
 from rollout_trace.export._files import replacing
 from rollout_trace.export._once import Once
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps
+from rollout_trace.report import ExportReport
 from rollout_trace.selection import check_allow
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import Strict
+    from rollout_trace.report import Strict
     from rollout_trace.trajectories import Trajectory
 
 

@@ -13,8 +13,8 @@ from rollout_trace.shaping import constrained
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from rollout_trace.export._common import ExportReport
     from rollout_trace.model import ErrorInfo, Step
+    from rollout_trace.report import ExportReport
     from rollout_trace.trajectories import Trajectory
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rollout_trace.export._messages import Message, arguments_of, calls_of
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
     from rollout_trace.model import ToolRun
+    from rollout_trace.report import ExportReport
 
 Keep: TypeAlias = Callable[[str, str], str]
 """Takes a media type and a URL, and gives the path or URL that the document shall name."""

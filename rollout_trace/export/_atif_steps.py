@@ -12,9 +12,9 @@ from rollout_trace.export._messages import calls_of
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from rollout_trace.export._common import ExportReport
     from rollout_trace.export._messages import Message
     from rollout_trace.model import Step
+    from rollout_trace.report import ExportReport
     from rollout_trace.trajectories import Trajectory
 
 _FORKS = "Not every step follows the one before it: extra.follows names the step it follows, 0 for none."

@@ -10,8 +10,8 @@ from rollout_trace.grouping import Group, finite_reward, groups, run_advantages
 from rollout_trace.selection import SequenceOptions, check_options
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
-    from rollout_trace.sequences import Sequence
+    from rollout_trace.report import ExportReport
+    from rollout_trace.sequence import Sequence
     from rollout_trace.tokens import FloatArray
     from rollout_trace.trajectories import Trajectory
 

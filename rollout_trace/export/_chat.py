@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._conversations import Include
     from rollout_trace.export._messages import Arguments, Message
+    from rollout_trace.report import ExportReport, Strict
     from rollout_trace.trajectories import Trajectory
 
     Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._messages import (
     HELD_BY_SERVER,
     Message,
@@ -21,6 +20,7 @@ from rollout_trace.export._messages import (
 from rollout_trace.export._once import Once
 from rollout_trace.export._parts import texts_of
 from rollout_trace.file.plain import dumps
+from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:
     from rollout_trace.model import Step

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._conversation import Conversation
 from rollout_trace.export._messages import tools_of
 from rollout_trace.file.plain import dumps
+from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:
     from rollout_trace.export._conversation import Node

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rollout_trace.export._common import each
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.report import ExportReport
     from rollout_trace.trajectories import Trajectory
 
 HELD = 256

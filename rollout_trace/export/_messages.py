@@ -18,7 +18,7 @@ from rollout_trace.model import Completion, Step, ToolCall
 from rollout_trace.wire import blocks, response_items
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.report import ExportReport
 
 Arguments: TypeAlias = Literal["json", "dict"]
 Message: TypeAlias = dict[str, Any]

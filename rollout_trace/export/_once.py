@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._messages import tool_of, tools_of
 from rollout_trace.file.plain import dumps
 from rollout_trace.model import Step
+from rollout_trace.report import ExportReport
 
 
 class Once:

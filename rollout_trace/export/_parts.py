@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.report import ExportReport
 
 _CHAT = frozenset({"text", "image_url", "input_audio", "file", "refusal"})
 

@@ -9,8 +9,8 @@ from rollout_trace.export._common import plain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rollout_trace.export._common import ExportReport
-    from rollout_trace.sequences import Sequence
+    from rollout_trace.report import ExportReport
+    from rollout_trace.sequence import Sequence
     from rollout_trace.trajectories import Trajectory
 
 

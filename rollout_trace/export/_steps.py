@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     import os
 
     from rollout_trace.export._baselines import Advantages
-    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._conversations import Include
     from rollout_trace.model import Step
+    from rollout_trace.report import ExportReport, Strict
     from rollout_trace.trajectories import Trajectory
 
     Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]

@@ -10,7 +10,7 @@ import orjson
 from rollout_trace.file.plain import dumps
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.report import ExportReport
 
 _CHECKED = ("int32", "int8", "bool", "float32")
 """Arrays of ids, masks and logprobs: exporters give them only where they are sound."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.export._baselines import Advantages, RowOptions
-    from rollout_trace.export._common import ExportReport, Strict
-    from rollout_trace.sequences import Sequence
+    from rollout_trace.report import ExportReport, Strict
+    from rollout_trace.sequence import Sequence
     from rollout_trace.trajectories import Trajectory
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.export._baselines import RowOptions
-    from rollout_trace.export._common import ExportReport, Strict
+    from rollout_trace.report import ExportReport, Strict
     from rollout_trace.selection import SequenceOptions
-    from rollout_trace.sequences import Sequence, Sequences
+    from rollout_trace.sequence import Sequence, Sequences
     from rollout_trace.trajectories import Trajectory
 
 NO_LOSS = -100

@@ -18,8 +18,8 @@ from rollout_trace.grouping import finite_reward, groups
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rollout_trace.export._common import ExportReport, Strict
     from rollout_trace.export._messages import Message
+    from rollout_trace.report import ExportReport, Strict
     from rollout_trace.trajectories import Trajectory
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
+    from rollout_trace.report import ExportReport
 
 Tell = Callable[[str, Any], None]
 

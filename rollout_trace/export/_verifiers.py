@@ -8,20 +8,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._baselines import check_advantages, compare, row_advantages
-from rollout_trace.export._common import ExportReport, exporting, token_rows
+from rollout_trace.export._common import exporting, token_rows
 from rollout_trace.export._episodes import episodes
 from rollout_trace.export._files import write_jsonl
 from rollout_trace.export._rows import all_ids, say_unused
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
 from rollout_trace.export._verifiers_graph import Graph
+from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from rollout_trace.export._baselines import Advantages, Compared, RowOptions
-    from rollout_trace.export._common import Strict
-    from rollout_trace.sequences import Sequence, Sequences
+    from rollout_trace.report import Strict
+    from rollout_trace.sequence import Sequence, Sequences
     from rollout_trace.trajectories import Trajectory
 
 _FAILED = frozenset({"failed", "aborted", "running"})

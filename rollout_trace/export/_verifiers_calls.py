@@ -11,9 +11,9 @@ from rollout_trace.model import CUT_OFF, Usage
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rollout_trace.export._common import ExportReport
     from rollout_trace.export._messages import Message
     from rollout_trace.model import ErrorInfo, Step
+    from rollout_trace.report import ExportReport
 
 _ENDPOINTS = {
     "openai.chat": "/chat/completions",

@@ -10,9 +10,9 @@ from rollout_trace.export._once import Once
 from rollout_trace.export._verifiers_calls import message_of, seconds, tool_of
 
 if TYPE_CHECKING:
-    from rollout_trace.export._common import ExportReport
     from rollout_trace.model import Step
-    from rollout_trace.sequences import Sequence
+    from rollout_trace.report import ExportReport
+    from rollout_trace.sequence import Sequence
     from rollout_trace.trajectories import Trajectory
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import orjson
 
 from rollout_trace import guard
-from rollout_trace.given import held
+from rollout_trace.given import DEEPEST, held, json_key, safe_repr
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
-_DEEPEST = 150
 
 
 def dumps(value: Any, options: int = 0) -> bytes:
@@ -31,7 +30,7 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
         return value if _is_utf8(value) else orjson.Fragment(_quoted(value))
     if isinstance(value, int):
         return _whole(value)
-    if id(value) in above or len(above) > _DEEPEST:
+    if id(value) in above or len(above) > DEEPEST:
         return _as_text(value)
     above = (*above, id(value))
     if isinstance(value, Mapping):
@@ -41,37 +40,10 @@ def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
     return _other(value, above)
 
 
-def check_keys(value: Any, name: str, above: tuple[int, ...] = ()) -> None:
-    """Refuses a value in which two keys of a mapping are one in JSON (``1`` and ``"1"``): one would be lost.
-
-    Args:
-        value: of the user's, of any depth.
-        name: of the field it is for, to name the place.
-        above: the ids of the objects it lies in.
-
-    Raises:
-        ValueError: there are such keys.
-    """
-    if id(value) in above or len(above) > _DEEPEST:
-        return
-    if isinstance(value, Mapping):
-        seen: dict[str, Any] = {}
-        for key, item in value.items():
-            text = _key(key)
-            if text in seen:
-                raise ValueError(f"{name} has two keys {seen[text]!r} and {key!r} that are both {text!r} in a file.")
-            seen[text] = key
-            check_keys(item, f"{name}[{key!r}]", (*above, id(value)))
-    elif isinstance(value, (list, tuple)):
-        for at, item in enumerate(value):
-            if isinstance(item, (Mapping, list, tuple)):
-                check_keys(item, f"{name}[{at}]", (*above, id(value)))
-
-
 def _object(value: Mapping[Any, Any], above: tuple[int, ...]) -> Any:
     items: dict[str, Any] = {}
     for key, item in value.items():
-        items[_free(_key(key), key, items)] = plain(item, above)
+        items[_free(json_key(key), key, items)] = plain(item, above)
     if all(map(_is_utf8, items)):
         return items
     parts = (_quoted(key) + b":" + orjson.dumps(item, option=OPTIONS) for key, item in items.items())
@@ -89,12 +61,6 @@ def _free(text: str, key: Any, taken: Mapping[str, Any]) -> str:
     while marked in taken:
         marked += "'"
     return marked
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, str):
-        return str.__str__(key)
-    return json.dumps(key) if key is None or isinstance(key, (bool, float)) else _text(key)
 
 
 def _whole(value: int) -> Any:
@@ -126,14 +92,7 @@ def _as_text(value: Any) -> Any:
         f"a value of type {type(value).__name__} has no form in JSON: it is written to the file as its repr(). Give "
         "metadata, task data and tool results as dicts, lists, strings and numbers.",
     )
-    return plain(_text(value))
-
-
-def _text(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__}: its repr() raised {type(error).__name__}>"
+    return plain(safe_repr(value))
 
 
 def _is_utf8(text: str) -> bool:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from rollout_trace import guard, silence
+from rollout_trace import guard
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
 from rollout_trace.file.kinds import refuse_no_file
@@ -107,7 +107,8 @@ class JSONLWriter:
                     "trajectory can be written again."
                 ) from error
         # It is in the file: what fails here is no failure of writing it.
-        guard.each("silence", partial(silence.warn_if_written, trajectory, self.path))
+        if (recorder := trajectory._recorder) is not None:
+            guard.each("silence", partial(recorder.was_written, trajectory, self.path))
 
     def _moved(self, line: bytes, media: MediaFolder, trajectory_id: str) -> bytes:
         try:

@@ -111,16 +111,16 @@ HOOKS: dict[str, set[str]] = {
     "clients.seam.tee": STREAMS,
     "clients.seam._asking": ALL,
     "clients.openai.protocol_of": ALL,
-    "steplog.exchange_of": ALL,
-    "steplog.decompress": ALL,
+    "call_steps.exchange_of": ALL,
+    "call_steps.decompress": ALL,
     "steplog.StepLog.admit": ALL,
     "steplog.StepLog.close": ALL,
-    "frames.close_trajectory": ALL,
-    "frames.write_closed": ALL,
+    "lifecycle._close": ALL,
+    "lifecycle.write_closed": ALL,
 }
 # Those that belong to one call, whose step says so.
 ON_THE_STEP = {name for name in HOOKS if name.startswith("call.Call.") and name != "call.Call.__init__"}
-ON_THE_STEP |= {"clients.seam.tee", "steplog.exchange_of", "steplog.decompress"}
+ON_THE_STEP |= {"clients.seam.tee", "call_steps.exchange_of", "call_steps.decompress"}
 
 
 class Observed:
@@ -187,7 +187,7 @@ def test_the_step_says_so(kind: Kind, hook: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_failure_in_the_failure(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that can be made in no way is lost, counted, and seen by nobody."""
-    break_in_production(monkeypatch, "steplog.exchange_of", "steplog._undecodable")
+    break_in_production(monkeypatch, "call_steps.exchange_of", "call_steps._undecodable")
     observed = Observed()
     assert_unseen(kind, observed)
     assert all(observed.counted.values())

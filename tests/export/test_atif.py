@@ -13,9 +13,9 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.export import _episodes
 from rollout_trace.export._atif import atif, write_atif
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._episodes import episodes
 from rollout_trace.model import Completion, Cost, Step, ToolCall, ToolRun, Usage
+from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.unchecked import unchecked
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._messages import answer, arguments_of, to_chat, tools_of
 from rollout_trace.model import Completion, Step, ToolCall
+from rollout_trace.report import ExportReport
 
 PNG = "iVBORw0KGgo="
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._skyrl import skyrl
+from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
+from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
 from tests.unchecked import unchecked

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._trl import trl, trl_rollout, write_trl
 from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
+from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.traces import trajectory_of
 from tests.strategies import PROFILE, trajectories

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
+from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.traces import trajectory_of
 from tests.strategies import PROFILE, trajectories

@@ -12,9 +12,9 @@ import torch
 import typing_extensions
 from hypothesis import given, settings
 
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._skyrl import skyrl
 from rollout_trace.grouping import groups
+from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of

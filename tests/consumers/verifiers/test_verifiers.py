@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from verifiers.v1 import WireEpisode
 
 import rollout_trace as rt
-from rollout_trace.export._common import ExportReport
 from rollout_trace.export._verifiers import verifiers, write_verifiers
 from rollout_trace.file.plain import dumps
+from rollout_trace.report import ExportReport
 from rollout_trace.wire import PROTOCOLS
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
