@@ -8,9 +8,11 @@ import ssl
 
 import pytest
 
-from rollout_trace import guard, place
-from rollout_trace.clients import asking, detect
-from rollout_trace.steplog import StepLog
+from rollout_trace import guard
+from rollout_trace.clients import ask as asking
+from rollout_trace.engines import detect
+from rollout_trace.record import place
+from rollout_trace.record.log import StepLog
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background; some tests interrupt themselves.

@@ -11,8 +11,8 @@ import numpy as np
 import rollout_trace as rt
 from benchmarks.clients import Caller, post, sync_client
 from benchmarks.payloads import Exchange, compact, large, sampled, text, token_ids, unary, usage
-from rollout_trace.model import new_step
-from rollout_trace.tokens import TokenStore
+from rollout_trace.data.model import new_step
+from rollout_trace.data.tokens import TokenStore
 
 SAMPLED = 200
 """Tokens of a long agent's turn that the model sampled, with their logprobs."""

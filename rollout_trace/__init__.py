@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollout_trace._lazy import lazy_names
 from rollout_trace._version import __version__
-from rollout_trace.lazily import lazily
 
 if TYPE_CHECKING:
     from rollout_trace.clients.anthropic import wrap_anthropic
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.openai import wrap_openai
-    from rollout_trace.context import current, propagate, reward, trajectory
-    from rollout_trace.costs import Price, PriceTable
-    from rollout_trace.drifting import Drift, drift
-    from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
-    from rollout_trace.file import JSONLWriter, read
-    from rollout_trace.findings import Finding
-    from rollout_trace.grouping import Group, groups
-    from rollout_trace.guard import Stats, stats
-    from rollout_trace.installed import Integration, integrations
-    from rollout_trace.model import (
+    from rollout_trace.data.costs import Price, PriceTable
+    from rollout_trace.data.model import (
         Attempt,
         Completion,
         Cost,
@@ -32,32 +24,40 @@ if TYPE_CHECKING:
         ToolRun,
         Usage,
     )
-    from rollout_trace.place import orphans
-    from rollout_trace.probe_report import ProbeReport
-    from rollout_trace.probing import probe
-    from rollout_trace.recordings import recording
-    from rollout_trace.retokenizing import RetokenizeReport
-    from rollout_trace.selection import SequenceOptions
-    from rollout_trace.sequence import Sequence, SequenceReport, Sequences
-    from rollout_trace.toolruns import tool_run
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
+    from rollout_trace.file import JSONLWriter, read
+    from rollout_trace.guard import Stats, stats
+    from rollout_trace.integration.installed import Integration, integrations
+    from rollout_trace.probes.probe import probe
+    from rollout_trace.probes.report import ProbeReport
+    from rollout_trace.record.context import current, propagate, reward, trajectory
+    from rollout_trace.record.place import orphans
+    from rollout_trace.record.recording import recording
+    from rollout_trace.record.tool_run import tool_run
+    from rollout_trace.train.checks import Finding
+    from rollout_trace.train.drift import Drift, drift
+    from rollout_trace.train.groups import Group, groups
+    from rollout_trace.train.retokenize import RetokenizeReport
+    from rollout_trace.train.selection import SequenceOptions
+    from rollout_trace.train.sequence import Sequence, SequenceReport, Sequences
 
 # Names are imported when they are first used: agents start fast, and an exporter's user needs no recorder.
 _HOMES = {
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),
     "rollout_trace.clients.common": ("bind", "unwrap"),
     "rollout_trace.clients.openai": ("wrap_openai",),
-    "rollout_trace.context": ("current", "propagate", "reward", "trajectory"),
-    "rollout_trace.costs": ("Price", "PriceTable"),
-    "rollout_trace.drifting": ("Drift", "drift"),
+    "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
+    "rollout_trace.data.costs": ("Price", "PriceTable"),
+    "rollout_trace.train.drift": ("Drift", "drift"),
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
     "rollout_trace.file": ("JSONLWriter", "read"),
-    "rollout_trace.findings": ("Finding",),
-    "rollout_trace.grouping": ("Group", "groups"),
+    "rollout_trace.train.checks": ("Finding",),
+    "rollout_trace.train.groups": ("Group", "groups"),
     "rollout_trace.guard": ("Stats", "stats"),
-    "rollout_trace.installed": ("Integration", "integrations"),
-    "rollout_trace.place": ("orphans",),
-    "rollout_trace.model": (
+    "rollout_trace.integration.installed": ("Integration", "integrations"),
+    "rollout_trace.record.place": ("orphans",),
+    "rollout_trace.data.model": (
         "Attempt",
         "Completion",
         "Cost",
@@ -69,17 +69,17 @@ _HOMES = {
         "ToolRun",
         "Usage",
     ),
-    "rollout_trace.probe_report": ("ProbeReport",),
-    "rollout_trace.probing": ("probe",),
-    "rollout_trace.recordings": ("recording",),
-    "rollout_trace.retokenizing": ("RetokenizeReport",),
-    "rollout_trace.selection": ("SequenceOptions",),
-    "rollout_trace.sequence": ("Sequence", "SequenceReport", "Sequences"),
-    "rollout_trace.toolruns": ("tool_run",),
-    "rollout_trace.trajectories": ("Trajectory",),
+    "rollout_trace.probes.report": ("ProbeReport",),
+    "rollout_trace.probes.probe": ("probe",),
+    "rollout_trace.record.recording": ("recording",),
+    "rollout_trace.train.retokenize": ("RetokenizeReport",),
+    "rollout_trace.train.selection": ("SequenceOptions",),
+    "rollout_trace.train.sequence": ("Sequence", "SequenceReport", "Sequences"),
+    "rollout_trace.record.tool_run": ("tool_run",),
+    "rollout_trace.data.trajectory": ("Trajectory",),
 }
-_SUBMODULES = frozenset({"export", "frames", "testing", "wire"})
-__getattr__, __dir__ = lazily(__name__, _HOMES, _SUBMODULES)
+_SUBMODULES = frozenset({"export", "frames", "integration", "testing", "wire"})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _SUBMODULES)
 
 
 __all__ = [

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol
 
-from rollout_trace.field_docs import document_fields
+from rollout_trace._field_docs import document_fields
 
 logger = logging.getLogger("rollout_trace")
 

@@ -9,10 +9,21 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from rollout_trace.model import Attempt, Completion, Cost, ErrorInfo, Step, Task, TokenIssue, ToolCall, ToolRun, Usage
-from rollout_trace.shared_lists import ListStore
-from rollout_trace.tokens import TokenStore
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.data.lists import ListStore
+from rollout_trace.data.model import (
+    Attempt,
+    Completion,
+    Cost,
+    ErrorInfo,
+    Step,
+    Task,
+    TokenIssue,
+    ToolCall,
+    ToolRun,
+    Usage,
+)
+from rollout_trace.data.tokens import TokenStore
+from rollout_trace.data.trajectory import Trajectory
 
 Values: TypeAlias = "st.SearchStrategy[Any]"
 

@@ -12,12 +12,12 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace import history
-from rollout_trace.model import CUT_OFF, Completion, Step
+from rollout_trace.data.model import CUT_OFF, Completion, Step
+from rollout_trace.data.tokens import as_int32
 from rollout_trace.testing import ByteTokenizer, Reply, ScriptedServer, load_exchanges
 from rollout_trace.testing.recordings import load_reports
 from rollout_trace.testing.tokenizer import Part
-from rollout_trace.tokens import as_int32
+from rollout_trace.train import history
 from rollout_trace.wire import decode
 
 RECORDED = Path(__file__).parent / "data" / "wire_vllm.jsonl.xz"

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace import history
-from rollout_trace.earlier import Earlier, Placed
+from rollout_trace.data.lists import ListStore
+from rollout_trace.data.model import Completion, Step, new_step
+from rollout_trace.data.tokens import Span, TokenStore, as_int32
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.findings import check
-from rollout_trace.model import Completion, Step, new_step
-from rollout_trace.rows import Row
-from rollout_trace.shared_lists import ListStore
-from rollout_trace.tokens import Span, TokenStore, as_int32
+from rollout_trace.train import history
+from rollout_trace.train.checks import check
+from rollout_trace.train.earlier import Earlier, Placed
+from rollout_trace.train.rows import Row
 from tests.strategies import PROFILE, trajectories
 
 

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.finding_codes import CODES, ISSUE_CODES
-from rollout_trace.findings import DEGENERATE_LENGTH, Finding, check
-from rollout_trace.model import CUT_OFF, ErrorInfo, Step, TokenIssue, new_step
-from rollout_trace.selection import NEVER_ALLOWED, left_out
+from rollout_trace.data.model import CUT_OFF, ErrorInfo, Step, TokenIssue, new_step
+from rollout_trace.data.tokens import as_int32
 from rollout_trace.testing.recordings import Exchange, load_exchanges
-from rollout_trace.tokens import as_int32
+from rollout_trace.train.check_codes import CODES, ISSUE_CODES
+from rollout_trace.train.checks import DEGENERATE_LENGTH, Finding, check
+from rollout_trace.train.selection import NEVER_ALLOWED, left_out
 from rollout_trace.wire import decode
 from tests.strategies import PROFILE, trajectories
 from tests.unchecked import unchecked

@@ -22,7 +22,7 @@ import pytest
 from pydantic import BaseModel
 
 import rollout_trace as rt
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 
 
 class Answer(str, Enum):

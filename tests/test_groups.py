@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.grouping import Group, groups
+from rollout_trace.train.groups import Group, groups
 from tests.strategies import trajectories
 from tests.unchecked import unchecked
 

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import rollout_trace as rt
-from rollout_trace import engines, export
-from rollout_trace.engines import EngineName
-from rollout_trace.selection import SequenceOptions
+from rollout_trace import export
+from rollout_trace.engines import profiles as engines
+from rollout_trace.engines.profiles import EngineName
+from rollout_trace.train.selection import SequenceOptions
 
 CLASSES: dict[str, Any] = {name: getattr(rt, name) for name in rt.__all__ if inspect.isclass(getattr(rt, name))}
 RECORDS = {name: kind for name, kind in CLASSES.items() if is_dataclass(kind)}
@@ -47,7 +48,7 @@ def test_a_field_has_the_text_that_stands_below_it() -> None:
 def test_without_its_source_a_class_still_has_its_docstring() -> None:
     """As in a program that is frozen to one file."""
     program = """
-import linecache, rollout_trace.model as model
+import linecache, rollout_trace.data.model as model
 model.__file__ = "/nowhere/model.py"
 linecache.clearcache()
 linecache.getlines = lambda *_: []

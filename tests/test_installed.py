@@ -10,7 +10,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import guard
-from rollout_trace.installed import Integration, framework_missing
+from rollout_trace.integration.installed import Integration, framework_missing
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.probing import ProbeReport, probe
+from rollout_trace.probes.probe import ProbeReport, probe
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
 

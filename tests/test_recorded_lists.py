@@ -14,7 +14,7 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.shared_lists import ListSpan
+from rollout_trace.data.lists import ListSpan
 from rollout_trace.testing import ScriptedServer
 
 ASKED: list[Any] = [{"role": "user", "content": "hi"}]

@@ -12,10 +12,10 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.engines import EngineName
-from rollout_trace.model import CUT_OFF, Completion, Step
-from rollout_trace.retokenizing import CountDifference
+from rollout_trace.data.model import CUT_OFF, Completion, Step
+from rollout_trace.engines.profiles import EngineName
 from rollout_trace.testing import ByteTokenizer, Fault, Reply, ScriptedServer, load_exchanges
+from rollout_trace.train.retokenize import CountDifference
 from rollout_trace.wire import decode
 
 DATA = Path(__file__).parent / "data"

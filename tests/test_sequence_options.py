@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.finding_codes import ISSUE_CODES
-from rollout_trace.model import Step, StepStatus
-from rollout_trace.selection import NEVER_ALLOWED
+from rollout_trace.data.model import Step, StepStatus
+from rollout_trace.train.check_codes import ISSUE_CODES
+from rollout_trace.train.selection import NEVER_ALLOWED
 from tests.strategies import PROFILE, trajectories
 
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.model import Step
-from rollout_trace.tokens import TokenStore
+from rollout_trace.data.model import Step
+from rollout_trace.data.tokens import TokenStore
 
 IDS = st.lists(st.integers(0, 2), max_size=5)
 Trace = list[tuple[list[int], list[int], bool]]

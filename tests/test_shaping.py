@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.findings import check
-from rollout_trace.model import Completion, Step, ToolCall
-from rollout_trace.shaping import biased, constrained, truncated
+from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.testing.recordings import load_exchanges
+from rollout_trace.train.checks import check
+from rollout_trace.train.shaping import biased, constrained, truncated
 from rollout_trace.wire import decode
 from tests.strategies import PROFILE, json_values
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollout_trace.model import Step
-from rollout_trace.tokens import FLOAT32_MAX, TokenStore, as_float32, as_int32, common_prefix, readonly
+from rollout_trace.data.model import Step
+from rollout_trace.data.tokens import FLOAT32_MAX, TokenStore, as_float32, as_int32, common_prefix, readonly
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from rollout_trace.clients.common import wrap
-from rollout_trace.clients.settings import Settings
+from rollout_trace.record.settings import Settings
 
 C = TypeVar("C")
 

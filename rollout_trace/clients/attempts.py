@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from typing import Any
 
-from rollout_trace.call import Call
+from rollout_trace.record.call import Call
 
 
 class HTTPStatusError(Exception):

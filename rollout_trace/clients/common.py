@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from rollout_trace.clients import seam
-from rollout_trace.clients.settings import Settings
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.record.settings import Settings
 
 C = TypeVar("C")
 SDK: TypeAlias = Literal["anthropic", "openai"]

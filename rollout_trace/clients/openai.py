@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from rollout_trace.clients.common import wrap
-from rollout_trace.clients.settings import Settings
-from rollout_trace.engines import profile
+from rollout_trace.engines.profiles import profile
+from rollout_trace.record.settings import Settings
 
 if TYPE_CHECKING:
-    from rollout_trace.engines import EngineName
-    from rollout_trace.model import LogprobsMode
+    from rollout_trace.data.model import LogprobsMode
+    from rollout_trace.engines.profiles import EngineName
 
 C = TypeVar("C")
 

@@ -18,14 +18,14 @@ from dataclasses import replace
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.call import Call, Failure, drain
-from rollout_trace.clients.asking import asking as _asking
-from rollout_trace.clients.asking import learn, without_refused
+from rollout_trace.clients.ask import asking as _asking
+from rollout_trace.clients.ask import learn, without_refused
 from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of
-from rollout_trace.clients.settings import Settings
 from rollout_trace.clients.tee import tee
-from rollout_trace.engines import AUTO
-from rollout_trace.place import place
+from rollout_trace.engines.profiles import AUTO
+from rollout_trace.record.call import Call, Failure, drain
+from rollout_trace.record.place import place
+from rollout_trace.record.settings import Settings
 
 _MARK = "_rollout_trace_settings"
 _BOUND = "_rollout_trace_bound"
@@ -277,7 +277,7 @@ def _begin(client: Any, options: Any) -> tuple[Call | None, Any]:
 
 def _asking_found(client: Any, call: Call, options: Any) -> Any:
     """The options that a call is made with once its engine has been found."""
-    from rollout_trace.clients.detect import find
+    from rollout_trace.engines.detect import find
 
     try:
         call.profile = find(client, options)
@@ -288,7 +288,7 @@ def _asking_found(client: Any, call: Call, options: Any) -> Any:
 
 
 async def _asking_found_async(client: Any, call: Call, options: Any) -> Any:
-    from rollout_trace.clients.detect import find_async
+    from rollout_trace.engines.detect import find_async
 
     try:
         call.profile = await find_async(client, options)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.call import Call
+from rollout_trace.record.call import Call
 
 
 def tee(stream: Any, call: Call) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollout_trace.lazily import lazily
+from rollout_trace._lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollout_trace.export._arrow import Rows, arrow, dataset
@@ -38,7 +38,7 @@ _HOMES = {
     "rollout_trace.export._verl": ("iter_verl", "verl", "verl_prompts", "write_verl_prompts"),
     "rollout_trace.report": ("ExportReport",),
 }
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
 __all__ = [

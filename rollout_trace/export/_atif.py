@@ -23,11 +23,11 @@ from rollout_trace.export._once import Once
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
-from rollout_trace.selection import check_allow
+from rollout_trace.train.selection import check_allow
 
 if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import Strict
-    from rollout_trace.trajectories import Trajectory
 
 
 def atif(

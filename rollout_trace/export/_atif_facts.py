@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.model import shared
 from rollout_trace.export._atif_parts import without_none
 from rollout_trace.export._common import note_grammar
-from rollout_trace.model import shared
-from rollout_trace.selection import left_out, n_sampled, of_logprobs
-from rollout_trace.shaping import constrained
+from rollout_trace.train.selection import left_out, n_sampled, of_logprobs
+from rollout_trace.train.shaping import constrained
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from rollout_trace.model import ErrorInfo, Step
+    from rollout_trace.data.model import ErrorInfo, Step
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
-    from rollout_trace.trajectories import Trajectory
 
 
 def metrics(step: Step, *, first: bool, allow: Collection[str], report: ExportReport) -> dict[str, Any] | None:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from mimetypes import guess_type
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.export._messages import Message, arguments_of, calls_of
+from rollout_trace.chat.messages import Message, arguments_of, calls_of
 
 if TYPE_CHECKING:
-    from rollout_trace.model import ToolRun
+    from rollout_trace.data.model import ToolRun
     from rollout_trace.report import ExportReport
 
 Keep: TypeAlias = Callable[[str, str], str]

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.export._common import each
-from rollout_trace.grouping import Group, finite_reward, groups, run_advantages
-from rollout_trace.selection import SequenceOptions, check_options
+from rollout_trace.train.groups import Group, finite_reward, groups, run_advantages
+from rollout_trace.train.selection import SequenceOptions, check_options
 
 if TYPE_CHECKING:
+    from rollout_trace.data.tokens import FloatArray
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
-    from rollout_trace.sequence import Sequence
-    from rollout_trace.tokens import FloatArray
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.sequence import Sequence
 
 OfRuns: TypeAlias = Literal["grpo", "leave_one_out"]
 Advantages: TypeAlias = Literal["grpo", "leave_one_out", "steps"]

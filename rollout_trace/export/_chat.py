@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
+from rollout_trace.chat.messages import decoded, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import exporting, one_by_one, say_without_row, with_steps
 from rollout_trace.export._conversations import Chain, conversations
 from rollout_trace.export._files import write_rows
-from rollout_trace.export._messages import decoded, with_text
 from rollout_trace.export._rows import say_unused, task_id
 from rollout_trace.export._values import copied, counted, number
-from rollout_trace.selection import check_allow
+from rollout_trace.train.selection import check_allow
 
 if TYPE_CHECKING:
     import os
 
     from typing_extensions import Unpack
 
+    from rollout_trace.chat.messages import Arguments, Message
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._conversations import Include
-    from rollout_trace.export._messages import Arguments, Message
     from rollout_trace.report import ExportReport, Strict
-    from rollout_trace.trajectories import Trajectory
 
     Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
     Column: TypeAlias = tuple[str, Callable[[Trajectory, Chain], Any]]

@@ -8,15 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
+from rollout_trace.data.trajectory import Trajectory, each_trajectory
 from rollout_trace.export._values import counted
 from rollout_trace.report import ExportReport, Strict, listed
-from rollout_trace.selection import check_options
-from rollout_trace.sequences import sequences
-from rollout_trace.trajectories import Trajectory, each_trajectory
+from rollout_trace.train.selection import check_options
+from rollout_trace.train.sequences import sequences
 
 if TYPE_CHECKING:
-    from rollout_trace.selection import SequenceOptions
-    from rollout_trace.sequence import Sequences
+    from rollout_trace.train.selection import SequenceOptions
+    from rollout_trace.train.sequence import Sequences
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_trace.export._messages import (
+from rollout_trace.chat.messages import (
     HELD_BY_SERVER,
     Message,
     answer,
@@ -17,13 +17,13 @@ from rollout_trace.export._messages import (
     convert,
     parts_of,
 )
+from rollout_trace.chat.parts import texts_of
 from rollout_trace.export._once import Once
-from rollout_trace.export._parts import texts_of
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:
-    from rollout_trace.model import Step
+    from rollout_trace.data.model import Step
 
 
 _COMPARED = ("role", "name", "tool_call_id", "function_call")

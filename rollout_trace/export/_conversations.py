@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
+from rollout_trace.chat.messages import tools_of
 from rollout_trace.export._conversation import Conversation
-from rollout_trace.export._messages import tools_of
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:
+    from rollout_trace.chat.messages import Message
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._conversation import Node
-    from rollout_trace.export._messages import Message
-    from rollout_trace.model import Step
-    from rollout_trace.trajectories import Trajectory
 
     Include: TypeAlias = Callable[[Step], bool]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from rollout_trace.export._common import each
 
 if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
-    from rollout_trace.trajectories import Trajectory
 
 HELD = 256
 """Trajectories that wait for others of their episode. A process writes an episode's lines one after the other; those

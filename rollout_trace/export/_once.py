@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from rollout_trace.export._messages import tool_of, tools_of
+from rollout_trace.chat.messages import tool_of, tools_of
+from rollout_trace.data.model import Step
 from rollout_trace.file.plain import dumps
-from rollout_trace.model import Step
 from rollout_trace.report import ExportReport
 
 

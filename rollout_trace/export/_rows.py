@@ -9,9 +9,9 @@ from rollout_trace.export._common import plain
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
-    from rollout_trace.sequence import Sequence
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.sequence import Sequence
 
 
 LOST_LOGPROBS = "rows whose logprobs are left out because other rows have none"

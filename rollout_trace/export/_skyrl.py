@@ -9,21 +9,21 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import compare
 from rollout_trace.export._common import exporting, plain, scored_rows
 from rollout_trace.export._rows import LOST_LOGPROBS, all_ids, halves, say_unused, task_id
-from rollout_trace.model import CUT_OFF
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from typing_extensions import Unpack
 
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import RowOptions
-    from rollout_trace.model import Step
     from rollout_trace.report import ExportReport, Strict
-    from rollout_trace.sequence import Sequence, Sequences
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.sequence import Sequence, Sequences
 
 
 def skyrl(

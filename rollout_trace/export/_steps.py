@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.advantages import advantage_of
+from rollout_trace.chat.messages import answer, to_chat, tools_of
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_advantages, compare
 from rollout_trace.export._common import exporting, note_grammar, one_by_one, plain, say_without_row, with_steps
 from rollout_trace.export._conversations import text_reason
 from rollout_trace.export._files import write_rows
-from rollout_trace.export._messages import answer, to_chat, tools_of
 from rollout_trace.export._rows import task_id
 from rollout_trace.export._values import copied, counted, number
-from rollout_trace.selection import check_allow, left_out, n_sampled
-from rollout_trace.shaping import constrained
+from rollout_trace.train.advantages import advantage_of
+from rollout_trace.train.selection import check_allow, left_out, n_sampled
+from rollout_trace.train.shaping import constrained
 
 if TYPE_CHECKING:
     import os
 
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import Advantages
     from rollout_trace.export._conversations import Include
-    from rollout_trace.model import Step
     from rollout_trace.report import ExportReport, Strict
-    from rollout_trace.trajectories import Trajectory
 
     Trajectories: TypeAlias = Trajectory | Iterable[Trajectory]
     Read: TypeAlias = Callable[[Trajectory, Step], Any]

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import Advantages, RowOptions
     from rollout_trace.report import ExportReport, Strict
-    from rollout_trace.sequence import Sequence
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.sequence import Sequence
 
 
 def tinker(

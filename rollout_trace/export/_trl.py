@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import RowOptions
     from rollout_trace.report import ExportReport, Strict
-    from rollout_trace.selection import SequenceOptions
-    from rollout_trace.sequence import Sequence, Sequences
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.selection import SequenceOptions
+    from rollout_trace.train.sequence import Sequence, Sequences
 
 NO_LOSS = -100
 """The label of a token that is read, not learned: ``ignore_index`` of torch's cross entropy."""

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rollout_trace.chat.messages import decoded, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._conversations import conversations
-from rollout_trace.export._messages import decoded, with_text
 from rollout_trace.export._rows import say_unused
 from rollout_trace.export._values import copied
-from rollout_trace.grouping import finite_reward, groups
+from rollout_trace.train.groups import finite_reward, groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from rollout_trace.export._messages import Message
+    from rollout_trace.chat.messages import Message
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport, Strict
-    from rollout_trace.trajectories import Trajectory
 
 
 def trl_dpo(

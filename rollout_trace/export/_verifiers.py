@@ -20,10 +20,10 @@ from rollout_trace.report import ExportReport
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import Advantages, Compared, RowOptions
     from rollout_trace.report import Strict
-    from rollout_trace.sequence import Sequence, Sequences
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.sequence import Sequence, Sequences
 
 _FAILED = frozenset({"failed", "aborted", "running"})
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export._messages import calls_of
-from rollout_trace.model import CUT_OFF, Usage
+from rollout_trace.chat.messages import calls_of
+from rollout_trace.data.model import CUT_OFF, Usage
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rollout_trace.export._messages import Message
-    from rollout_trace.model import ErrorInfo, Step
+    from rollout_trace.chat.messages import Message
+    from rollout_trace.data.model import ErrorInfo, Step
     from rollout_trace.report import ExportReport
 
 _ENDPOINTS = {

@@ -10,10 +10,10 @@ from rollout_trace.export._once import Once
 from rollout_trace.export._verifiers_calls import message_of, seconds, tool_of
 
 if TYPE_CHECKING:
-    from rollout_trace.model import Step
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
-    from rollout_trace.sequence import Sequence
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.sequence import Sequence
 
 
 class Graph:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import orjson
 
+from rollout_trace.chat.messages import to_chat, tools_of, with_text
 from rollout_trace.export._arrow import import_pyarrow
 from rollout_trace.export._baselines import check_advantages, check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, scored_rows
-from rollout_trace.export._messages import to_chat, tools_of, with_text
 from rollout_trace.export._rows import LOST_LOGPROBS, halves, sampled_at, say_unused, task_id
 from rollout_trace.export._values import copied
 from rollout_trace.file.plain import dumps
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from rollout_trace.chat.messages import Message
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import OfRuns, RowOptions
-    from rollout_trace.export._messages import Message
     from rollout_trace.report import Strict
-    from rollout_trace.sequence import Sequence
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.train.sequence import Sequence
 
 
 def verl(

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from rollout_trace.data.lists import TableSpan
+from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
+from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
+from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.records import (
     SCHEMA,
     AttemptRecord,
@@ -22,14 +26,10 @@ from rollout_trace.file.records import (
     ToolRunRecord,
     TrajectoryRecord,
 )
-from rollout_trace.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
-from rollout_trace.shared_lists import TableSpan
-from rollout_trace.tokens import Segment, Span, TokenStore, as_float32
-from rollout_trace.trajectories import new_trajectory
 
 if TYPE_CHECKING:
-    from rollout_trace.tokens import FloatArray, IntArray
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.data.tokens import FloatArray, IntArray
+    from rollout_trace.data.trajectory import Trajectory
 
 _line = msgspec.json.Decoder(TrajectoryRecord)
 _head = msgspec.json.Decoder(Head)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from rollout_trace.data.lists import ListSpan, TableSpan
+from rollout_trace.data.model import Step, shared
+from rollout_trace.data.tokens import Segment, Span, TokenStore
 from rollout_trace.file.plain import dumps
-from rollout_trace.model import Step, shared
-from rollout_trace.shared_lists import ListSpan, TableSpan
-from rollout_trace.tokens import Segment, Span, TokenStore
 
 if TYPE_CHECKING:
     from rollout_trace.file.records import Rows

@@ -12,14 +12,25 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace import guard
+from rollout_trace.data.model import (
+    Attempt,
+    Completion,
+    Cost,
+    ErrorInfo,
+    Step,
+    Task,
+    TokenIssue,
+    ToolCall,
+    ToolRun,
+    Usage,
+    shared,
+)
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
-from rollout_trace.model import Attempt, Completion, Cost, ErrorInfo, Step, Task, TokenIssue, ToolCall, ToolRun, Usage
-from rollout_trace.model import shared as held_by
 
 if TYPE_CHECKING:
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.data.trajectory import Trajectory
 
 # The one float32 (without its sign) whose shortest text, read as a double and then rounded, gives its neighbour.
 _TWICE_ROUNDED = 0x15AE43FD
@@ -40,8 +51,8 @@ def encode(trajectory: Trajectory) -> bytes:
 
 
 def _line(trajectory: Trajectory) -> dict[str, Any]:
-    messages = DistinctValues([held_by(step, "messages") for step in trajectory.steps])
-    tools = DistinctValues([held_by(step, "tools") for step in trajectory.steps])
+    messages = DistinctValues([shared(step, "messages") for step in trajectory.steps])
+    tools = DistinctValues([shared(step, "tools") for step in trajectory.steps])
     tokens = DistinctTokens()
     steps = [_step(step, at, messages, tools, tokens) for at, step in enumerate(trajectory.steps)]
     _fit_logprobs(steps)
@@ -57,7 +68,7 @@ def _step(
     record = _step_head(step, {})
     if step.index != at:
         record["index"] = step.index
-    asked, offered = held_by(step, "messages"), held_by(step, "tools")
+    asked, offered = shared(step, "messages"), shared(step, "tools")
     if asked is not None:
         record["messages"] = messages.add(asked)
     if offered is not None:
@@ -70,7 +81,7 @@ def _step(
 
 def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
     held = tokens.add(step)
-    logprobs, top_logprobs = held_by(step, "logprobs"), step.top_logprobs
+    logprobs, top_logprobs = shared(step, "logprobs"), step.top_logprobs
     if logprobs is not None:
         end = held.get("end")
         if end is not None and len(logprobs) != end - held.get("prompt", 0):

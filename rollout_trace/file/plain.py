@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from rollout_trace import guard
-from rollout_trace.given import DEEPEST, held, json_key, safe_repr
+from rollout_trace.data.user_values import DEEPEST, held, json_key, safe_repr
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 

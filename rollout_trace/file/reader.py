@@ -16,7 +16,7 @@ from rollout_trace.file.lines import Damaged, Joined, lines
 from rollout_trace.file.media import MissingMedia, folder_of, restored
 
 if TYPE_CHECKING:
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.data.trajectory import Trajectory
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 OnError: TypeAlias = Literal["raise", "skip"]

@@ -1,7 +1,7 @@
 """What one line of the file holds, as types. A reader decodes into these; the JSON Schema is made from them.
 
 Rules for change stand in docs/file-format.md. The parts that are the same in the file and in memory (``Usage``,
-``Completion``, ...) are those of ``rollout_trace.model``.
+``Completion``, ...) are those of ``rollout_trace.data.model``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from rollout_trace.model import Completion, ErrorInfo, Task, TokenIssue, Usage
+from rollout_trace.data.model import Completion, ErrorInfo, Task, TokenIssue, Usage
 
 SCHEMA = "rollout-trace/1"
 

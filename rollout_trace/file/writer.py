@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
 from rollout_trace.file.kinds import refuse_no_file
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
-from rollout_trace.given import brief
 
 if TYPE_CHECKING:
-    from rollout_trace.trajectories import Trajectory
+    from rollout_trace.data.trajectory import Trajectory
 
 fcntl: Any
 try:

@@ -6,7 +6,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from rollout_trace.model import Step
+    from rollout_trace.data.model import Step
 
 PROTOCOLS: Final = (
     "openai.chat",
@@ -40,7 +40,7 @@ def decode(
     Raises:
         ValueError: the protocol is not known.
     """
-    from rollout_trace.assemble import Stores, steps_of
+    from rollout_trace.wire.steps import Stores, steps_of
 
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol {protocol!r} is not known; known: {', '.join(PROTOCOLS)}.")

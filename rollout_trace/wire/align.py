@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollout_trace.model import Usage
-from rollout_trace.tokens import FLOAT32_MAX
+from rollout_trace.data.model import Usage
+from rollout_trace.data.tokens import FLOAT32_MAX
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.reading import report, withhold
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Raw, Struct, json
 
-from rollout_trace.model import ErrorInfo, TokenIssue, Usage
+from rollout_trace.data.model import ErrorInfo, TokenIssue, Usage
 from rollout_trace.wire import align, aws_events, blocks
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rollout_trace.model import Completion, ToolCall
+from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.wire.lenient import loads, text_of
 
 TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids", "logprobs"})

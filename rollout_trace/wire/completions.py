@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from rollout_trace.model import Completion
+from rollout_trace.data.model import Completion
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts

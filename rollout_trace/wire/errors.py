@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollout_trace.model import ErrorInfo
+from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire.lenient import loads
 
 

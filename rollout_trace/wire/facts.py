@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rollout_trace.model import Completion, ErrorInfo, TokenIssue, TokenSource, Usage
-    from rollout_trace.shared_lists import ListSpan
+    from rollout_trace.data.lists import ListSpan
+    from rollout_trace.data.model import Completion, ErrorInfo, TokenIssue, TokenSource, Usage
 
 
 @dataclass(slots=True)

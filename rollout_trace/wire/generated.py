@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rollout_trace.model import Completion, ErrorInfo, Usage
+from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, joined, number_of

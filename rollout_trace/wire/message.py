@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rollout_trace.model import Completion, ToolCall
+from rollout_trace.data.model import Completion, ToolCall
 
 _KEPT_ONCE = frozenset({"role", "id", "type", "index"})
 

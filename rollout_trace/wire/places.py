@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rollout_trace.model import TokenSource
+from rollout_trace.data.model import TokenSource
 from rollout_trace.wire.logprobs import id_of
 
 EACH: Final = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollout_trace.shared_lists import ListSpan
+from rollout_trace.data.lists import ListSpan
 from rollout_trace.wire.facts import RequestFacts
 
 

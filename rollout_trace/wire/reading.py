@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from rollout_trace.model import ErrorInfo, TokenIssue
+from rollout_trace.data.model import ErrorInfo, TokenIssue
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
 from rollout_trace.wire.lenient import Typed, text_of

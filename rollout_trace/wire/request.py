@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Raw, json
 
-from rollout_trace.shared_lists import ListStore
+from rollout_trace.data.lists import ListStore
 from rollout_trace.wire.facts import RequestFacts
 from rollout_trace.wire.lenient import UNREADABLE, loads, text_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rollout_trace.model import Completion, ToolCall
+from rollout_trace.data.model import Completion, ToolCall
 
 _CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("custom", "input")}
 _MESSAGE_FIELDS = frozenset({"id", "type", "role", "status", "content"})

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rollout_trace.model import ErrorInfo
+from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts

@@ -9,8 +9,8 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.engines import EngineName
-from rollout_trace.model import STEP_FIELDS
+from rollout_trace.data.model import STEP_FIELDS
+from rollout_trace.engines.profiles import EngineName
 from rollout_trace.testing import Reply, ToolCall
 
 from .either import Kind, done, shown

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.engines import profile
+from rollout_trace.engines.profiles import profile
 from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
 

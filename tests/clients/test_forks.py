@@ -93,7 +93,7 @@ def test_a_trajectory_in_a_forked_child(forked: Any) -> None:
 WITH_EVERY_LOCK_HELD = """
 import gc, importlib, json, os, pkgutil, signal, sys, threading, types
 import openai, rollout_trace as rt
-from rollout_trace.clients import detect
+from rollout_trace.engines import detect
 
 KINDS = (type(threading.Lock()), type(threading.RLock()))
 
@@ -174,9 +174,11 @@ def test_a_fork_while_other_threads_hold_every_lock(tmp_path: Path) -> None:
     found = json.loads(ended.stdout)
     assert found["status"] == 0, "the child hangs"
     # That they are found at all.
-    assert {"rollout_trace.guard._lock", "rollout_trace.recordings._lock", "rollout_trace.clients.detect._lock"} <= set(
-        found["places"]
-    )
+    assert {
+        "rollout_trace.guard._lock",
+        "rollout_trace.record.recording._lock",
+        "rollout_trace.engines.detect._lock",
+    } <= set(found["places"])
     assert {"StepLog._lock", "_Pending._lock", "JSONLWriter._lock"} <= set(found["places"])
     child = json.loads(found["child"])
     assert child == {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.call import Call
+from rollout_trace.record.call import Call
 from rollout_trace.testing import Fault
 
 from .either import Kind, done, each, entered, shown
@@ -71,7 +71,7 @@ def test_a_failure_that_cannot_be_told_stays_inside_too(kind: Kind, monkeypatch:
     def speechless(*_: Any) -> Any:
         raise Speechless
 
-    break_in_production(monkeypatch, "call.Call.answered", by=speechless)
+    break_in_production(monkeypatch, "record.call.Call.answered", by=speechless)
     ours = run(kind, "fine", functools.partial(create, name="x"), wrap=wrapped)
     assert ours.outcome[0] == "returned", ours.outcome
     (step,) = ours.steps
@@ -99,28 +99,28 @@ ALL = set(SCENARIOS)
 
 # Each hook, and the scenarios that surely pass it.
 HOOKS: dict[str, set[str]] = {
-    "call.Call.__init__": ALL,
-    "call.Call.attempt": ALL,
-    "call.Call.answered": STREAMS | WHOLE,
-    "call.Call.receive": STREAMS,
-    "call.Call.body": WHOLE,
-    "call.Call.end": ALL,
-    "call.Call.attempt_failed": FAILED,
-    "call.Call.size": ALL,
+    "record.call.Call.__init__": ALL,
+    "record.call.Call.attempt": ALL,
+    "record.call.Call.answered": STREAMS | WHOLE,
+    "record.call.Call.receive": STREAMS,
+    "record.call.Call.body": WHOLE,
+    "record.call.Call.end": ALL,
+    "record.call.Call.attempt_failed": FAILED,
+    "record.call.Call.size": ALL,
     "clients.seam.place": ALL,
     "clients.seam.tee": STREAMS,
     "clients.seam._asking": ALL,
     "clients.openai.protocol_of": ALL,
-    "call_steps.exchange_of": ALL,
-    "call_steps.decompress": ALL,
-    "steplog.StepLog.admit": ALL,
-    "steplog.StepLog.close": ALL,
-    "lifecycle._close": ALL,
-    "lifecycle.write_closed": ALL,
+    "record.call_steps.exchange_of": ALL,
+    "record.call_steps.decompress": ALL,
+    "record.log.StepLog.admit": ALL,
+    "record.log.StepLog.close": ALL,
+    "record.lifecycle._close": ALL,
+    "record.lifecycle.write_closed": ALL,
 }
 # Those that belong to one call, whose step says so.
-ON_THE_STEP = {name for name in HOOKS if name.startswith("call.Call.") and name != "call.Call.__init__"}
-ON_THE_STEP |= {"clients.seam.tee", "call_steps.exchange_of", "call_steps.decompress"}
+ON_THE_STEP = {name for name in HOOKS if name.startswith("record.call.Call.") and name != "record.call.Call.__init__"}
+ON_THE_STEP |= {"clients.seam.tee", "record.call_steps.exchange_of", "record.call_steps.decompress"}
 
 
 class Observed:
@@ -187,7 +187,7 @@ def test_the_step_says_so(kind: Kind, hook: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_failure_in_the_failure(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that can be made in no way is lost, counted, and seen by nobody."""
-    break_in_production(monkeypatch, "call_steps.exchange_of", "call_steps._undecodable")
+    break_in_production(monkeypatch, "record.call_steps.exchange_of", "record.call_steps._undecodable")
     observed = Observed()
     assert_unseen(kind, observed)
     assert all(observed.counted.values())
@@ -204,7 +204,7 @@ def test_a_lost_chunk(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
             fail()
         receive(call, chunk)
 
-    break_in_production(monkeypatch, "call.Call.receive", by=lose_one)
+    break_in_production(monkeypatch, "record.call.Call.receive", by=lose_one)
 
     async def scenario(world: World) -> Any:
         return await stream(world, "")
@@ -246,7 +246,7 @@ def test_writing_fails(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_logged_once(kind: Kind, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Many failures of one kind are one line in the log, with their place in the code."""
-    break_in_production(monkeypatch, "call.Call.attempt")
+    break_in_production(monkeypatch, "record.call.Call.attempt")
     with caplog.at_level(logging.WARNING, "rollout_trace"):
         found = all_scenarios(kind, Observed())
     assert found.stats.recorder_errors >= len(SCENARIOS)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.clients import asking
+from rollout_trace.clients import ask as asking
 from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace.testing._messages import json_response
 

@@ -9,8 +9,8 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace import call as call_module
-from rollout_trace.model import STEP_FIELDS
+from rollout_trace.data.model import STEP_FIELDS
+from rollout_trace.record import call as call_module
 from rollout_trace.testing import Fault, Reply
 
 from .either import Kind, done, shown

@@ -15,7 +15,7 @@ from typing import Any
 from openai import InternalServerError, OpenAI
 
 import rollout_trace as rt
-from rollout_trace.engines import EngineName
+from rollout_trace.engines.profiles import EngineName
 from rollout_trace.testing import Fault, Reply, ScriptedServer, load_exchanges
 from rollout_trace.wire import decode
 

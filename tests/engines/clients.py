@@ -10,7 +10,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.engines import EngineName
+from rollout_trace.engines.profiles import EngineName
 from tests.engines.calls import Case, make
 from tests.engines.capture import Capture
 from tests.engines.servers import Server

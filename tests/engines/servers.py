@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from rollout_trace.engines import EngineName
+from rollout_trace.engines.profiles import EngineName
 
 TINY_MODEL = Path(__file__).parent.parent / "data" / "tiny-model"
 MODEL = "tiny"

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.data.model import Completion, Cost, Step, ToolCall, ToolRun, Usage
 from rollout_trace.export import _episodes
 from rollout_trace.export._atif import atif, write_atif
 from rollout_trace.export._episodes import episodes
-from rollout_trace.model import Completion, Cost, Step, ToolCall, ToolRun, Usage
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.unchecked import unchecked

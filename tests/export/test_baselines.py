@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
-from rollout_trace.grouping import groups
+from rollout_trace.train.groups import groups
 from tests.consumers.traces import Trace, trajectory_of
 from tests.strategies import PROFILE
 from tests.unchecked import unchecked

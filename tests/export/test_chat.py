@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.data.model import Step
 from rollout_trace.export._chat import CHAT_COLUMNS, chat, write_chat
-from rollout_trace.model import Step
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.export._messages import answer, arguments_of, to_chat, tools_of
-from rollout_trace.model import Completion, Step, ToolCall
+from rollout_trace.chat.messages import answer, arguments_of, to_chat, tools_of
+from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.report import ExportReport
 
 PNG = "iVBORw0KGgo="

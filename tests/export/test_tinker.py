@@ -9,8 +9,8 @@ from hypothesis import given
 
 import rollout_trace as rt
 from rollout_trace.export._tinker import tinker
-from rollout_trace.grouping import groups
 from rollout_trace.report import ExportReport
+from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE

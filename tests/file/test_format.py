@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_trace.file import JSONLWriter, read, schema
-from rollout_trace.file.decode import decode
-from rollout_trace.file.encode import encode
-from rollout_trace.model import (
+from rollout_trace.data.model import (
     Attempt,
     Completion,
     Cost,
@@ -25,8 +22,11 @@ from rollout_trace.model import (
     ToolRun,
     Usage,
 )
-from rollout_trace.tokens import TokenStore
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.data.tokens import TokenStore
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.file import JSONLWriter, read, schema
+from rollout_trace.file.decode import decode
+from rollout_trace.file.encode import encode
 
 FIXTURE = Path(__file__).parent / "data" / "rollout-trace-1.jsonl"
 

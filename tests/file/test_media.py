@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.data.model import Completion, Step, ToolCall, ToolRun
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, folder_of, restored
 from rollout_trace.file.schema import schema
-from rollout_trace.model import Completion, Step, ToolCall, ToolRun
-from rollout_trace.trajectories import Trajectory
 from tests.strategies import PROFILE, texts, trajectories
 
 PIXELS = bytes(range(256)) * 4

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, RootModel
 
+from rollout_trace.data.model import Cost, Step, Task, TokenIssue, ToolRun
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
-from rollout_trace.model import Cost, Step, Task, TokenIssue, ToolRun
-from rollout_trace.trajectories import Trajectory
 from tests.unchecked import unchecked
 
 

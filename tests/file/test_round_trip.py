@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
+from rollout_trace.data.model import STEP_FIELDS, Attempt, Completion, Step, ToolCall, ToolRun, Usage, amend
+from rollout_trace.data.tokens import TokenStore
+from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.file.schema import schema
-from rollout_trace.model import STEP_FIELDS, Attempt, Completion, Step, ToolCall, ToolRun, Usage, amend
-from rollout_trace.tokens import TokenStore
-from rollout_trace.trajectories import TRAJECTORY_FIELDS, Trajectory
 from tests.strategies import PROFILE, trajectories
 
 validator = jsonschema.Draft202012Validator(schema())

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import rollout_trace as rt
-from rollout_trace.assemble import Stores, steps_of
+from rollout_trace.wire.steps import Stores, steps_of
 
 
 def test_a_loop_of_token_prompts_is_stored_once(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.testing import Exchange, load_exchanges
 from rollout_trace.wire import decode
 from tests.fuzz.mutate import mutate

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout_trace.installed import framework_missing
+from rollout_trace.integration.installed import framework_missing
 
 ROOT = Path(__file__).parent.parent.parent
 INTEGRATIONS = sorted(path.name for path in (ROOT / "integrations").iterdir() if (path / "pyproject.toml").is_file())

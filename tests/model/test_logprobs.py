@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.testing.recordings import Exchange
 from tests.model.qwen2 import Qwen2
 from tests.wire.raw import exchanges, steps_of

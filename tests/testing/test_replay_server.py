@@ -14,14 +14,7 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.testing import (
-    Exchange,
-    ReplayServer,
-    ScriptedServer,
-    load_exchanges,
-    load_reports,
-    pack_exchanges,
-)
+from rollout_trace.testing import Exchange, ReplayServer, ScriptedServer, load_exchanges, load_reports, pack_exchanges
 
 PACKED = Path(__file__).parent.parent / "data" / "wire_vllm.jsonl.xz"
 EXCHANGES = {exchange.name: exchange for exchange in load_exchanges(PACKED)}

@@ -16,15 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI, AzureOpenAI, OpenAI
 
-from rollout_trace.testing import (
-    ByteTokenizer,
-    Fault,
-    Reply,
-    RequestRecord,
-    Script,
-    ScriptedServer,
-    ToolCall,
-)
+from rollout_trace.testing import ByteTokenizer, Fault, Reply, RequestRecord, Script, ScriptedServer, ToolCall
 
 USER = {"role": "user", "content": "hi"}
 CAPTURE: dict[str, Any] = {"return_token_ids": True, "logprobs": True}

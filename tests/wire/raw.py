@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.testing.recordings import Exchange, load_exchanges, load_reports
 from rollout_trace.wire import decode
 

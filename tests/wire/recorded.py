@@ -13,9 +13,9 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from rollout_trace.model import STEP_FIELDS, Step
+from rollout_trace.data.model import STEP_FIELDS, Step
+from rollout_trace.data.tokens import same_array
 from rollout_trace.testing.recordings import Exchange, load_exchanges
-from rollout_trace.tokens import same_array
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, bodies, sse
 from tests.wire.test_damage import JUNK, places

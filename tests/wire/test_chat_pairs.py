@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.model import STEP_FIELDS, Step
-from rollout_trace.tokens import same_array
+from rollout_trace.data.model import STEP_FIELDS, Step
+from rollout_trace.data.tokens import same_array
 from tests.wire.raw import exchanges, reports, said, steps_of
 
 PAIRS = {name: f"{name}_stream" for name in exchanges() if f"{name}_stream" in exchanges()}

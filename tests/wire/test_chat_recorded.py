@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from rollout_trace.model import Usage
+from rollout_trace.data.model import Usage
 from tests.wire.raw import bodies, exchanges, said, steps_of
 
 NO, IDS = "-", "ids"

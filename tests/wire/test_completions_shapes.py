@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.recorded import BOUNDED, check, check_cuts, damaged, decoded, numbers, of_recording

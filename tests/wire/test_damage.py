@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, bodies, exchanges, read, sse, steps_of, tokens, unary
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.model import ErrorInfo
+from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, delta, exchanges, read, sse, tokens, unary
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.model import Completion, ToolCall
+from rollout_trace.data.model import Completion, ToolCall
 from tests.wire.raw import read, streamed, unary
 
 Fragment = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.testing import Exchange, load_exchanges
 from rollout_trace.wire import decode
 from rollout_trace.wire.places import COMPLETION_IDS, PROMPT_IDS

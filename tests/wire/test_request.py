@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.assemble import Stores, steps_of
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
+from rollout_trace.wire.steps import Stores, steps_of
 from tests.wire.raw import JSON, exchanges, read, tokens, unary
 from tests.wire.raw import steps_of as recorded
 

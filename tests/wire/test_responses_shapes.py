@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.model import Completion, Step, ToolCall
+from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.recorded import check, decoded, numbers

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.data.model import Completion
 from rollout_trace.file.decode import decode as read_line
 from rollout_trace.file.encode import encode
-from rollout_trace.model import Completion
 from rollout_trace.wire import decode
 from tests.wire.raw import SSE, sse
 from tests.wire.recorded import BOUNDED, check, check_cuts, damaged, decoded, differing, numbers, of_recording

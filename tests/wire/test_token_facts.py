@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, delta, entries, exchanges, read, sse, steps_of, tokens, unary
 

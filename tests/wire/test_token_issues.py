@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout_trace.assemble import Stores, steps_of
-from rollout_trace.model import Step, TokenIssue
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.data.model import Step, TokenIssue
+from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.wire import decode
+from rollout_trace.wire.steps import Stores, steps_of
 from tests.wire.raw import JSON, SSE, delta, entries, read, sse, tokens, unary
 
 KEPT, GONE = True, False

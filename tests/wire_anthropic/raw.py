@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
 from rollout_trace.testing.recordings import Exchange, load_exchanges
 from rollout_trace.wire import decode
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.model import ErrorInfo, Step
+from rollout_trace.data.model import ErrorInfo, Step
 from tests.wire_anthropic.raw import JSON, SSE, THINKING_AND_TOOL, end, exchanges, read, sse, start, text, unary
 
 OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollout_trace.model import Step, ToolCall, Usage
+from rollout_trace.data.model import Step, ToolCall, Usage
 from tests.wire_anthropic.raw import (
     STOP,
     THINKING_AND_TOOL,

@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
         # Also for `record` alone: who records a client means what its framework does with it.
         import_module(f"{__name__}.handler")
     except ImportError as error:
-        from rollout_trace.installed import framework_missing
+        from rollout_trace.integration.installed import framework_missing
 
         raise framework_missing("rollout-trace-langchain", "langchain-core", error) from error
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

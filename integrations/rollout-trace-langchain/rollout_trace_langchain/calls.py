@@ -12,13 +12,14 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
 from rollout_trace import guard
-from rollout_trace.frames import Frame, ModelFrame
+from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.scope import Frame
 from rollout_trace_langchain import passages, runs, told
 from rollout_trace_langchain.run import Run
 
 if TYPE_CHECKING:
-    from rollout_trace.call import Call as WireCall
-    from rollout_trace.model import Step
+    from rollout_trace.data.model import Step
+    from rollout_trace.record.call import Call as WireCall
 
 _batch: ContextVar[Batch | None] = ContextVar("rollout_trace_langchain_batch", default=None)
 """The batch that this context began last."""

@@ -13,7 +13,8 @@ from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 import rollout_trace as rt
-from rollout_trace.frames import ToolFrame, current_scope, guarded
+from rollout_trace.record.frames import ToolFrame, guarded
+from rollout_trace.record.scope import current_scope
 from rollout_trace_langchain import calls, middleware, passages, runs
 from rollout_trace_langchain.results import put_result, snapshot
 

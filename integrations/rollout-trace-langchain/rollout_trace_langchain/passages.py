@@ -10,8 +10,8 @@ from __future__ import annotations
 from asyncio import _get_running_loop
 from typing import TYPE_CHECKING
 
-from rollout_trace import frames
-from rollout_trace.frames import Frame
+from rollout_trace.record import scope as frames
+from rollout_trace.record.scope import Frame
 
 if TYPE_CHECKING:
     from rollout_trace_langchain.calls import Batch

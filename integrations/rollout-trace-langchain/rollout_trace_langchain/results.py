@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import ToolMessage
 
 import rollout_trace as rt
-from rollout_trace.model import ErrorInfo
+from rollout_trace.data.model import ErrorInfo
 from rollout_trace_langchain.commands import described, is_command, messages_in
 
 

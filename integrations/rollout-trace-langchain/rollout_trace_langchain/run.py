@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from rollout_trace.frames import AgentFrame, Frame, ModelFrame, current_scope
-from rollout_trace.trajectories import Trajectory
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.record.frames import AgentFrame
+from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.scope import Frame, current_scope
 
 
 class Run:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import rollout_trace as rt
-from rollout_trace.model import STEP_FIELDS
+from rollout_trace.data.model import STEP_FIELDS
 from rollout_trace.testing import ScriptedServer
 from rollout_trace.testing.tokenizer import ByteTokenizer
 

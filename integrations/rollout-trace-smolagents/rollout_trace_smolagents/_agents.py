@@ -7,7 +7,8 @@ from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from typing import Any
 
-from rollout_trace.frames import AgentFrame, active, guarded
+from rollout_trace.record.frames import AgentFrame, guarded
+from rollout_trace.record.scope import active
 from rollout_trace_smolagents._driving import drive
 from rollout_trace_smolagents._turns import TurnFrame, TurnKind, begin_tool, begin_turn, tool_gave
 

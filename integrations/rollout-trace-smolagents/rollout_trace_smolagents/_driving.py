@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rollout_trace.frames import Frame, enter
+from rollout_trace.record.scope import Frame, enter
 
 
 def drive(

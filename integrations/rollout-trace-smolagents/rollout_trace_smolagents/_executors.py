@@ -14,7 +14,7 @@ from smolagents import local_python_executor
 from smolagents.local_python_executor import LocalPythonExecutor
 
 import rollout_trace as rt
-from rollout_trace.frames import ToolFrame, guarded
+from rollout_trace.record.frames import ToolFrame, guarded
 from rollout_trace_smolagents._classes import Settings
 from rollout_trace_smolagents._turns import begin_tool, plain, tool_gave
 

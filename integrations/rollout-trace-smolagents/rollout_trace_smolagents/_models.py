@@ -9,8 +9,10 @@ from typing import Any
 from smolagents.models import ChatMessageStreamDelta, TransformersModel, agglomerate_stream_deltas
 
 from rollout_trace.clients.seam import settings_of
-from rollout_trace.frames import ModelFrame, active, guarded
-from rollout_trace.model import Completion, ToolCall, Usage
+from rollout_trace.data.model import Completion, ToolCall, Usage
+from rollout_trace.record.frames import guarded
+from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.scope import active
 from rollout_trace_smolagents._classes import Settings
 from rollout_trace_smolagents._driving import drive
 from rollout_trace_smolagents._transformers import Listening

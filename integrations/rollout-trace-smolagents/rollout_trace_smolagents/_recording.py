@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import rollout_trace as rt
 from rollout_trace.clients import seam
 from rollout_trace.clients.common import client_kind
-from rollout_trace.engines import profile
-from rollout_trace.frames import guarded
-from rollout_trace.installed import framework_missing
+from rollout_trace.engines.profiles import profile
+from rollout_trace.integration.installed import framework_missing
+from rollout_trace.record.frames import guarded
 from rollout_trace_smolagents._classes import Settings, settings_of, swap, unswap
 
 try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.installed import framework_missing
+from rollout_trace.integration.installed import framework_missing
 
 if TYPE_CHECKING:
     from rollout_trace_strands.provider import RolloutHookProvider as RolloutHookProvider

@@ -9,9 +9,9 @@ import rollout_trace as rt
 from rollout_trace.clients.common import client_kind
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.seam import settings_of
-from rollout_trace.clients.settings import Settings
-from rollout_trace.engines import profile
-from rollout_trace.frames import guarded
+from rollout_trace.engines.profiles import profile
+from rollout_trace.record.frames import guarded
+from rollout_trace.record.settings import Settings
 from rollout_trace_strands.http import is_http_client, record_http
 from rollout_trace_strands.models import plain_class, swap
 

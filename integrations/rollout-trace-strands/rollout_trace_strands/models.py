@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.frames import ModelFrame, active, guarded
+from rollout_trace.record.frames import guarded
+from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.scope import active
 from rollout_trace_strands import chat
 from rollout_trace_strands.middleware import InvokeModelContext
 from rollout_trace_strands.stages import AuxiliaryCall

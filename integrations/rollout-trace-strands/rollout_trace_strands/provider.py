@@ -23,8 +23,9 @@ from strands.hooks import (
     MultiAgentInitializedEvent,
 )
 
-from rollout_trace.engines import profile
-from rollout_trace.frames import ModelFrame, ToolFrame, guarded
+from rollout_trace.engines.profiles import profile
+from rollout_trace.record.frames import ToolFrame, guarded
+from rollout_trace.record.model_frame import ModelFrame
 from rollout_trace_strands import chat
 from rollout_trace_strands.clients import Clients
 from rollout_trace_strands.middleware import (

@@ -9,8 +9,10 @@ from typing import Any, Generic, TypeVar, cast
 from strands.event_loop.streaming import process_stream
 
 from rollout_trace import guard
-from rollout_trace.frames import Frame, ModelFrame, ToolFrame, enter, guarded
-from rollout_trace.model import ErrorInfo
+from rollout_trace.data.model import ErrorInfo
+from rollout_trace.record.frames import ToolFrame, guarded
+from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.scope import Frame, enter
 from rollout_trace_strands import chat
 from rollout_trace_strands.middleware import (
     ExecuteToolContext,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.export._atif import atif, write_atif
 from rollout_trace.report import ExportReport
-from rollout_trace.selection import left_out
+from rollout_trace.train.selection import left_out
 from rollout_trace.wire import PROTOCOLS
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories

@@ -12,7 +12,7 @@ from openenv.core.harness.capture.validate import check_rollout, check_sequence,
 from openenv.core.harness.training import TrainingTrace
 
 import rollout_trace as rt
-from rollout_trace.selection import left_out
+from rollout_trace.train.selection import left_out
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE

@@ -14,7 +14,7 @@ from tinker_cookbook.rl.types import Trajectory, TrajectoryGroup, Transition
 
 import rollout_trace as rt
 from rollout_trace.export._tinker import tinker
-from rollout_trace.grouping import groups
+from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
 

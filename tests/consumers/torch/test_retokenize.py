@@ -10,9 +10,9 @@ import pytest
 from transformers import AutoTokenizer
 
 import rollout_trace as rt
-from rollout_trace.model import Step
+from rollout_trace.data.model import Step
+from rollout_trace.data.tokens import same_array
 from rollout_trace.testing import load_exchanges
-from rollout_trace.tokens import same_array
 from rollout_trace.wire import decode
 
 DATA = Path(__file__).parents[2] / "data"

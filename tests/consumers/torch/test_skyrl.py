@@ -13,8 +13,8 @@ import typing_extensions
 from hypothesis import given, settings
 
 from rollout_trace.export._skyrl import skyrl
-from rollout_trace.grouping import groups
 from rollout_trace.report import ExportReport
+from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of

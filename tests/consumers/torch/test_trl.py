@@ -19,7 +19,7 @@ import rollout_trace as rt
 from rollout_trace.export._arrow import dataset
 from rollout_trace.export._trl import trl, trl_rollout, write_trl
 from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
-from rollout_trace.grouping import groups
+from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of

@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 
 import rollout_trace as rt
 from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
-from rollout_trace.grouping import groups
 from rollout_trace.report import ExportReport
+from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of

@@ -1,0 +1,1 @@
+"""Any protocol's messages in the shape of OpenAI's chat messages."""

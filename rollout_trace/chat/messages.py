@@ -1,0 +1,271 @@
+"""Requests and answers of every protocol as OpenAI's chat messages: what most consumers of text take.
+
+Of ``openai.chat`` the messages are as they were sent. Others are converted: a system prompt of its own is the first
+message, tool results are messages of the role ``tool``, what the model thought is ``reasoning_content``, and all that
+one answer said is one message. What a chat message has no place for is counted in the report. Left out without a word
+is what says nothing to a model: ids and statuses of items, cache marks, signatures.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from rollout_trace.chat.parts import as_text, content_of
+from rollout_trace.data.model import Completion, Step, ToolCall
+from rollout_trace.wire import blocks, response_items
+
+if TYPE_CHECKING:
+    from rollout_trace.report import ExportReport
+
+Arguments: TypeAlias = Literal["json", "dict"]
+Message: TypeAlias = dict[str, Any]
+
+_TEXT_PROTOCOLS = frozenset({"openai.completions", "sglang.generate"})
+_OUTPUT_ITEMS = frozenset({"reasoning", "function_call", "custom_tool_call"})
+_TOOL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+_CONVERTED = {"content": frozenset({"text", "thinking", "tool_use"}), "output": _OUTPUT_ITEMS | {"message"}}
+"""Where a completion keeps blocks or items whole, and which of them its own fields say already."""
+HELD_BY_SERVER = "requests whose first messages the server holds"
+_NO_WORDS = frozenset({"item_id", "status", "signature", "cache_control"})
+
+
+def to_chat(step: Step, report: ExportReport | None = None) -> list[Message]:
+    """The messages of a step's request, in chat's shape, oldest first; tool arguments are JSON texts.
+
+    The prompt of a completions or generate endpoint is one message of the role ``user``; one that was sent as token ids
+    has no text and gives none. With ``previous_response_id`` the server holds what came before: it is not here.
+    Messages of chat are the objects that the steps share: do not change them.
+    """
+    _tell_if(report, asks_of_the_server(step), HELD_BY_SERVER)
+    return [message for part in parts_of(step) for message in convert(step.protocol, part, report)]
+
+
+def asks_of_the_server(step: Step) -> Any:
+    """The answer of the server's that a request goes on from; None where it says everything itself."""
+    return (step.sampling or {}).get("previous_response_id") if step.protocol == "openai.responses" else None
+
+
+def parts_of(step: Step) -> Iterator[tuple[Any, ...]]:
+    """The messages of a request as they were sent, those together that are converted together."""
+    sent = step.messages or ()
+    if step.protocol in _TEXT_PROTOCOLS:
+        yield tuple(sent)
+    elif step.protocol != "openai.responses":
+        yield from ((message,) for message in sent)
+    else:
+        for is_output, group in groupby(sent, _is_output):
+            items = tuple(group)
+            # The items that one answer gave are one message.
+            yield from [items] if is_output else zip(items)
+
+
+def convert(protocol: str | None, sent: tuple[Any, ...], report: ExportReport | None = None) -> list[Message]:
+    """One of ``parts_of`` in chat's shape."""
+    if protocol in _TEXT_PROTOCOLS:
+        return _from_prompts(sent, report)
+    if protocol == "openai.responses":
+        return _from_items(sent, report)
+    (message,) = sent
+    if not isinstance(message, dict):
+        _tell_if(report, True, "messages that are no objects")
+        return []
+    return list(_from_blocks(message, report)) if protocol == "anthropic.messages" else [message]
+
+
+def answer(step: Step, arguments: Arguments = "json", report: ExportReport | None = None) -> Message | None:
+    """The completion of a step as an assistant message; None where there is none.
+
+    ``arguments="dict"`` decodes the arguments of tool calls. Those that are no JSON object stay texts, and are counted.
+    """
+    if step.completion is None:
+        return None
+    message = _message(step.completion, report)
+    return message if arguments == "json" else decoded(message, report)
+
+
+def decoded(message: Message, report: ExportReport | None = None) -> Message:
+    """A copy of a chat message with the arguments of its function calls as objects, where they are JSON objects."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_decoded_call(call, report) for call in calls]}
+
+
+def with_text(message: Message) -> Message:
+    """A chat message whose content is a text where its parts are all text; see ``as_text``."""
+    content = message.get("content")
+    text = as_text(content)
+    return message if text is content else {**message, "content": text}
+
+
+def calls_of(message: Message) -> list[Any]:
+    """The tool calls of a chat message; what is no list of calls is none."""
+    calls = message.get("tool_calls")
+    return calls if isinstance(calls, list) else []
+
+
+def arguments_of(text: Any) -> dict[str, Any] | None:
+    """The arguments of a tool call as an object; None where the model wrote no JSON object."""
+    if isinstance(text, dict):
+        return text
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, Any]] | None:
+    """The tools of a step's request in chat's shape (``{"type": "function", "function": {...}}``); None without.
+
+    Tools that the provider runs itself have no schema: they are left out and counted.
+    """
+    offered = step.tools
+    if offered is None:
+        functions = (step.sampling or {}).get("functions")
+        return [{"type": "function", "function": one} for one in functions] if isinstance(functions, list) else None
+    return [converted for tool in offered if (converted := tool_of(tool, report)) is not None]
+
+
+def _tell_if(report: ExportReport | None, happened: Any, what: str, *, metadata: bool = False) -> None:
+    if happened and report is not None:
+        report.drop(what, metadata=metadata)
+
+
+def _from_prompts(sent: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
+    texts = [prompt for prompt in sent if isinstance(prompt, str)]
+    _tell_if(report, len(sent) > 1, "prompts of a request with several, where it is not known which one was answered")
+    _tell_if(report, len(sent) < 2 and not texts, "prompts that were sent as token ids, not as text")
+    return [{"role": "user", "content": texts[0]}] if len(sent) == 1 and texts else []
+
+
+def _from_blocks(message: dict[str, Any], report: ExportReport | None) -> Iterator[Message]:
+    """One message of Anthropic's: several where it holds results of tools."""
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(content, list):
+        yield {"role": role, "content": content}
+    elif role == "assistant":
+        yield _message(blocks.completion_of(role, [blocks.Block(value) for value in content], {}), report)
+    else:
+        for is_result, values in groupby(content, _is_result):
+            if is_result:
+                yield from (_result(value, report) for value in values)
+            else:
+                yield {"role": role, "content": content_of(list(values), report)}
+
+
+def _is_result(block: Any) -> bool:
+    return isinstance(block, dict) and block.get("type") == "tool_result"
+
+
+def _result(block: dict[str, Any], report: ExportReport | None) -> Message:
+    content = content_of(block.get("content"), report)
+    message = {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": "" if content is None else content}
+    return {**message, "is_error": True} if block.get("is_error") else message
+
+
+def _from_items(items: tuple[Any, ...], report: ExportReport | None) -> list[Message]:
+    """The items that one answer gave, or one other item of a Responses request."""
+    item = items[0]
+    if _is_output(item):
+        return [_message(response_items.completion_of(list(items)), report)]
+    if isinstance(item, str):
+        return [{"role": "user", "content": item}]
+    if not isinstance(item, dict):
+        _tell_if(report, True, "messages that are no objects")
+    elif str(item.get("type")) in _TOOL_OUTPUTS:
+        output = content_of(item.get("output"), report)
+        return [{"role": "tool", "tool_call_id": item.get("call_id"), "content": "" if output is None else output}]
+    elif item.get("role") is not None:
+        return [{"role": item["role"], "content": content_of(item.get("content"), report)}]
+    else:
+        _tell_if(report, True, f"items without a place in a chat message: {item.get('type')}")
+    return []
+
+
+def _is_output(item: Any) -> bool:
+    """Whether an item is one of an earlier answer. An assistant's message of the caller's own has no such parts."""
+    if not isinstance(item, dict):
+        return False
+    kind, content = item.get("type"), item.get("content")
+    if kind == "message":
+        parts = content if isinstance(content, list) and item.get("role") == "assistant" else []
+        return any(isinstance(part, dict) and part.get("type") in ("output_text", "refusal") for part in parts)
+    return isinstance(kind, str) and (kind in _OUTPUT_ITEMS or kind.endswith("_call"))
+
+
+def _message(completion: Completion, report: ExportReport | None) -> Message:
+    for what in _left_out(completion):
+        metadata = what == "citations" or what.startswith("fields of ")
+        _tell_if(report, True, what, metadata=metadata)
+    content = completion.content
+    message: Message = {"role": completion.role, "content": list(content) if isinstance(content, tuple) else content}
+    if completion.reasoning is not None:
+        message["reasoning_content"] = completion.reasoning
+    if completion.tool_calls:
+        message["tool_calls"] = [_call(call) for call in completion.tool_calls]
+    if completion.refusal is not None:
+        message["refusal"] = completion.refusal
+    function_call = (completion.extra or {}).get("function_call")
+    return message if function_call is None else {**message, "function_call": function_call}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    if call.type == "custom":
+        return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": call.arguments or ""}}
+    # Anthropic's tools without parameters are called without arguments: an empty object, as chat would say it.
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+
+
+def _decoded_call(call: Any, report: ExportReport | None) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    arguments = arguments_of(function.get("arguments"))
+    _tell_if(report, arguments is None, "tool arguments that are no JSON object, left as text")
+    return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}
+
+
+def _left_out(completion: Completion) -> Iterator[str]:
+    """What a completion holds that its chat message does not."""
+    for name, value in (completion.extra or {}).items():
+        kept = _CONVERTED.get(name)
+        if kept is not None and isinstance(value, list):
+            yield from _unconverted(value, kept)
+        elif name not in ("function_call", "index") and value not in (None, [], {}, ""):
+            yield f"fields of an answer: {name}"
+    for call in completion.tool_calls:
+        yield from (f"fields of a tool call: {name}" for name in call.extra or {} if name not in _NO_WORDS)
+
+
+def _unconverted(values: Iterable[Any], kept: frozenset[str]) -> Iterator[str]:
+    for value in values:
+        kind = value.get("type") if isinstance(value, dict) else type(value).__name__
+        if kind not in kept:
+            yield f"parts of an answer: {kind}"
+        elif kind == "reasoning" and not (value.get("content") or value.get("summary")):
+            yield "reasoning that the provider encrypted"
+        elif kind == "text" and value.get("citations"):
+            yield "citations"
+
+
+def tool_of(tool: Any, report: ExportReport | None) -> dict[str, Any] | None:
+    """One tool in chat's shape; None, and counted, where the provider runs it itself."""
+    kind = tool.get("type") if isinstance(tool, dict) else type(tool).__name__
+    if isinstance(tool, dict):
+        if isinstance(tool.get("function"), dict) or isinstance(tool.get("custom"), dict):
+            return tool
+        if isinstance(tool.get("input_schema"), dict):
+            names = {"name": "name", "description": "description", "input_schema": "parameters", "strict": "strict"}
+            return {"type": "function", "function": {new: tool[old] for old, new in names.items() if old in tool}}
+        if kind in ("function", "custom"):
+            return {"type": kind, kind: {name: value for name, value in tool.items() if name != "type"}}
+    _tell_if(report, True, f"tools that the provider runs itself: {kind}")
+    return None

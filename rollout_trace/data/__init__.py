@@ -1,0 +1,1 @@
+"""Records: steps, trajectories, token segments, shared lists, costs. No recording, no I/O."""

@@ -1,0 +1,255 @@
+"""What calls took in tokens and in money. Each call counts once, however many choices it has.
+
+A total is None as soon as one part of it is not known: missing is not zero. A call that ended without sampling anything
+and of which no usage is known (a refused request, a lost connection) adds nothing; nor does an answer from a cache,
+for which no call was made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from fnmatch import fnmatchcase
+from numbers import Real
+from typing import Any, Protocol, TypeAlias
+
+from rollout_trace._field_docs import document_fields
+from rollout_trace.data.model import Cost, Step, Usage
+
+_Call: TypeAlias = list[Step]
+_PER_MILLION = 1e6
+_WILDCARDS = re.compile(r"\[[^\]]*\]|[*?]")
+
+
+@document_fields
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What tokens of a model cost, in units of ``currency`` per million tokens.
+
+    Tokens that were read from or written to the provider's prompt cache cost the ``input`` price where ``cache_read``
+    or ``cache_write`` is None. A ``PriceTable`` checks the numbers.
+    """
+
+    input: float
+    output: float
+    cache_read: float | None = None
+    cache_write: float | None = None
+    currency: str = "USD"
+
+
+class HasSteps(Protocol):
+    """A trajectory, as far as its costs go."""
+
+    @property
+    def steps(self) -> list[Step]:
+        """Of all its calls."""
+
+
+class PriceTable:
+    """Prices by model name or pattern: ``PriceTable({"gpt-4o": Price(2.5, 10, cache_read=1.25), "gpt-4*": ...})``.
+
+    Patterns are those of ``fnmatch`` (``*``, ``?``, ``[…]``), upper and lower case told apart. Where several match, a
+    full name comes first, then the pattern with the most letters outside of its wildcards. The model that answered is
+    looked up first, and where it has no price, the model that was asked for.
+
+    Raises:
+        TypeError: a pattern is no text, or what stands for it is no ``Price`` of numbers.
+        ValueError: a price is negative or not finite.
+    """
+
+    def __init__(self, prices: Mapping[str, Price]) -> None:
+        for pattern, price in prices.items():
+            _check(pattern, price)
+        self._prices = dict(sorted(prices.items(), key=lambda item: _letters(item[0]), reverse=True))
+
+    def __repr__(self) -> str:
+        return f"PriceTable({self._prices!r})"
+
+    def price(self, model: str | None) -> Price | None:
+        """The price of a model, or None."""
+        if model is None:
+            return None
+        found = self._prices.get(model)
+        if found is not None:
+            return found
+        return next((price for pattern, price in self._prices.items() if fnmatchcase(model, pattern)), None)
+
+    def cost(self, step: Step) -> Cost | None:
+        """What the step's call cost, with all its choices; None where that is not known.
+
+        What is set on the step (``source="override"``) comes first, then the cost in the provider's answer
+        (``source="provider"``), then this table (``source="table"``): ``usage.input`` counts the whole prompt,
+        ``cache_read`` and ``cache_write`` are parts of it, which cost their own price, or the input price where the
+        table gives none. A cache count that the provider does not send is taken as no cache. Without both token counts,
+        or without a price, the cost is None.
+        """
+        if step.status == "cached":
+            return None
+        if step.cost is not None and step.cost.source != "table":
+            return step.cost
+        price = self.price(step.response_model) or self.price(step.model)
+        return provider_cost(step) or _priced(step.usage, price)
+
+    def apply(self, trajectory: HasSteps) -> None:
+        """Sets ``step.cost`` on the first step of each call that has none on any of its steps."""
+        _fill(trajectory.steps, self.cost)
+
+
+def provider_cost(step: Step) -> Cost | None:
+    """The cost in the provider's answer (``usage.cost``, as OpenRouter sends it: credits, which are US dollars)."""
+    extra = None if step.usage is None else step.usage.extra
+    amount = None if extra is None else extra.get("cost")
+    if step.status == "cached" or isinstance(amount, bool) or not isinstance(amount, (int, float)):
+        return None
+    return Cost(amount=float(amount), source="provider") if 0 <= amount <= sys.float_info.max else None
+
+
+def fill_provider_costs(steps: Iterable[Step]) -> None:
+    """Sets ``step.cost`` from the provider's answer on the first step of each call that has none."""
+    _fill(steps, provider_cost)
+
+
+def total_cost(steps: Iterable[Step]) -> Cost | None:
+    """The cost of all calls; None where there are none, one's is not known, or their currencies differ.
+
+    The source is that of all calls, or ``unknown`` where they have several.
+    """
+    costs = []
+    for call in _calls(steps):
+        cost = _set_cost(call)
+        if cost is not None and math.isfinite(cost.amount):
+            costs.append(cost)
+        elif _counts(call):
+            return None
+    if len({cost.currency for cost in costs}) != 1:
+        return None
+    sources = {cost.source for cost in costs}
+    return Cost(
+        amount=math.fsum(cost.amount for cost in costs),
+        currency=costs[0].currency,
+        source=sources.pop() if len(sources) == 1 else "unknown",
+    )
+
+
+def total_tokens(steps: Iterable[Step], count: str) -> int | None:
+    """The sum over all calls of one count of ``Usage``; None where one's is not known.
+
+    A call without usage counts by its token ids, of prompts (``input``) or completions (``output``).
+    """
+    total = 0
+    for call in _calls(steps):
+        tokens = _tokens(call, count)
+        if tokens is not None:
+            total += tokens
+        elif _counts(call):
+            return None
+    return total
+
+
+# Calls
+
+
+def _calls(steps: Iterable[Step]) -> list[_Call]:
+    """The steps of each call that was made, in the order of their first steps."""
+    calls: dict[str, _Call] = {}
+    for step in steps:
+        if step.status != "cached":
+            calls.setdefault(step.call_id, []).append(step)
+    return list(calls.values())
+
+
+def _sampled(step: Step) -> bool:
+    return step.completion is not None or step.completion_token_ids is not None or step.status in ("ok", "superseded")
+
+
+def _counts(call: _Call) -> bool:
+    """Whether the call took something, known or not."""
+    return any(step.usage is not None or _sampled(step) for step in call)
+
+
+def _tokens(call: _Call, count: str) -> int | None:
+    for step in call:
+        tokens: int | None = None if step.usage is None else getattr(step.usage, count)
+        if tokens is not None:
+            return tokens
+    if count == "output":
+        return _n_completion_ids(call)
+    return _n_prompt_ids(call) if count == "input" else None
+
+
+def _n_completion_ids(call: _Call) -> int | None:
+    ids = [step.completion_token_ids for step in call if _sampled(step)]
+    known = [len(one) for one in ids if one is not None]
+    return sum(known) if known and len(known) == len(ids) else None
+
+
+def _n_prompt_ids(call: _Call) -> int | None:
+    """Choices repeat the prompt, but one call of ``openai.completions`` can send several: each counts once."""
+    ids = [step.prompt_token_ids for step in call if _sampled(step)]
+    known = {one.tobytes(): len(one) for one in ids if one is not None}
+    return sum(known.values()) if known and not any(one is None for one in ids) else None
+
+
+def _set_cost(call: _Call) -> Cost | None:
+    """The cost set on any step of a call, the user's own before all others."""
+    costs = [step.cost for step in call if step.cost is not None]
+    return next((cost for cost in costs if cost.source == "override"), costs[0] if costs else None)
+
+
+def _fill(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> None:
+    for call in _calls(steps):
+        if _set_cost(call) is None:
+            call[0].cost = next(filter(None, map(cost, call)), None)
+
+
+# Prices
+
+
+def _priced(usage: Usage | None, price: Price | None) -> Cost | None:
+    if usage is None or price is None or usage.input is None or usage.output is None:
+        return None
+    read, write = usage.cache_read or 0, usage.cache_write or 0
+    fresh = usage.input - read - write
+    if min(fresh, read, write, usage.output) < 0:
+        return None  # Counts that contradict each other.
+    parts = (
+        (fresh, price.input),
+        (read, price.input if price.cache_read is None else price.cache_read),
+        (write, price.input if price.cache_write is None else price.cache_write),
+        (usage.output, price.output),
+    )
+    try:
+        amount = math.fsum(tokens * float(each) for tokens, each in parts) / _PER_MILLION
+    except OverflowError:
+        return None
+    return Cost(amount=amount, currency=price.currency, source="table")
+
+
+def _letters(pattern: str) -> tuple[int, int]:
+    """How specific a pattern is."""
+    return len(_WILDCARDS.sub("", pattern)), len(pattern)
+
+
+def _check(pattern: Any, price: Any) -> None:
+    if not isinstance(pattern, str):
+        raise TypeError(f'a pattern of a PriceTable is {pattern!r}: give a model name or pattern as text, "gpt-4*".')
+    if not isinstance(price, Price):
+        raise TypeError(f"the price of {pattern!r} is {price!r}: give Price(input, output), per million tokens.")
+    if not isinstance(price.currency, str) or not price.currency:
+        raise TypeError(f'the currency of {pattern!r} is {price.currency!r}: give its code as text, e.g. "USD".')
+    for name in (item.name for item in fields(Price) if item.name != "currency"):
+        _check_number(pattern, name, getattr(price, name), optional=name.startswith("cache"))
+
+
+def _check_number(pattern: str, name: str, value: Any, *, optional: bool) -> None:
+    if value is None and optional:
+        return
+    where = f"the {name} price of {pattern!r} is {value!r}"
+    is_number: bool = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number:
+        raise TypeError(f"{where}: give a number, in units of its currency per million tokens.")
+    if not 0 <= value <= sys.float_info.max:
+        raise ValueError(f"{where}: give a finite number, zero or more, per million tokens.")

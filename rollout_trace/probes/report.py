@@ -1,0 +1,319 @@
+"""What a probe found: the facts of its calls, what follows from them, and how that reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace._field_docs import document_fields
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import LogprobsMode, Step
+
+CHAT = "openai.chat"
+
+_NEEDED = ("plain", "streamed", "with tools")
+"""The calls that agents make, as far as the protocol has them: a trainer needs the ids of all of them."""
+
+_NOISE = 0.02
+"""Nats by which a logprob may differ between equal calls: kernels round differently from batch to batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeCall:
+    """One call of a probe."""
+
+    name: str
+    answered: bool = False
+    status: int | None = None
+    """HTTP status of the answer; None where none came."""
+    choices: int = 0
+    prompt_ids: bool = False
+    completion_ids: bool = False
+    logprobs: bool = False
+    aligned: bool | None = None
+    """One logprob per id, as many ids as were counted; None where that cannot be told."""
+    problem: str | None = None
+    """Why it failed, or why ids or logprobs are withheld."""
+
+    @classmethod
+    def of(cls, name: str, steps: Sequence[Step], error: Exception | None) -> ProbeCall:
+        """The facts of a call, from its steps and from what its caller saw."""
+        status = steps[0].attempts[-1].status if steps and steps[0].attempts else None
+        if error is not None or not steps or any(step.status != "ok" for step in steps):
+            return cls(name=name, status=status, problem=_failure(steps, error))
+        issue = next((step.token_issue for step in steps if step.token_issue is not None), None)
+        return cls(
+            name=name,
+            answered=True,
+            status=status,
+            choices=len(steps),
+            prompt_ids=all(_some(step.prompt_token_ids) for step in steps),
+            completion_ids=all(_some(step.completion_token_ids) for step in steps),
+            logprobs=all(_some(step.logprobs) for step in steps),
+            aligned=_aligned(steps),
+            problem=None if issue is None else issue.message,
+        )
+
+
+@dataclass(slots=True)
+class Probed:
+    """The calls of a probe so far, in one protocol."""
+
+    model: str
+    protocol: str = CHAT
+    calls: dict[str, ProbeCall] = field(default_factory=dict)
+    steps: dict[str, Sequence[Step]] = field(default_factory=dict)
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether calls with tools can be made."""
+        return self.protocol != "openai.completions"
+
+    def answered(self, name: str) -> bool:
+        return name in self.calls and self.calls[name].answered
+
+    def has_logprobs(self, name: str) -> bool:
+        return name in self.calls and self.calls[name].logprobs
+
+    def step(self, name: str) -> Step | None:
+        return self.steps[name][0] if self.answered(name) else None
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeReport:
+    """What an endpoint serves. ``str(report)`` is a table."""
+
+    model: str
+    engine: str | None
+    """The engine that was asked, or found; None: not known, and asked for nothing."""
+    prompt_ids: bool
+    """Every answer has the ids of its prompt."""
+    completion_ids: bool
+    logprobs: bool
+    aligned: bool | None
+    stream_equals_unary: bool | None
+    """The streamed answer has the ids and logprobs of the unstreamed one; None where equal calls differ anyway."""
+    n_choices: int
+    """Choices in the answer to ``n=2``; 0 where it was refused."""
+    tools: bool
+    """A call with tools is answered."""
+    logprobs_mode: LogprobsMode | None
+    """As measured at two temperatures; None: it could not be told."""
+    failures: Mapping[str, str]
+    """What went wrong, by call."""
+    trainable: bool
+    """Plain, streamed and tool calls bring prompt ids, completion ids and aligned logprobs, in every protocol tried."""
+    protocols: Mapping[str, bool]
+    """Whether that is so, by protocol."""
+    reasons: tuple[str, ...]
+    """Why it is not trainable."""
+    advice: tuple[str, ...]
+    """What to change in how the client is wrapped."""
+    calls: tuple[ProbeCall, ...]
+    """Their names begin with the protocol where that is not chat."""
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def report_of(tried: Sequence[Probed]) -> ProbeReport:
+    """What follows from the calls of a probe, of one or more protocols."""
+    calls = [_named(call, probed) for probed in tried for call in probed.calls.values()]
+    answered = [call for call in calls if call.answered]
+    alignments = [call.aligned for call in answered]
+    equal = [_stream_equals_unary(probed) for probed in tried]
+    reasons = {
+        probed.protocol: [_prefix(probed) + reason for reason in _reasons(probed, stream_equals_unary=same)]
+        for probed, same in zip(tried, equal, strict=True)
+    }
+    steps = [step for probed in tried for steps in probed.steps.values() for step in steps]
+    choices = [probed.calls["n=2"].choices for probed in tried if "n=2" in probed.calls]
+    with_tools = [probed.answered("with tools") for probed in tried if probed.has_tools]
+    mode = next((mode for probed in tried if (mode := _mode(probed)) is not None), None)
+    return ProbeReport(
+        model=tried[0].model,
+        engine=next((step.engine for step in steps if step.engine is not None), None),
+        prompt_ids=bool(answered) and all(call.prompt_ids for call in answered),
+        completion_ids=bool(answered) and all(call.completion_ids for call in answered),
+        logprobs=bool(answered) and all(call.logprobs for call in answered),
+        aligned=_all(alignments) if alignments else None,
+        stream_equals_unary=_all(equal),
+        n_choices=min(choices, default=0),
+        tools=bool(with_tools) and all(with_tools),
+        logprobs_mode=mode,
+        failures={call.name: str(call.problem) for call in calls if not call.answered},
+        trainable=not any(reasons.values()),
+        protocols={protocol: not found for protocol, found in reasons.items()},
+        reasons=tuple(reason for found in reasons.values() for reason in found),
+        advice=tuple(_advice(steps, mode)),
+        calls=tuple(calls),
+    )
+
+
+def _prefix(probed: Probed) -> str:
+    return "" if probed.protocol == CHAT else f"{probed.protocol}: "
+
+
+def _named(call: ProbeCall, probed: Probed) -> ProbeCall:
+    return replace(call, name=_prefix(probed) + call.name)
+
+
+def _all(facts: Sequence[bool | None]) -> bool | None:
+    return False if False in facts else None if None in facts else True
+
+
+def _advice(steps: Sequence[Step], measured: LogprobsMode | None) -> Iterator[str]:
+    said = next((step.logprobs_mode for step in steps if step.logprobs is not None), None)
+    if measured is not None and measured != said:
+        known = "are recorded without saying which they are" if said is None else f"are recorded as {said}"
+        yield f"logprobs are {measured}, and {known}: pass logprobs_mode={measured!r} to wrap_openai()"
+
+
+def _failure(steps: Sequence[Step], error: Exception | None) -> str:
+    said = next((step.error for step in steps if step.error is not None), None)
+    if said is not None and said.status is not None:
+        return f"HTTP {said.status}: {said.message}"
+    if error is not None:
+        return f"{type(error).__name__}: {error}"
+    return f"{said.type}: {said.message}" if said is not None else "the answer has no completion."
+
+
+def _some(values: Any) -> bool:
+    return values is not None and len(values) > 0
+
+
+def _aligned(steps: Sequence[Step]) -> bool | None:
+    if any(step.token_issue is not None and step.token_issue.code != "ids_missing" for step in steps):
+        return False
+    pairs = [(step.completion_token_ids, step.logprobs) for step in steps]
+    known = [len(ids) == len(logprobs) for ids, logprobs in pairs if ids is not None and logprobs is not None]
+    return all(known) if len(known) == len(pairs) else None
+
+
+def _stream_equals_unary(probed: Probed) -> bool | None:
+    plain, again, streamed = (probed.step(name) for name in ("plain", "again", "streamed"))
+    if plain is None or again is None or streamed is None:
+        return None
+    if plain.completion_token_ids is None and plain.logprobs is None:
+        return None
+    return _same(plain, streamed) if _same(plain, again) else None
+
+
+def _same(one: Step, other: Step) -> bool:
+    names = ("prompt_token_ids", "completion_token_ids")
+    return all(_listed(getattr(one, name)) == _listed(getattr(other, name)) for name in names) and _close(
+        _listed(one.logprobs), _listed(other.logprobs)
+    )
+
+
+def _listed(values: Any) -> list[Any] | None:
+    return None if values is None else list(values.tolist())
+
+
+def _close(one: list[float] | None, other: list[float] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return len(one) == len(other) and all(abs(a - b) <= _NOISE for a, b in zip(one, other, strict=True))
+
+
+def _mode(probed: Probed) -> LogprobsMode | None:
+    """Processed logprobs of one token move with the temperature, raw ones do not. Near 0 neither does."""
+    steps = [probed.step(name) for name in probed.calls if name.startswith("temperature")]
+    if len(steps) != 2 or steps[0] is None or steps[1] is None:
+        return None
+    pairs = [(a, b) for a, b in _comparable(steps[0], steps[1]) if -15 < min(a, b) < -0.1]
+    if not pairs:
+        return None
+    shift, size = max((abs(a - b), abs(min(a, b))) for a, b in pairs)
+    if shift <= _NOISE * (1 + size):
+        return "raw"
+    return "processed" if shift > 0.1 * (1 + size) else None
+
+
+def _comparable(one: Step, other: Step) -> Iterator[tuple[float, float]]:
+    """Logprobs of the same token after the same tokens: those of a common beginning, and the first alternatives."""
+    ids = zip(_listed(one.completion_token_ids) or (), _listed(other.completion_token_ids) or (), strict=False)
+    logprobs = zip(_listed(one.logprobs) or (), _listed(other.logprobs) or (), strict=False)
+    for (mine, its), pair in zip(ids, logprobs, strict=False):
+        if mine != its:
+            break
+        yield pair
+    first, second = _alternatives(one), _alternatives(other)
+    for key in first.keys() & second.keys():
+        yield first[key], second[key]
+
+
+def _alternatives(step: Step) -> dict[str, float]:
+    """The first token's, by what tells them apart."""
+    entries = step.top_logprobs[0] if step.top_logprobs else ()
+    found: dict[str, float] = {}
+    for entry in entries if isinstance(entries, Sequence) else ():
+        value = entry.get("logprob") if isinstance(entry, Mapping) else None
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            found.setdefault(repr([entry.get(name) for name in ("id", "token_id", "token", "bytes")]), value)
+    return found
+
+
+def _reasons(probed: Probed, *, stream_equals_unary: bool | None) -> Iterator[str]:
+    for name in _NEEDED:
+        call = probed.calls.get(name)
+        if call is None:
+            continue
+        if not call.answered:
+            yield f"{name}: {call.problem}"
+            continue
+        parts = {"prompt ids": call.prompt_ids, "completion ids": call.completion_ids, "logprobs": call.logprobs}
+        lacking = " and ".join(part for part, is_there in parts.items() if not is_there)
+        if lacking:
+            yield f"{name}: no {lacking}" + (f" ({call.problem.rstrip('.')})" if call.problem else "")
+        elif call.aligned is not True:
+            yield f"{name}: {call.problem or 'ids and logprobs cannot be matched.'}"
+    if stream_equals_unary is False:
+        yield "streamed: other ids or logprobs than unstreamed"
+
+
+_HEADER = ("call", "answered", "choices", "prompt ids", "completion ids", "logprobs", "aligned")
+
+
+def _lines(report: ProbeReport) -> Iterator[str]:
+    yield f"Probe of model {report.model!r}, engine: {report.engine or 'not known'}"
+    yield ""
+    yield from _table([_HEADER, *(_row(call) for call in report.calls)])
+    yield ""
+    yield f"stream equals unary: {_word(report.stream_equals_unary)}"
+    yield f"logprobs are: {report.logprobs_mode or 'not told'}"
+    for name, problem in report.failures.items():
+        yield f"failed: {name}: {problem}"
+    for advice in report.advice:
+        yield f"advice: {advice}"
+    if list(report.protocols) != [CHAT]:
+        for protocol, trainable in report.protocols.items():
+            yield f"trainable in {protocol}: {_word(trainable)}"
+    yield f"trainable: {_word(report.trainable)}"
+    for reason in report.reasons:
+        yield f"  - {reason}"
+
+
+def _row(call: ProbeCall) -> tuple[str, ...]:
+    if not call.answered:
+        return call.name, "no", *("-" for _ in _HEADER[2:])
+    facts = (call.prompt_ids, call.completion_ids, call.logprobs, call.aligned)
+    return call.name, "yes", str(call.choices), *(_word(fact) for fact in facts)
+
+
+def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:
+    table = [tuple(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _word(fact: bool | None) -> str:
+    return "not told" if fact is None else "yes" if fact else "no"
+
+
+__all__ = ["ProbeCall", "ProbeReport", "Probed", "report_of"]

@@ -1,0 +1,166 @@
+"""From a call to its steps: the bytes decoded, and what the call knows beside them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from rollout_trace import guard
+from rollout_trace.data.lists import ListStore
+from rollout_trace.data.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
+from rollout_trace.engines.profiles import AUTO, sends_no_ids
+from rollout_trace.wire import request as wire_request
+from rollout_trace.wire.body import decompress
+from rollout_trace.wire.steps import Stores, asks_for_ids, exchange_of
+
+if TYPE_CHECKING:
+    from rollout_trace.record.call import AttemptMark, Call
+
+
+def recorded_steps(call: Call, stores: Stores) -> list[Step]:
+    """The steps of a call that has ended, in the order of their choices; at least one. Never raises."""
+    try:
+        steps, streamed = _decoded(call, stores)
+        for step in steps:
+            _add_what_the_call_knows(step, call, streamed=streamed or call.is_stream)
+        return steps
+    except Exception as error:
+        guard.failed("decode", call, error)
+        return [_undecodable(call)]
+
+
+def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool]:
+    mark = call.attempts[-1] if call.attempts else None
+    status = mark.status if mark is not None and mark.status is not None else 200
+    body, problem = b"".join(call.chunks), None
+    try:
+        body = decompress(body, call.encoding)
+    except ValueError as error:
+        body, problem = b"", ErrorInfo(type="ContentEncoding", message=str(error))
+    steps, streamed = exchange_of(
+        call.id,
+        call.protocol,
+        call.request,
+        body,
+        content_type=mark.content_type if mark is not None else None,
+        status=status,
+        stores=stores,
+        keep_bytes=call.settings.keep_bytes,
+    )
+    if problem is not None:
+        for step in steps:
+            amend(step, status="error", error=problem)
+    return steps, streamed
+
+
+def _add_what_the_call_knows(step: Step, call: Call, *, streamed: bool) -> None:
+    first_byte = call.first_byte if streamed else None
+    engine = call.profile
+    status, error = _outcome(step, call, streamed=streamed)
+    amend(
+        step,
+        agent=call.agent,
+        engine=None if engine is None or engine is AUTO else engine.name,
+        started_at=_utc(call.started),
+        latency=None if call.ended is None else round(call.ended - call.began, 9),
+        time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
+        attempts=tuple(_attempt(mark) for mark in call.attempts),
+        status=status,
+        error=error,
+    )
+    if step.logprobs is not None:
+        known = None if engine is None else engine.logprobs_mode
+        amend(step, logprobs_mode=call.settings.logprobs_mode or known)
+    if step.token_issue is not None and step.token_issue.code == "ids_missing":
+        _explain_missing(step, call)
+    if call.faults:
+        _distrust(step, call)
+
+
+def _explain_missing(step: Step, call: Call) -> None:
+    """Says why the ids are missing, where the call knows more of it than the bytes."""
+    if sends_no_ids(step.engine, None):
+        message = f"{step.engine} has no token ids."
+    elif call.refusals and not asks_for_ids(step.sampling):
+        said = "; ".join(f"{name}: {refusal.said}" for name, refusal in call.refusals.items())
+        message = f"the server refuses to be asked for them ({said}), so the call was made without."
+    else:
+        return
+    amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
+
+
+def _outcome(step: Step, call: Call, *, streamed: bool) -> tuple[StepStatus, ErrorInfo | None]:
+    """A completion that arrived whole is ok, whatever came after it; a broken one is as its caller saw it."""
+    if step.status == "ok":
+        return "ok", step.error if call.failure is None else call.failure.info
+    if step.error is not None and step.error.status is not None:
+        return "error", step.error
+    if call.eof and not call.attempts:
+        # A middleware of the client's answered in the server's place.
+        return "cached", None
+    cause = call.failure or call.cut
+    if cause is None or cause.kind == "closed":
+        return ("abandoned", None) if _is_cut(step, call, streamed=streamed) else (step.status, step.error)
+    return cause.kind, cause.info
+
+
+def _is_cut(step: Step, call: Call, *, streamed: bool) -> bool:
+    """An unstreamed body that its reader closed before the end: no JSON, but by no fault of the server's."""
+    return not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON"
+
+
+def _distrust(step: Step, call: Call) -> None:
+    """A recorder that failed may have lost bytes: what it holds is no ground truth any more."""
+    message = f"the recorder failed during this call ({call.faults[0]}): ids and logprobs cannot be trusted."
+    issue = TokenIssue(code="recorder_failed", message=message)
+    amend(step, prompt_token_ids=None, completion_token_ids=None, logprobs=None, top_logprobs=None)
+    amend(step, token_source=None, token_issue=issue)
+
+
+def _undecodable(call: Call) -> Step:
+    step = Step(
+        id=f"{call.id}.0",
+        call_id=call.id,
+        protocol=call.protocol,
+        status="error",
+        error=None if call.failure is None else call.failure.info,
+        request_bytes=call.request,
+        response_bytes=b"".join(call.chunks),
+    )
+    _distrust(step, call)
+    return step
+
+
+def running_step(call: Call) -> Step:
+    """A step with what is known of a call that goes on: its request."""
+    asked = wire_request.read(call.protocol, call.request, ListStore(), ListStore())
+    return new_step(
+        {
+            "id": f"{call.id}.0",
+            "call_id": call.id,
+            "agent": call.agent,
+            "protocol": call.protocol,
+            "model": asked.model,
+            "messages": asked.messages,
+            "tools": asked.tools,
+            "sampling": asked.sampling,
+            "started_at": _utc(call.started),
+            "attempts": tuple(_attempt(mark) for mark in call.attempts),
+            "status": "running",
+        }
+    )
+
+
+def _attempt(mark: AttemptMark) -> Attempt:
+    return Attempt(
+        started_at=_utc(mark.started),
+        duration=None if mark.ended is None else mark.ended - mark.began,
+        status=mark.status,
+        error=mark.error,
+        request_id=mark.request_id,
+        content_type=mark.content_type,
+    )
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)

@@ -1,0 +1,259 @@
+"""Trajectories by context: opened by a block or a decorated function, rewarded, carried into threads."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from rollout_trace import guard
+from rollout_trace.data import user_values
+from rollout_trace.data.trajectory import Trajectory, task_of
+from rollout_trace.record import lifecycle, recording, scope
+from rollout_trace.record.scope import current_scope
+from rollout_trace.record.state import state_of
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import Task
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def current() -> Trajectory | None:
+    """The open trajectory of this context, or None."""
+    trajectory = scope.here()
+    return trajectory if trajectory is not None and trajectory.is_open else None
+
+
+def reward(value: float, *, name: str | None = None, children: bool = False) -> None:
+    """Sets the reward of the current trajectory, or the part of it called ``name``.
+
+    Outside a trajectory there is nothing to reward: that is logged, not raised.
+
+    Args:
+        value: the reward.
+        name: of a part of it, for ``Trajectory.rewards``; without it, ``Trajectory.reward`` is set.
+        children: every trajectory opened inside the current one that has no such reward of its own gets it too, at any
+            depth: those that have closed, and those that close later. The outer trajectory of a supervisor or a swarm
+            has no step to train on; its agents' trajectories have.
+
+    Raises:
+        TypeError, ValueError: the value is no finite number; True counts as 1.0.
+    """
+    value = user_values.finite_number(value, "the value of rt.reward()")
+    trajectory = current()
+    if trajectory is None:
+        guard.warn_once("reward-outside", f"rt.reward({value!r}) outside every trajectory was not recorded.")
+    elif name is None:
+        trajectory.reward = value
+    else:
+        trajectory.rewards = {**(trajectory.rewards or {}), name: value}
+    if trajectory is not None and children:
+        recording.reward_children(trajectory, name, value)
+
+
+_blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", default=())
+"""Ids of the trajectories whose ``with`` blocks this context is in, the innermost last."""
+
+
+class TrajectoryScope:
+    """Opens a trajectory: with, async with, or as a decorator of a function or coroutine function.
+
+    Entered by several tasks or threads at once, it opens one for each.
+    """
+
+    __slots__ = ("_opened", "_settings")
+
+    _opened: dict[str, tuple[Trajectory, Trajectory | None, Trajectory | None]]
+    _settings: Mapping[str, Any]
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        object.__setattr__(self, "_settings", settings)
+        object.__setattr__(self, "_opened", {})
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"{name!r} cannot be set on what rt.trajectory(...) gives: it is no trajectory yet. Set it on what the "
+            f"block gives, `with rt.trajectory(...) as trajectory: trajectory.{name} = ...`"
+            + (", or call rt.reward(...) inside the block." if name == "reward" else ".")
+        )
+
+    def __enter__(self) -> Trajectory:
+        # Also a parent that lives on in the process this one was forked from: it is still the parent.
+        parent = scope.here()
+        trajectory = Trajectory(**self._settings)
+        # Its own: a decorated function opens a trajectory for every run.
+        trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)
+        lifecycle.begin(trajectory, parent)
+        self._opened[trajectory.id] = (trajectory, parent, current_scope.get())
+        _blocks.set((*_blocks.get(), trajectory.id))
+        current_scope.set(trajectory)
+        return trajectory
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        around = _blocks.get()
+        trajectory, parent, before = self._left()
+        state = state_of(trajectory)
+        if state is not None and state.log is not None and not state.log.is_ours:
+            # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
+            return
+        # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
+        if trajectory.id in around or current_scope.get() is trajectory:
+            # Not where the collector closes an agent, a generator, in the context of another.
+            current_scope.set(before)
+        lifecycle.finish(trajectory, parent, error)
+
+    def _left(self) -> tuple[Trajectory, Trajectory | None, Trajectory | None]:
+        """What the block that is left now opened: the innermost of this scope's that this context is in."""
+        blocks = _blocks.get()
+        for at in reversed(range(len(blocks))):
+            if blocks[at] in self._opened:
+                _blocks.set(blocks[:at])
+                return self._opened.pop(blocks[at])
+        if not self._opened:
+            raise RuntimeError("an rt.trajectory() block was left that had not been entered, or had been left before.")
+        # A generator or a fixture leaves the block in another context than it entered.
+        if len(self._opened) > 1:
+            guard.warn_once(
+                "left-elsewhere",
+                "one rt.trajectory() object was entered several times and is left in a context that entered none of "
+                "them: the last one is closed, which may not be the right one. Make an rt.trajectory() for each block.",
+            )
+        return self._opened.pop(next(reversed(self._opened)))
+
+    async def __aenter__(self) -> Trajectory:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, traceback)
+
+    def __call__(self, function: F) -> F:
+        _refuse_generators(function, "rt.trajectory cannot decorate")
+        if _is_async(function):
+
+            @functools.wraps(function)
+            async def traced_async(*args: Any, **kwargs: Any) -> Any:
+                with TrajectoryScope(self._settings):
+                    return await function(*args, **kwargs)
+
+            return traced_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            with TrajectoryScope(self._settings):
+                return function(*args, **kwargs)
+
+        return traced  # type: ignore[return-value]
+
+
+@overload
+def trajectory(name: F) -> F: ...
+@overload
+def trajectory(
+    name: str = "agent",
+    *,
+    task: str | Task | Mapping[str, Any] | object = None,
+    group: str | int | None = None,
+    rollout_index: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> TrajectoryScope: ...
+def trajectory(
+    name: str | Callable[..., Any] = "agent",
+    *,
+    task: str | Task | Mapping[str, Any] | object = None,
+    group: str | int | None = None,
+    rollout_index: int | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> TrajectoryScope | Callable[..., Any]:
+    """Opens a trajectory for the calls made inside: ``with``, ``async with``, or a decorator.
+
+    ``@rt.trajectory`` without parentheses is ``@rt.trajectory()``. A decorated function opens one for every run.
+
+    Inside another trajectory it is that one's child. An exception that leaves the block is recorded and raised on.
+
+    Args:
+        name: of the agent.
+        task: its id, or the task itself: a mapping, a dataclass or a Pydantic object whose ``id`` names it.
+        group: id shared by runs that are compared with each other.
+        rollout_index: position within the group, counted from 0.
+        metadata: names and values, which are written to the file as JSON.
+
+    Raises:
+        TypeError: used to decorate a generator function, or an argument is none of these.
+        ValueError: ``rollout_index`` is negative, or two keys of the metadata are one in JSON.
+    """
+    if callable(name):
+        return trajectory()(name)
+    if not isinstance(name, str):
+        raise TypeError(f"rt.trajectory() takes the agent's name first, a text; got {name!r:.80}.")
+    settings = {
+        "name": name,
+        "task": task_of(task),
+        "group_id": None if group is None else user_values.text_id(group, "group"),
+        "rollout_index": None if rollout_index is None else user_values.position(rollout_index, "rollout_index"),
+        "metadata": None if metadata is None else user_values.metadata(metadata, "metadata"),
+    }
+    return TrajectoryScope(settings)
+
+
+def propagate(function: F) -> F:
+    """The function, bound to the trajectory and the recording that are current now: threads do not inherit them.
+
+    Unlike a copied context it can run in many threads at once: ``executor.map(rt.propagate(solve), tasks)``.
+
+    Raises:
+        TypeError: a generator function, whose body runs in its consumer's context.
+    """
+    _refuse_generators(function, "rt.propagate cannot carry")
+    carried_over = (current_scope.get(), scope.entered(), recording.of_context())
+    if _is_async(function):
+
+        @functools.wraps(function)
+        async def carried_async(*args: Any, **kwargs: Any) -> Any:
+            with _carried(*carried_over):
+                return await function(*args, **kwargs)
+
+        return carried_async  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def carried(*args: Any, **kwargs: Any) -> Any:
+        with _carried(*carried_over):
+            return function(*args, **kwargs)
+
+    return carried  # type: ignore[return-value]
+
+
+@contextmanager
+def _carried(
+    trajectory: Trajectory | None, frame: scope.Frame | None, own: recording.recording | None
+) -> Iterator[None]:
+    before, outer = current_scope.get(), recording.of_context()
+    current_scope.set(trajectory)
+    inside = scope.enter(frame)
+    recording.enter(own)
+    try:
+        yield
+    finally:
+        current_scope.set(before)
+        scope.enter(inside)
+        recording.enter(outer)
+
+
+def _is_async(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def _refuse_generators(function: Any, refusal: str) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{refusal} the generator function {function.__qualname__}: its body runs in pieces, in its consumer's "
+            "context. Open `with rt.trajectory():` around the loop that consumes it."
+        )

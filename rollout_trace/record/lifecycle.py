@@ -1,0 +1,120 @@
+"""A trajectory's life: it is opened, calls are recorded into it, it is closed and handed on to be written."""
+
+from __future__ import annotations
+
+import platform
+from datetime import datetime, timezone
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+from rollout_trace import guard
+from rollout_trace._caller import place_of_caller
+from rollout_trace._version import __version__
+from rollout_trace.data import costs
+from rollout_trace.data.model import amend, error_info
+from rollout_trace.record.log import StepLog
+from rollout_trace.record.recording import write_closed
+from rollout_trace.record.state import TrajectoryState, state_of
+from rollout_trace.record.tool_links import link_tool_runs
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+
+def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
+    """Opens a trajectory, as a child of the one around it."""
+    around = None if parent is None else state_of(parent)
+    if parent is not None and around is not None:
+        around.opened_inside += 1
+        if around.log is not None:
+            trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
+            trajectory.parent_step_id = around.log.last_step_id()
+    try:
+        _open(trajectory)
+    except Exception as failure:
+        guard.failed("open", None, failure)
+
+
+def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseException | None) -> None:
+    """Closes a trajectory and hands it on. What could not be completed is written as it is."""
+    try:
+        try:
+            _close(trajectory, error)
+        finally:
+            write_closed(trajectory, parent)
+    except Exception as failure:
+        guard.failed("close", None, failure)
+
+
+def _open(trajectory: Trajectory) -> None:
+    trajectory.status = "running"
+    trajectory.started_at = datetime.now(timezone.utc)
+    trajectory.environment = dict(_environment())
+    trajectory._recorder = TrajectoryState(StepLog(), place_of_caller())
+
+
+def _close(trajectory: Trajectory, error: BaseException | None) -> None:
+    """Decodes and completes a trajectory; nothing is recorded into it any more. What fails costs its own part alone."""
+    state = state_of(trajectory)
+    if state is None or state.log is None:
+        return
+    guard.each(
+        "close",
+        # First: the others read the steps.
+        partial(_take_steps, trajectory, state, state.log),
+        partial(_conclude, trajectory, error),
+        partial(_name_agent, trajectory),
+        lambda: costs.fill_provider_costs(trajectory.steps),
+        partial(link_tool_runs, trajectory),
+        partial(_warn_if_no_ids, trajectory),
+    )
+
+
+def _take_steps(trajectory: Trajectory, state: TrajectoryState, log: StepLog) -> None:
+    """Takes the steps out of the log; the trajectory is closed even where the log fails."""
+    try:
+        steps = log.close()
+    except Exception:
+        state.log, trajectory.steps = None, []
+        raise
+    state.log, trajectory.steps = None, steps
+
+
+def _conclude(trajectory: Trajectory, error: BaseException | None) -> None:
+    trajectory.ended_at = datetime.now(timezone.utc)
+    if error is not None:
+        trajectory.error = error_info(error)
+    # Another status is the user's own word.
+    if trajectory.status == "running":
+        failed = "failed" if isinstance(error, Exception) else "aborted"
+        trajectory.status = "completed" if error is None else failed
+
+
+def _name_agent(trajectory: Trajectory) -> None:
+    for step in trajectory.steps:
+        if step.agent is None:
+            amend(step, agent=trajectory.name)
+
+
+def _warn_if_no_ids(trajectory: Trajectory) -> None:
+    bare = [
+        step
+        for step in trajectory.steps
+        if step.engine is None
+        and step.status == "ok"
+        and step.completion_token_ids is None
+        # Others cannot be asked for ids.
+        and (step.protocol or "").startswith("openai.")
+    ]
+    if bare:
+        guard.warn_once(
+            "no-ids",
+            f"{len(bare)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
+            "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
+            'rt.wrap_openai(client, engine="vllm").',
+        )
+
+
+@lru_cache(maxsize=1)
+def _environment() -> dict[str, str]:
+    return {"rollout_trace": __version__, "python": platform.python_version(), "platform": platform.platform()}

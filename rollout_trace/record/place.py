@@ -1,0 +1,65 @@
+"""Which trajectory a call belongs to: decided when it begins, from a context variable or a bound client."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from rollout_trace import guard
+from rollout_trace.record import recording
+from rollout_trace.record.call import drain, pending
+from rollout_trace.record.log import StepLog
+from rollout_trace.record.scope import active, current_scope
+from rollout_trace.record.state import log_of
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import Step
+    from rollout_trace.record.call import Call
+
+ORPHANS_KEPT = 1000
+"""Calls outside every trajectory that are held; older ones are dropped and counted."""
+
+_orphans = StepLog(keep=ORPHANS_KEPT)
+
+
+def _after_fork() -> None:
+    """A forked process starts with nothing recorded and with locks that nobody holds."""
+    global _orphans
+    _orphans = StepLog(keep=ORPHANS_KEPT)
+    pending.reset()
+    guard.reset()
+    recording.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def orphans() -> list[Step]:
+    """The steps of the latest calls made outside every trajectory."""
+    return _orphans.steps()
+
+
+def place(call: Call) -> None:
+    """Puts a call that begins into its trajectory, or among the orphans."""
+    guard.call_began()
+    drain()
+    bound = call.settings.trajectory
+    frame = active()
+    around = current_scope.get() if frame is None else frame.trajectory
+    trajectory = around if bound is None else bound()
+    log = log_of(trajectory)
+    if log is not None and trajectory is not None and log.admit(call):
+        call.agent = trajectory.name if bound is not None or frame is None else frame.agent or trajectory.name
+        if frame is not None and frame.trajectory is trajectory:
+            frame.join(call)
+        return
+    guard.count("orphans")
+    if _orphans.size == ORPHANS_KEPT:
+        guard.count("orphans_dropped")
+    _orphans.admit(call)
+    guard.warn_once(
+        "orphan",
+        "a model call was made outside every open trajectory; it is kept in rt.orphans(), not in a file. Wrap the run "
+        "in `with rt.trajectory():`; in a thread use rt.propagate(function) or rt.bind(client, trajectory).",
+    )

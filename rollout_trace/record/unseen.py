@@ -1,0 +1,217 @@
+"""The step of a call whose bytes were not seen, of what a framework's hook said of it.
+
+A hook gives what it likes. A field of the wrong type, or that no step has, is left out and named in the step's
+``token_issue``; ids and logprobs keep the rules of those on the wire. Nothing raises: the other steps of the trajectory
+are not to be lost for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from operator import index
+from typing import Any, get_args
+
+from rollout_trace.data.model import (
+    STEP_FIELDS,
+    Attempt,
+    Completion,
+    Cost,
+    ErrorInfo,
+    LogprobsMode,
+    Step,
+    StepStatus,
+    TokenIssue,
+    TokenSource,
+    ToolCall,
+    Usage,
+    amend,
+)
+from rollout_trace.data.tokens import as_int32
+from rollout_trace.wire import align
+from rollout_trace.wire.facts import ChoiceFacts
+
+_SHOWN = 80
+"""Characters shown of a value that is wrong."""
+
+
+def step_of(known: Mapping[str, Any], facts: Iterable[Mapping[str, Any]]) -> Step:
+    """A step of what is known for sure and of facts that are not; where facts name a field twice, the last counts."""
+    taken, problem = dict(known), None
+    for name, value in _items(facts):
+        try:
+            if value is not None:
+                taken[name] = _checked(name, value)
+        except Exception as error:
+            taken.pop(name, None)
+            if name in known:
+                taken[name] = known[name]
+            problem = problem or f"{_brief(name)} was left out: {error}"
+    issue = _withheld(taken)
+    if problem is not None:
+        issue = TokenIssue(code="response_malformed", message=f"of what the framework gave, {problem}")
+    if issue is not None:
+        taken["token_issue"] = issue
+    metadata = taken.pop("metadata", None)
+    step = Step(**taken)
+    # Not set as a user sets it: two of its keys may be one in a file, which is no reason to lose the step.
+    amend(step, metadata=metadata)
+    return step
+
+
+def _items(facts: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Any, Any]]:
+    for some in facts:
+        if isinstance(some, Mapping):
+            yield from some.items()
+        else:
+            yield "an answer", some
+
+
+def _checked(name: str, value: Any) -> Any:
+    """The value as a step holds it.
+
+    Raises:
+        Exception: it cannot be held; the message says what was expected and found.
+    """
+    if name not in STEP_FIELDS:
+        raise ValueError(f"a step has no such field; got {_brief(value)}.")
+    check = _CHECKS.get(name)
+    return value if check is None else check(value, name)
+
+
+def _withheld(taken: dict[str, Any]) -> TokenIssue | None:
+    """Takes ids and logprobs away that break the rules of those on the wire, and says which."""
+    ids, logprobs = taken.get("completion_token_ids"), taken.get("logprobs")
+    if logprobs is None:
+        return None
+    top = taken.get("top_logprobs")
+    choice = ChoiceFacts(completion_token_ids=ids, logprobs=logprobs, top_logprobs=top)
+    align.check([choice], None)
+    taken["completion_token_ids"], taken["logprobs"] = choice.completion_token_ids, choice.logprobs
+    taken["top_logprobs"] = choice.top_logprobs
+    return choice.issue
+
+
+def _refuse(expected: str, value: Any) -> Any:
+    raise ValueError(f"expected {expected}, got {_brief(value)}.")
+
+
+def _brief(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+_Check = Callable[[Any, str], Any]
+
+
+def _text(value: Any, name: str) -> str:
+    return str.__str__(value) if isinstance(value, str) else str(value)
+
+
+def _whole(value: Any, name: str) -> int:
+    return int(index(value))
+
+
+def _number(value: Any, name: str) -> float:
+    number = float(value)
+    return number if math.isfinite(number) else _refuse("a finite number", value)
+
+
+def _list(value: Any, name: str) -> Any:
+    is_list = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    return value if is_list else _refuse("a list", value)
+
+
+def _logprobs(value: Any, name: str) -> list[float]:
+    values = value.tolist() if hasattr(value, "tolist") else value
+    return [math.nan if one is None else float(one) for one in _list(values, name)]
+
+
+def _advantage(value: Any, name: str) -> Any:
+    values = value.tolist() if hasattr(value, "tolist") else value
+    return [_number(one, name) for one in values] if isinstance(values, (list, tuple)) else _number(values, name)
+
+
+def _mapping(value: Any, name: str) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, Mapping) else _refuse("a mapping", value)
+
+
+def _of(*kinds: type) -> _Check:
+    expected = " or ".join(kind.__name__ for kind in kinds)
+    return lambda value, name: value if isinstance(value, kinds) else _refuse(expected, value)
+
+
+def _one_of(words: Sequence[str]) -> _Check:
+    return lambda value, name: value if value in words else _refuse(f"one of {', '.join(words)}", value)
+
+
+def _completion(value: Any, name: str) -> Any:
+    if not isinstance(value, Completion) or not isinstance(value.tool_calls, (tuple, list)):
+        return _refuse("a Completion", value)
+    wrong = [call for call in value.tool_calls if not isinstance(call, ToolCall)]
+    if wrong:
+        _refuse("a Completion whose tool_calls are ToolCalls", wrong[0])
+    if not isinstance(value.content, (str, list, tuple, type(None))):
+        _refuse("a Completion whose content is a text or a list of parts", value.content)
+    for one in (value, *value.tool_calls):
+        for text in ("role", "reasoning", "refusal", "id", "name", "arguments", "type"):
+            str(getattr(one, text, None))  # Written as text: what has none is refused here, not with the whole line.
+    return value
+
+
+def _words(kind: type, *names: str) -> _Check:
+    def check(value: Any, name: str) -> Any:
+        is_right = isinstance(value, kind) and all(isinstance(getattr(value, word), str) for word in names)
+        return value if is_right else _refuse(f"{kind.__name__} with {' and '.join(names)} as text", value)
+
+    return check
+
+
+def _usage(value: Any, name: str) -> Any:
+    if not isinstance(value, Usage):
+        return _refuse("a Usage", value)
+    for count in (value.input, value.output, value.cache_read, value.cache_write, value.reasoning):
+        if count is not None and (isinstance(count, bool) or int(count) != count or count < 0):
+            _refuse("a Usage of whole numbers", value)
+    if not isinstance(value.extra, (Mapping, type(None))):
+        _refuse("a Usage whose extra is a mapping", value.extra)
+    return value
+
+
+def _cost(value: Any, name: str) -> Any:
+    if not isinstance(value, Cost):
+        return _refuse("a Cost", value)
+    _number(value.amount, name)
+    return value
+
+
+def _attempts(value: Any, name: str) -> Any:
+    is_right = isinstance(value, (tuple, list)) and all(isinstance(one, Attempt) for one in value)
+    return tuple(value) if is_right else _refuse("a tuple of Attempts", value)
+
+
+_KINDS: dict[str, tuple[str, _Check]] = {
+    "texts": ("id call_id agent protocol engine model response_model response_id finish_reason", _text),
+    "whole numbers": ("choice index", _whole),
+    "numbers": ("latency time_to_first_token reward", _number),
+    "lists": ("messages tools top_logprobs", _list),
+    "mappings": ("sampling metadata", _mapping),
+    "ids": ("prompt_token_ids completion_token_ids", as_int32),
+    "logprobs": ("logprobs", _logprobs),
+    "advantages": ("advantage", _advantage),
+    "labels": ("stop_reason policy_version", _of(str, int)),
+    "bodies": ("request_bytes response_bytes", _of(bytes)),
+    "completion": ("completion", _completion),
+    "usage": ("usage", _usage),
+    "cost": ("cost", _cost),
+    "attempts": ("attempts", _attempts),
+    "error": ("error", _words(ErrorInfo, "type", "message")),
+    "issue": ("token_issue", _words(TokenIssue, "code", "message")),
+    "time": ("started_at", _of(datetime)),
+    "flag": ("trainable", _of(bool)),
+    "source": ("token_source", _one_of(get_args(TokenSource))),
+    "mode": ("logprobs_mode", _one_of(get_args(LogprobsMode))),
+    "status": ("status", _one_of(get_args(StepStatus))),
+}
+_CHECKS: dict[str, _Check] = {name: check for names, check in _KINDS.values() for name in names.split()}

@@ -1,0 +1,189 @@
+"""Runs of one task that are compared with each other, and what their rewards say of each: GRPO and its kin.
+
+Everything here is computed when it is asked for, from the trajectories as they are then; nothing is written to them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rollout_trace import guard
+from rollout_trace._field_docs import document_fields
+from rollout_trace.data.trajectory import each_trajectory
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The runs of one task. What counts with rewards raises ValueError where one is no finite number."""
+
+    id: Hashable
+    """What the runs have in common: their ``group_id``, or what ``key`` gave."""
+    trajectories: tuple[Trajectory, ...]
+    """In the order in which they were given."""
+    n_repeated: int = 0
+    """How often one of these runs was given once more: of equal ids only the last counts."""
+
+    @property
+    def rewards(self) -> tuple[float | None, ...]:
+        """Each run's reward; None where it was not scored."""
+        return tuple(trajectory.reward for trajectory in self.trajectories)
+
+    @property
+    def n_scored(self) -> int:
+        """Runs with a reward."""
+        return sum(reward is not None for reward in self.rewards)
+
+    @property
+    def mean(self) -> float | None:
+        """Of the rewards there are; None where there are none."""
+        scored = [reward for _, reward in self._scored()]
+        return statistics.mean(scored) if scored else None
+
+    @property
+    def std(self) -> float | None:
+        """The sample's standard deviation (n - 1 below the line), as TRL 1.16 and verl 0.9.1 take it.
+
+        None with fewer than two rewards, of which it is not defined.
+        """
+        scored = [reward for _, reward in self._scored()]
+        return statistics.stdev(scored) if len(scored) > 1 else None
+
+    @property
+    def best(self) -> Trajectory | None:
+        """The run with the highest reward, the first of equals; None where no run is scored."""
+        return max(self._scored(), key=lambda pair: pair[1], default=(None, 0.0))[0]
+
+    def advantages(
+        self, method: Literal["grpo", "leave_one_out"] = "grpo", *, normalize: bool = True, eps: float = 1e-4
+    ) -> list[float | None]:
+        """How much better each run was than the group: one number per trajectory, None where it was not scored.
+
+        Runs without a reward are no part of the baseline. Equal rewards give exactly 0.0.
+
+        Args:
+            method: ``grpo``: ``(reward - mean) / (std + eps)``; 0.0 where one run alone is scored.
+                ``leave_one_out`` (RLOO): reward - mean of the others; None where there are no others.
+            normalize: of GRPO alone. False: ``reward - mean``, as Dr. GRPO has it (arXiv 2503.20783).
+            eps: keeps a small deviation from blowing up; 1e-4 is TRL's, 1e-6 verl's.
+
+        Raises:
+            ValueError: a reward is no finite number, or there is no such method.
+        """
+        if method not in ("grpo", "leave_one_out"):
+            raise ValueError(f"method={method!r}: expected 'grpo' or 'leave_one_out'.")
+        scored, mean = len(self._scored()), self.mean or 0.0
+        above = [None if run.reward is None else finite_reward(run) - mean for run in self.trajectories]
+        if method == "leave_one_out":
+            # reward - mean of the others = (reward - mean of all) * n / (n - 1)
+            return [None if one is None or scored < 2 else one * scored / (scored - 1) for one in above]
+        spread = (self.std or 0.0) + eps if normalize else 1.0
+        # Nothing above the mean is nothing, also where spread and eps are both 0.
+        return [one / spread if one else one for one in above]
+
+    def _scored(self) -> list[tuple[Trajectory, float]]:
+        return [(run, finite_reward(run)) for run in self.trajectories if run.reward is not None]
+
+
+def groups(
+    trajectories: Trajectory | Iterable[Trajectory], *, key: Callable[[Trajectory], Hashable | None] | None = None
+) -> list[Group]:
+    """The groups of these trajectories, in the order in which their first runs stand.
+
+    A trajectory whose key is None is in no group. Nor is one that was opened inside another of the same group, at any
+    depth: it is a part of that run, not another run. Only what is among ``trajectories`` is known to be around it.
+    Of several with one id (a run written twice, two files that overlap) the last counts, in the place of the first;
+    ``Group.n_repeated`` and one line in the log say how many.
+
+    Args:
+        trajectories: any iterable, read once.
+        key: what runs of one task have in common; ``group_id`` by default. With
+            ``lambda trajectory: (trajectory.group_id, trajectory.name)`` agents compare with their own kind.
+
+    Raises:
+        TypeError: one of them is no trajectory; of a path, ``rt.read(path)`` gives them.
+    """
+    times: Counter[str] = Counter()
+    latest: dict[str, Trajectory] = {}
+    for run in each_trajectory(trajectories):
+        times[run.id] += 1
+        latest[run.id] = run
+    _say_repeated(times)
+    runs = list(latest.values())
+    keys = [run.group_id if key is None else key(run) for run in runs]
+    around = {run.id: (run.parent_id, its_key) for run, its_key in zip(runs, keys, strict=True)}
+    members: dict[Hashable, list[Trajectory]] = {}
+    for run, its_key in zip(runs, keys, strict=True):
+        if its_key is not None and not _is_inside(run, its_key, around):
+            members.setdefault(its_key, []).append(run)
+    return [
+        Group(id=its_key, trajectories=tuple(found), n_repeated=sum(times[run.id] - 1 for run in found))
+        for its_key, found in members.items()
+    ]
+
+
+def _say_repeated(times: Counter[str]) -> None:
+    repeated = times.total() - len(times)
+    if repeated:
+        first = next(one for one, count in times.items() if count > 1)
+        guard.warn_once(
+            "groups-repeated",
+            f"rt.groups was given {repeated} trajectories more than once (the first: {first}): of equal ids the last "
+            "counts.",
+        )
+
+
+def _is_inside(run: Trajectory, its_key: Hashable, around: dict[str, tuple[str | None, Hashable | None]]) -> bool:
+    """Whether a trajectory around this one has the same key."""
+    seen = {run.id}
+    parent = run.parent_id
+    # A file that somebody else wrote may have parents that go round in a circle.
+    while parent is not None and parent in around and parent not in seen:
+        seen.add(parent)
+        parent, parents_key = around[parent]
+        if parents_key == its_key:
+            return True
+    return False
+
+
+def finite_reward(run: Trajectory) -> float:
+    """A run's reward, where it has one.
+
+    Raises:
+        ValueError: it is no finite number.
+    """
+    try:
+        reward = float(run.reward)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        reward = math.nan
+    if not math.isfinite(reward):
+        raise ValueError(
+            f"trajectory {run.id!r}: its reward is {run.reward!r}; give a finite number, or None if it was not scored."
+        )
+    return reward
+
+
+def run_advantages(
+    trajectories: Iterable[Trajectory], method: Literal["grpo", "leave_one_out"] = "grpo"
+) -> dict[str, float | None]:
+    """The advantage of each run within its group (``groups()``), by the trajectory's id; None where it was not scored.
+
+    A run counts once, however many rows or trajectories it has, and whether or not its tokens can be used. What is in
+    no group, or is a part of another run of its group, has no entry.
+
+    Raises:
+        ValueError: as ``Group.advantages``.
+    """
+    return {
+        run.id: value
+        for group in groups(trajectories)
+        for run, value in zip(group.trajectories, group.advantages(method), strict=True)
+    }

@@ -1,0 +1,218 @@
+"""From the facts of an exchange to steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+from rollout_trace.data.lists import ListStore
+from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
+from rollout_trace.data.tokens import TokenStore, readonly
+from rollout_trace.engines.profiles import sends_no_ids
+from rollout_trace.wire import request as wire_request
+from rollout_trace.wire.errors import error_of
+from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
+
+
+class Decoder(Protocol):
+    """Reads the answers of one protocol."""
+
+    def __call__(self, response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
+        """What an answer says, given what was asked. Never raises: what is wrong with the bytes is in the facts."""
+
+
+_DECODERS = {
+    "anthropic.messages": "anthropic",
+    "openai.chat": "chat",
+    "openai.completions": "completions",
+    "openai.responses": "responses",
+    "sglang.generate": "generate",
+}
+
+
+@cache
+def _decoder(protocol: str) -> Decoder | None:
+    """The decoder of a protocol, imported when its first answer is read; None where there is none."""
+    module = _DECODERS.get(protocol)
+    return None if module is None else import_module(f"rollout_trace.wire.{module}").decode
+
+
+@dataclass(slots=True)
+class Stores:
+    """Where the steps of one trajectory keep what they share."""
+
+    tokens: TokenStore = field(default_factory=TokenStore)
+    messages: ListStore = field(default_factory=ListStore)
+    tools: ListStore = field(default_factory=ListStore)
+
+
+def steps_of(
+    call_id: str,
+    protocol: str,
+    request: bytes | None,
+    response: bytes,
+    *,
+    content_type: str | None,
+    status: int,
+    stores: Stores,
+    keep_bytes: bool = False,
+) -> list[Step]:
+    """The steps of one exchange, in the order of their choices; at least one."""
+    steps, _ = exchange_of(
+        call_id,
+        protocol,
+        request,
+        response,
+        content_type=content_type,
+        status=status,
+        stores=stores,
+        keep_bytes=keep_bytes,
+    )
+    return steps
+
+
+def exchange_of(
+    call_id: str,
+    protocol: str,
+    request: bytes | None,
+    response: bytes,
+    *,
+    content_type: str | None,
+    status: int,
+    stores: Stores,
+    keep_bytes: bool = False,
+) -> tuple[list[Step], bool]:
+    """The same, and whether the answer is a stream of server-sent events."""
+    decoder = _decoder(protocol)
+    kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
+    asked = wire_request.read(protocol, request, stores.messages, stores.tools)
+    streamed = _is_stream(content_type, response, asked.stream)
+    if decoder is None:
+        return [_undecoded(call_id, protocol, asked, response, status, kept)], streamed
+    facts = decoder(response, streamed=streamed, status=status, asked=asked)
+    return [
+        _step(call_id, protocol, asked, facts, choice, stores.tokens, kept)
+        for choice in facts.choices or [ChoiceFacts(complete=False)]
+    ], streamed
+
+
+_STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
+_BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b"\xef\xbb\xbf")
+
+
+def _is_stream(content_type: str | None, body: bytes, asked: bool | None) -> bool:
+    """What was asked for and the bytes decide, as in the SDKs: servers and proxies send wrong content types."""
+    if content_type is None:
+        return bool(_STREAM.match(body))
+    if "event-stream" in content_type.lower():
+        return asked is not False or body.lstrip()[:1] != b"{"
+    return asked is True and (bool(_STREAM.match(body)) or _is_cut_early(body))
+
+
+def _is_cut_early(body: bytes) -> bool:
+    """A body that ends before the first colon of a stream, or before anything."""
+    beginning = body.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return any(name.startswith(beginning) for name in _BEGINNINGS)
+
+
+def _undecoded(
+    call_id: str, protocol: str, asked: RequestFacts, response: bytes, status: int, kept: dict[str, Any]
+) -> Step:
+    failed = status >= 400
+    return Step(
+        id=f"{call_id}.0",
+        call_id=call_id,
+        protocol=protocol,
+        model=asked.model,
+        status="error" if failed else "ok",
+        error=error_of(response, status) if failed else None,
+        token_issue=TokenIssue(
+            code="protocol_not_decoded",
+            message=f"this version has no decoder for {protocol}: the bytes are kept, ids and text are not read.",
+        ),
+        **kept,
+    )
+
+
+def _step(
+    call_id: str,
+    protocol: str,
+    asked: RequestFacts,
+    facts: ResponseFacts,
+    choice: ChoiceFacts,
+    tokens: TokenStore,
+    kept: dict[str, Any],
+) -> Step:
+    prompt, completion = tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
+    status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
+    return new_step(
+        {
+            "id": f"{call_id}.{choice.index}",
+            "call_id": call_id,
+            "choice": choice.index,
+            "protocol": protocol,
+            "model": asked.model,
+            "response_model": facts.model,
+            "response_id": facts.response_id,
+            "messages": _messages(asked, choice),
+            "tools": asked.tools,
+            "sampling": _sampling(asked, choice),
+            "completion": choice.completion,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+            "prompt_token_ids": prompt,
+            "completion_token_ids": completion,
+            "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
+            "top_logprobs": choice.top_logprobs,
+            "token_source": None if completion is None else choice.token_source,
+            "token_issue": choice.issue or _missing_ids(protocol, choice, asked),
+            "usage": facts.usage,
+            "status": status,
+            "error": facts.error,
+            "policy_version": choice.policy_version,
+            **kept,
+        }
+    )
+
+
+def _messages(asked: RequestFacts, choice: ChoiceFacts) -> Any:
+    """The messages of a step. A prompt that was sent as ids is in ``prompt_token_ids``, where its ids are shared."""
+    messages = asked.messages if choice.messages is None else choice.messages
+    is_ids = isinstance(messages, list) and len(messages) > 0 and isinstance(messages[0], list)
+    return None if is_ids and choice.prompt_token_ids is not None else messages
+
+
+def _sampling(asked: RequestFacts, choice: ChoiceFacts) -> dict[str, Any] | None:
+    """The sampling of a step, without the prompt that generate endpoints take as ids."""
+    if not asked.sampling or choice.prompt_token_ids is None or _ID_FIELDS.isdisjoint(asked.sampling):
+        return asked.sampling
+    return {name: value for name, value in asked.sampling.items() if name not in _ID_FIELDS}
+
+
+_ID_FIELDS = frozenset({"input_ids", "token_ids"})
+
+# What requests ask engines for ids with; see engines.py.
+_ASKS = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")
+
+
+def asks_for_ids(sampling: Mapping[str, Any] | None) -> bool:
+    """True where a request has a field that engines send ids for."""
+    return sampling is not None and any(sampling.get(name) for name in _ASKS)
+
+
+def _missing_ids(protocol: str, choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
+    if choice.completion is None or choice.completion_token_ids is not None:
+        return None
+    if sends_no_ids(None, protocol):
+        message = f"{protocol} has no place for token ids."
+    elif not asks_for_ids(asked.sampling):
+        message = "the server sent no completion token ids, and was not asked for them."
+    elif not choice.complete:
+        message = "the answer broke off before any completion token ids came."
+    else:
+        message = "the server sent no completion token ids, although it was asked for them."
+    return TokenIssue(code="ids_missing", message=message)

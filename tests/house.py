@@ -1,0 +1,124 @@
+"""The rooms of ``rollout_trace`` and the imports between them: only downward, in no circle. Run by ``make check``.
+
+    python -m tests.house
+
+prints what each room imports. Counted are all imports, also those inside functions and those for type checkers alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = "rollout_trace"
+
+ROOMS = ("ground", "data", "wire", "engines", "chat", "file", "record", "clients", "train", "probes", "integration",
+         "export", "testing")  # fmt: skip
+"""From the bottom up; a room imports only those before it. ``ground`` are the modules beside the folders."""
+
+FACES = frozenset({"__init__", "frames", "grouping", "installed"})
+"""Modules of the package's own folder that offer what is in the rooms. No room imports them."""
+
+DOORS = frozenset(
+    ("data.trajectory", f"train.{module}")
+    for module in ("checks", "retokenize", "selection", "sequence", "sequences")
+)  # fmt: skip
+"""Imports that may lead upward: ``Trajectory.sequences()``, ``.check()`` and ``.retokenize()``, and their types."""
+
+Graph = Mapping[str, frozenset[str]]
+"""The modules that a module imports, by name inside the package: ``record.call``."""
+
+
+def graph_of(package: Path) -> dict[str, frozenset[str]]:
+    """The imports of each module of a package among its own modules."""
+    modules = {".".join(path.relative_to(package).with_suffix("").parts): path for path in package.rglob("*.py")}
+    return {name: frozenset(_imported(path, package.name, modules)) - {name} for name, path in modules.items()}
+
+
+def _imported(path: Path, package: str, modules: Mapping[str, Path]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        for name in _names(node):
+            inside = name.partition(f"{package}.")[2] if name.startswith(f"{package}.") else ""
+            # `from a.b import c` names the module a.b.c, or something in the module a.b, or in the package a.b.
+            parts = inside.split(".")
+            ways = [".".join(parts[:end]) + tail for end in (len(parts), len(parts) - 1) for tail in ("", ".__init__")]
+            yield from [way for way in ways if inside and way in modules][:1]
+
+
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
+def room_of(module: str) -> str:
+    """The room that a module is in."""
+    folder, dot, _ = module.partition(".")
+    return folder if dot else "ground"
+
+
+def upward(graph: Graph) -> list[str]:
+    """The imports that lead to a room above, to a face, or to another folder's module with an underscore."""
+    found = []
+    for module, imported in sorted(graph.items()):
+        for other in sorted(imported):
+            if module in FACES or (module, other) in DOORS:
+                continue
+            here, there = ROOMS.index(room_of(module)), ROOMS.index(room_of(other))
+            own = room_of(other) in ("ground", room_of(module))
+            if there > here or other in FACES or (_is_private(other) and not own):
+                found.append(f"{module} -> {other}")
+    return found
+
+
+def _is_private(module: str) -> bool:
+    name = module.rpartition(".")[2]
+    return name.startswith("_") and name != "__init__"
+
+
+def circles(graph: Graph) -> list[str]:
+    """The modules that import themselves through others, each set of them as one line."""
+    reached = {module: _reach(module, graph) for module in graph}
+    sets = {frozenset(m for m in reached[module] if module in reached[m]) for module in graph}
+    return sorted(" <-> ".join(sorted(one)) for one in sets if one)
+
+
+def _reach(module: str, graph: Graph) -> set[str]:
+    seen: set[str] = set()
+    waiting = [other for other in graph[module] if (module, other) not in DOORS]
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            waiting += [other for other in graph[one] if (one, other) not in DOORS]
+    return seen
+
+
+def foreign(source: Path) -> list[str]:
+    """What an integration imports of the package beside ``rollout_trace.integration``."""
+    names = {name for path in source.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+             for name in _names(node)}  # fmt: skip
+    ours = sorted(name for name in names if name == PACKAGE or name.startswith(f"{PACKAGE}."))
+    return [f"{source.name} -> {name}" for name in ours if not name.startswith(f"{PACKAGE}.integration.")]
+
+
+def main() -> int:
+    """Prints the house; 1 where an import leads upward or around."""
+    graph = graph_of(ROOT / PACKAGE)
+    for room in ROOMS:
+        modules = [module for module in graph if room_of(module) == room and module not in FACES]
+        below = {room_of(other) for module in modules for other in graph[module] if (module, other) not in DOORS}
+        print(f"{room:12} {len(modules):3} files  imports {', '.join(one for one in ROOMS if one in below - {room})}")
+    integrations = [one for path in sorted(ROOT.glob("integrations/*/rollout_trace_*")) for one in foreign(path)]
+    faults = {"upward": upward(graph), "in a circle": circles(graph), "of an integration": integrations}
+    for what, found in faults.items():
+        print(f"imports {what}: {len(found)}", *found, sep="\n    ")
+    print("doors:", *sorted(f"{module} -> {other}" for module, other in DOORS), sep="\n    ")
+    return int(any(faults.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
