@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import orjson
 
 from rollout_trace.export._arrow import batches, import_pyarrow, require_finite
+from rollout_trace.file.compression import import_zstandard
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.writer import import_zstandard
 
 if TYPE_CHECKING:
     from rollout_trace.export._arrow import Row, Schema

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
-from rollout_trace.file.writer import import_zstandard
+from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
 
-GZIP_MAGIC = b"\x1f\x8b\x08"
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
 _PLAIN_CHUNK = 1 << 18

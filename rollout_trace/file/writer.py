@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
-import zlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +14,7 @@ from weakref import WeakSet
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
+from rollout_trace.file.compression import check_content, compressor
 from rollout_trace.file.encode import encode
 from rollout_trace.file.kinds import refuse_no_file
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
@@ -30,7 +28,6 @@ try:
 except ImportError:  # Not on Windows: there the lock holds within one process.
     fcntl = None
 
-_GZIP_LEVEL = 1
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
 
@@ -64,14 +61,14 @@ class JSONLWriter:
         self._place = self.path.absolute()
         self._fsync = fsync
         self._media = MediaFolder(folder_of(self.path.absolute()), fsync=fsync) if media == "folder" else None
-        self._compress = _compressor(self.path)
+        self._compress = compressor(self.path)
         self._lock = threading.Lock()
         self._end = 0
         """Where this writer's latest line ended."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file: int | None = self._open()
         try:
-            _check_content(self._file, self.path)
+            check_content(self._file, self.path)
         except BaseException:
             self.close()
             raise
@@ -236,26 +233,6 @@ def _checked(path: Any) -> Path:
     return place
 
 
-def _check_content(file: int, path: Path) -> None:
-    """Refuses a file whose bytes are another format than its name says: nobody could read what is appended."""
-    from rollout_trace.file.lines import GZIP_MAGIC, ZSTD_MAGIC
-
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        return
-    os.lseek(file, 0, os.SEEK_SET)
-    magic = os.read(file, 4)
-    kinds = (("gzip", magic.startswith(GZIP_MAGIC)), ("zstd", magic == ZSTD_MAGIC or magic[1:] == b"\x2a\x4d\x18"))
-    found = next(
-        (kind for kind, fits in kinds if fits), "JSON lines" if magic[:1] in b"{\n\r\t \xef" else "another format"
-    )
-    expected = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix, "JSON lines")
-    if magic and found != expected:
-        raise ValueError(
-            f"{path} holds {found} (its first bytes: {magic!r}), and its name says {expected}: nothing was written. "
-            "Give another name, or move the file."
-        )
-
-
 def _ends_with_newline(file: int) -> bool:
     os.lseek(file, -1, os.SEEK_END)
     return os.read(file, 1) == b"\n"
@@ -272,38 +249,6 @@ def _write_at_once(file: int, data: bytes) -> None:
     written = os.write(file, data)
     if written < len(data):
         raise _HalfLine(errno.EIO, f"only {written} of the {len(data)} bytes of its line were taken")
-
-
-def _compressor(path: Path) -> Callable[[bytes], bytes] | None:
-    if path.suffix == ".gz":
-        return _gzip
-    if path.suffix != ".zst":
-        return None
-    zstandard = import_zstandard(path)
-
-    def compress(line: bytes) -> bytes:
-        # A compressor of its own for each line: one cannot be used by two threads at once.
-        data: bytes = zstandard.ZstdCompressor(write_checksum=True).compress(line)
-        return data
-
-    return compress
-
-
-def _gzip(line: bytes) -> bytes:
-    member = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
-    return member.compress(line) + member.flush()
-
-
-def import_zstandard(path: str | os.PathLike[str]) -> Any:
-    """The module zstandard, which is optional."""
-    try:
-        import zstandard
-    except ImportError:
-        raise ImportError(
-            f"{os.fspath(path)} is compressed with zstd, which needs the package zstandard. "
-            "Install it with: pip install zstandard"
-        ) from None
-    return zstandard
 
 
 _writers: WeakSet[JSONLWriter] = WeakSet()
