@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from rollout_trace.chat.parts import as_text, content_of
 from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.wire import blocks, response_items
+from rollout_trace.wire.protocols import MessageShape, record_of
 
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 Arguments: TypeAlias = Literal["json", "dict"]
 Message: TypeAlias = dict[str, Any]
 
-_TEXT_PROTOCOLS = frozenset({"openai.completions", "sglang.generate"})
 _OUTPUT_ITEMS = frozenset({"reasoning", "function_call", "custom_tool_call"})
 _TOOL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _CONVERTED = {"content": frozenset({"text", "thinking", "tool_use"}), "output": _OUTPUT_ITEMS | {"message"}}
@@ -45,15 +45,20 @@ def to_chat(step: Step, report: ExportReport | None = None) -> list[Message]:
 
 def asks_of_the_server(step: Step) -> Any:
     """The answer of the server's that a request goes on from; None where it says everything itself."""
-    return (step.sampling or {}).get("previous_response_id") if step.protocol == "openai.responses" else None
+    return (step.sampling or {}).get("previous_response_id") if _shape(step.protocol) == "items" else None
+
+
+def _shape(protocol: str | None) -> MessageShape:
+    return record_of(protocol).messages
 
 
 def parts_of(step: Step) -> Iterator[tuple[Any, ...]]:
     """The messages of a request as they were sent, those together that are converted together."""
     sent = step.messages or ()
-    if step.protocol in _TEXT_PROTOCOLS:
+    shape = _shape(step.protocol)
+    if shape == "texts":
         yield tuple(sent)
-    elif step.protocol != "openai.responses":
+    elif shape != "items":
         yield from ((message,) for message in sent)
     else:
         for is_output, group in groupby(sent, _is_output):
@@ -64,15 +69,16 @@ def parts_of(step: Step) -> Iterator[tuple[Any, ...]]:
 
 def convert(protocol: str | None, sent: tuple[Any, ...], report: ExportReport | None = None) -> list[Message]:
     """One of ``parts_of`` in chat's shape."""
-    if protocol in _TEXT_PROTOCOLS:
+    shape = _shape(protocol)
+    if shape == "texts":
         return _from_prompts(sent, report)
-    if protocol == "openai.responses":
+    if shape == "items":
         return _from_items(sent, report)
     (message,) = sent
     if not isinstance(message, dict):
         _tell_if(report, True, "messages that are no objects")
         return []
-    return list(_from_blocks(message, report)) if protocol == "anthropic.messages" else [message]
+    return list(_from_blocks(message, report)) if shape == "blocks" else [message]
 
 
 def answer(step: Step, arguments: Arguments = "json", report: ExportReport | None = None) -> Message | None:

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from rollout_trace.clients.common import wrap
 from rollout_trace.record.settings import Settings
+from rollout_trace.wire.protocols import protocol_at
 
 C = TypeVar("C")
 
@@ -17,8 +18,7 @@ def protocol_of(method: str, url: str) -> str | None:
 
     Bedrock and Vertex clients write their own paths, but later: here all have the same.
     """
-    path = url.partition("?")[0].rstrip("/")
-    return "anthropic.messages" if method.lower() == "post" and path.endswith("/v1/messages") else None
+    return protocol_at("anthropic", method, url)
 
 
 def wrap_anthropic(client: C, *, keep_bytes: bool = False) -> C:

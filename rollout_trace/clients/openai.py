@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 from rollout_trace.clients.common import wrap
 from rollout_trace.engines.profiles import profile
 from rollout_trace.record.settings import Settings
+from rollout_trace.wire.protocols import protocol_at
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
@@ -16,26 +16,11 @@ if TYPE_CHECKING:
 
 C = TypeVar("C")
 
-_SUFFIXES = (
-    ("/chat/completions", "openai.chat"),
-    ("/completions", "openai.completions"),
-    ("/responses", "openai.responses"),
-    ("/decisions", "openai.decisions"),
-)
-
-_RETRIEVAL = re.compile(r"/responses/[^/]+$")
-"""The answer of a response that was made in the background."""
-
 
 @lru_cache(maxsize=256)
 def protocol_of(method: str, url: str) -> str | None:
     """The protocol of a request, by the path that the SDK's resources use; None for what does not generate."""
-    path = url.partition("?")[0].rstrip("/")
-    if method.lower() == "get" and _RETRIEVAL.search(path):
-        return "openai.responses"
-    if method.lower() != "post":
-        return None
-    return next((protocol for suffix, protocol in _SUFFIXES if path.endswith(suffix)), None)
+    return protocol_at("openai", method, url)
 
 
 def wrap_openai(

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rollout_trace import guard
-from rollout_trace.engines.profiles import EngineProfile, profile
+from rollout_trace.engines.profiles import EngineProfile, profile, profiles
 
 PATIENCE = 2.0
 """Seconds that one inquiry may take, all its requests together."""
@@ -32,22 +32,6 @@ _MAX_BYTES = 1 << 20
 _STARTING = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses of a server, or of the proxy before it, that will answer soon: llama-server loads its model behind 503."""
 _OF_THE_CALL = frozenset({"content-type", "idempotency-key", "x-stainless-raw-response", "x-stainless-retry-count"})
-
-_HOSTS = {
-    "api.openai.com": "openai",
-    "openai.azure.com": "openai",
-    "fireworks.ai": "fireworks",
-    "together.xyz": "together",
-    "together.ai": "together",
-}
-# What servers call themselves in `owned_by` of their models (vLLM 0.32 and llama-server recorded, SGLang by source).
-# `/version` proves nothing: several engines have one of the same shape.
-_OWNERS = {"vllm": "vllm", "llamacpp": "llama-server", "sglang": "sglang"}
-# Where the list of models tells nothing: a path beside it, and the fields that only this engine answers with.
-_SIGNS = (
-    ("get_server_info", frozenset({"tokenizer_path", "mem_fraction_static"}), "sglang"),
-    ("props", frozenset({"default_generation_settings", "total_slots"}), "llama-server"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +177,8 @@ def _end(search: _Search, url: str) -> None:
 
 def _by_host(url: str) -> EngineProfile | None:
     host = urlsplit(url).hostname or ""
-    return next((profile(name) for known, name in _HOSTS.items() if host == known or host.endswith(f".{known}")), None)
+    known = ((f".{name}", one) for one in profiles() for name in one.hosts)
+    return next((one for name, one in known if f".{host}".endswith(name)), None)
 
 
 def _inquiry(base_url: str) -> _Inquiry:
@@ -204,13 +189,13 @@ def _inquiry(base_url: str) -> _Inquiry:
         return _Verdict(None, lasts)
     owners = _owners(models.value)
     if owners:
-        return _Verdict(_OWNERS.get(owners.pop()) if len(owners) == 1 else None)
-    for path, signs, engine in _SIGNS:
-        reply = yield f"{base.removesuffix('/v1')}/{path}"
+        return _Verdict(next((one.name for one in profiles() if owners == {one.owned_by}), None))
+    for name, sign in [(one.name, one.sign) for one in profiles() if one.sign is not None]:
+        reply = yield f"{base.removesuffix('/v1')}/{sign.path}"
         if (lasts := _refuses_for(reply)) is not None:
             return _Verdict(None, lasts)
-        if reply.status == 200 and isinstance(reply.value, Mapping) and signs <= reply.value.keys():
-            return _Verdict(engine)
+        if reply.status == 200 and isinstance(reply.value, Mapping) and sign.fields <= reply.value.keys():
+            return _Verdict(name)
     return _Verdict(None)
 
 

@@ -1,14 +1,17 @@
-"""What each engine must be asked for, so that it sends token ids and logprobs, and what its logprobs are of.
+"""The engines: one profile each, of all that is not the same in every one of them.
 
-One table. Fields that a server of that engine could refuse are not in it: where a version takes a field only under a
-condition, the row says which.
+What it must be asked for, so that it sends token ids and logprobs; what its logprobs are of; how it is recognised; how
+it samples. Fields that a server of that engine could refuse are not asked for: where a version takes a field only under
+a condition, the row says which. Where its answers hold the ids is in ``rollout_trace.wire.places``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
@@ -33,6 +36,13 @@ class Ask:
         return self.without is None or not body.get(self.without)
 
 
+class Sign(NamedTuple):
+    """A path beside the protocol's, and the fields that only this engine answers it with."""
+
+    path: str
+    fields: frozenset[str]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineProfile:
     """One engine."""
@@ -44,15 +54,32 @@ class EngineProfile:
     """What its logprobs are of, unless it was configured otherwise: no answer says so."""
     has_ids: bool = True
     """False of a provider that never sends token ids."""
+    hosts: tuple[str, ...] = ()
+    """Host names of a provider, their subdomains included."""
+    owned_by: str | None = None
+    """What its servers write as ``owned_by`` of their models."""
+    sign: Sign | None = None
+    """How it is recognised where the list of its models does not name it."""
+    grammars: frozenset[str] | None = None
+    """Request fields that it reads as a grammar, all others ignored; None: it may be any of them."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """What it does with the distribution unless it is told otherwise."""
+    ignores_named_tool: bool = False
+    """A ``tool_choice`` that names a tool is as ``auto``."""
+    constrains_tool_calls: bool = False
+    """A grammar holds from the beginning of every tool call on."""
 
 
 AUTO: Final = EngineProfile("auto")
 """Stands for the profile of whatever engine is found behind a client's address."""
 
+_FORMATS: Final = frozenset({"response_format", "text"})
+"""The grammars of the protocols themselves: of chat, and of Responses."""
+
 _OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 
 # vLLM 0.32, recorded. `logprobs` of a completions request counts alternatives; 0 gives the sampled token's own logprob.
-# Logprobs are raw since the V1 engine; `--logprobs-mode processed_logprobs` changes that.
+# Logprobs are raw since the V1 engine; `--logprobs-mode processed_logprobs` changes that. Grammars: recorded.
 _VLLM = EngineProfile(
     "vllm",
     {
@@ -61,10 +88,13 @@ _VLLM = EngineProfile(
         "openai.responses": (Ask({"enable_response_messages": True, "include": [_OUTPUT_LOGPROBS]}),),
     },
     "raw",
+    owned_by="vllm",
+    grammars=_FORMATS | {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"},
 )
 
 # SGLang 0.5.23, source. A chat stream refuses `return_token_ids`, and says the ids in `sglext` instead; completions
-# take it in both. Logprobs are of the logits over the temperature, unless SGLANG_RETURN_ORIGINAL_LOGPROB=1.
+# take it in both. Logprobs are of the logits over the temperature, unless SGLANG_RETURN_ORIGINAL_LOGPROB=1. Its sign
+# and its grammars are from the source too.
 _SGLANG = EngineProfile(
     "sglang",
     {
@@ -76,6 +106,9 @@ _SGLANG = EngineProfile(
         "openai.completions": (Ask({"logprobs": 0, "return_token_ids": True}),),
     },
     "processed",
+    owned_by="sglang",
+    sign=Sign("get_server_info", frozenset({"tokenizer_path", "mem_fraction_static"})),
+    grammars=_FORMATS | {"json_schema", "regex", "ebnf", "structural_tag"},
 )
 
 # llama-server, recorded. Exact ids are in `__verbose.tokens`, which a stream leaves empty: there only the lossy ids
@@ -92,6 +125,12 @@ _LLAMA_SERVER = EngineProfile(
         "openai.completions": (Ask({"logprobs": 1}), Ask(_LLAMA_EXACT, streamed=False)),
     },
     "raw",
+    owned_by="llamacpp",
+    sign=Sign("props", frozenset({"default_generation_settings", "total_slots"})),
+    grammars=_FORMATS | {"grammar", "json_schema"},
+    sampling={"top_k": 40, "top_p": 0.95, "min_p": 0.05},
+    ignores_named_tool=True,
+    constrains_tool_calls=True,
 )
 
 # Fireworks, types of its SDK 1.2.30. A number of logprobs (0 to 5) gives the arrays of the completions protocol. What
@@ -102,19 +141,27 @@ _FIREWORKS = EngineProfile(
         "openai.chat": (Ask({"logprobs": True, "return_token_ids": True}),),
         "openai.completions": (Ask({"logprobs": 1, "return_token_ids": True}),),
     },
+    hosts=("fireworks.ai",),
 )
 
 # Together, types of its SDK 3.1.1: with `logprobs`, a number in chat too, completion ids come in `logprobs.token_ids`,
 # streamed in `delta.token_id`. Prompt ids are never sent.
 _TOGETHER = EngineProfile(
-    "together", {"openai.chat": (Ask({"logprobs": 1}),), "openai.completions": (Ask({"logprobs": 1}),)}
+    "together",
+    {"openai.chat": (Ask({"logprobs": 1}),), "openai.completions": (Ask({"logprobs": 1}),)},
+    hosts=("together.xyz", "together.ai"),
 )
 
 # OpenAI and Azure send no ids, and their reasoning models refuse `logprobs`, which cannot be told from a deployment's
 # name: they are asked for nothing. A caller who wants logprobs sets them on the calls of a model that has them.
-_OPENAI = EngineProfile("openai", has_ids=False)
+_OPENAI = EngineProfile("openai", has_ids=False, hosts=("api.openai.com", "openai.azure.com"))
 
+# Servers name themselves in `owned_by` of their models (vLLM 0.32 and llama-server recorded, SGLang by source).
+# `/version` proves nothing: several engines have one of the same shape.
 _PROFILES: Final = {one.name: one for one in (_VLLM, _SGLANG, _LLAMA_SERVER, _FIREWORKS, _TOGETHER, _OPENAI, AUTO)}
+
+
+_UNKNOWN: Final = EngineProfile("")
 
 
 def profile(name: str | None) -> EngineProfile | None:
@@ -134,14 +181,25 @@ def profile(name: str | None) -> EngineProfile | None:
         ) from None
 
 
-# Anthropic's protocol has no place for ids, whoever speaks it.
-_PROTOCOLS_WITHOUT_IDS: Final = frozenset({"anthropic.messages"})
+def profiles() -> Iterable[EngineProfile]:
+    """All that are known."""
+    return _PROFILES.values()
+
+
+def profile_of_step(engine: str | None) -> EngineProfile:
+    """The profile of the engine that a step names; where it names none, or one that is not known, an empty one."""
+    return _PROFILES.get(engine or "", _UNKNOWN)
 
 
 def sends_no_ids(engine: str | None, protocol: str | None) -> bool:
     """True where there are no token ids to ask for: in a protocol without a place for them, of a provider without."""
     known = _PROFILES.get(engine) if engine is not None else None
-    return protocol in _PROTOCOLS_WITHOUT_IDS or (known is not None and not known.has_ids)
+    return (protocol is not None and not record_of(protocol).has_ids) or (known is not None and not known.has_ids)
+
+
+def can_be_asked(protocol: str | None) -> bool:
+    """True of a protocol in which some engine is asked for token ids."""
+    return any(protocol in known.ask for known in _PROFILES.values())
 
 
 def added_fields(asks: tuple[Ask, ...], body: Mapping[str, Any]) -> dict[str, Any]:

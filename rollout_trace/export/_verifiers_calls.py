@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import calls_of
 from rollout_trace.data.model import CUT_OFF, Usage
+from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -15,13 +16,6 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import ErrorInfo, Step
     from rollout_trace.report import ExportReport
 
-_ENDPOINTS = {
-    "openai.chat": "/chat/completions",
-    "openai.completions": "/completions",
-    "openai.responses": "/responses",
-    "anthropic.messages": "/messages",
-    "sglang.generate": "/generate",
-}
 _FINISHES = {
     "stop": "stop",
     "end_turn": "stop",
@@ -50,6 +44,12 @@ def error_of(error: ErrorInfo) -> dict[str, Any]:
     return {"type": error.type, "message": error.message, "status_code": error.status}
 
 
+def _endpoint(step: Step) -> str | None:
+    """The path of a protocol, as verifiers has it: without the version."""
+    protocol = record_of(step.protocol)
+    return None if protocol.decoder is None else protocol.path.removeprefix("/v1")
+
+
 def call_of(step: Step, node: int | None, first: bool) -> dict[str, Any]:
     """A ``ModelCall``. Usage counts all choices of a call: the first one (``first``) has it."""
     usage = step.usage if first else None
@@ -59,7 +59,7 @@ def call_of(step: Step, node: int | None, first: bool) -> dict[str, Any]:
         "node": node,
         "model": step.model,
         "sampling": _sampling(step),
-        "endpoint": _ENDPOINTS.get(step.protocol or ""),
+        "endpoint": _endpoint(step),
         "finish_reason": _FINISHES.get(step.finish_reason or ""),
         "usage": _usage(step) if counted else None,
         "time": {"start": began, "end": began + (step.latency or 0.0) if began else 0.0},

@@ -15,6 +15,7 @@ from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.record.call import Call, drain, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import joined
+from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _join_retrievals(steps: list[Step]) -> None:
     """One response, asked for and looked at again and again, is one completion: the other steps are superseded."""
     first: dict[str, Step] = {}
     for step in steps:
-        if step.protocol != "openai.responses" or step.response_id is None:
+        if step.response_id is None or not record_of(step.protocol).is_retrievable:
             continue
         known = first.setdefault(step.response_id, step)
         if known is step:

@@ -17,6 +17,7 @@ from rollout_trace.chat.messages import answer, decoded, to_chat, tool_of
 from rollout_trace.data.model import CUT_OFF, TokenIssue, Usage, amend, shared
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.report import ExportReport
+from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -128,7 +129,7 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[Count
 def _made(step: Step, tokenizer: Any, takes_parts: bool, arguments: dict[str, Any]) -> tuple[IntArray, IntArray]:
     if step.completion is None:
         raise ValueError("the step has no completion.")
-    if step.messages and isinstance(step.messages[0], str) and step.protocol != "openai.responses":
+    if step.messages and isinstance(step.messages[0], str) and record_of(step.protocol).messages != "items":
         content = step.completion.content
         if not isinstance(content, str):
             raise ValueError("the completion has no text.")

@@ -11,6 +11,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import CUT_OFF
+from rollout_trace.engines.profiles import profile_of_step, profiles
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -18,23 +19,8 @@ if TYPE_CHECKING:
 _ALL_TOKENS = 2**30
 """A ``top_k`` from here on is no limit: SGLang writes it for none."""
 
-_KNOWN = frozenset({"vllm", "sglang", "llama-server"})
-# Fields that are a grammar, and the engines that read them: the others ignore fields that they do not know. An engine
-# that is not known may be any. Recorded of vLLM 0.32 and llama-server; SGLang 0.5.23 from its source.
-_GRAMMARS: Mapping[str, frozenset[str]] = {
-    "response_format": _KNOWN,
-    "text": _KNOWN,
-    "structured_outputs": frozenset({"vllm"}),
-    "guided_json": frozenset({"vllm"}),
-    "guided_regex": frozenset({"vllm"}),
-    "guided_choice": frozenset({"vllm"}),
-    "guided_grammar": frozenset({"vllm"}),
-    "grammar": frozenset({"llama-server"}),
-    "json_schema": frozenset({"llama-server", "sglang"}),
-    "regex": frozenset({"sglang"}),
-    "ebnf": frozenset({"sglang"}),
-    "structural_tag": frozenset({"sglang"}),
-}
+_GRAMMARS = frozenset().union(*(one.grammars or () for one in profiles()))
+"""Fields that are a grammar to some engine. The others ignore them; an engine that is not known may be any."""
 _SHOWN = {"text": "text.format"}
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 """What ``structured_outputs`` holds beside its options."""
@@ -48,9 +34,6 @@ _NEUTRAL = {
     "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "repeat_penalty": 1, "dry_multiplier": 0,
     "mirostat": 0, "dynatemp_range": 0,
 }  # fmt: skip
-
-# What an engine does unless it is told otherwise; recorded of llama-server.
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"llama-server": {"top_k": 40, "top_p": 0.95, "min_p": 0.05}}
 
 
 def constrained(step: Step) -> str | None:
@@ -68,7 +51,7 @@ def truncated(step: Step) -> str | None:
     if temperature(step) == 0:
         # Greedy: the likeliest token is in every truncation.
         return None
-    given: dict[str, Any] = {**_DEFAULTS.get(step.engine or "", {})}
+    given: dict[str, Any] = {**profile_of_step(step.engine).sampling}
     for asked in _settings(step):
         given.update({name: value for name, value in asked.items() if value is not None})
     found = [f"{name} {given[name]}" for name, whole in _BELOW.items() if 0 <= _number(given.get(name), whole) < whole]
@@ -108,9 +91,9 @@ def _settings(step: Step) -> Iterator[Mapping[str, Any]]:
 
 
 def _grammars(asked: Mapping[str, Any], engine: str | None) -> Iterator[str]:
+    read = profile_of_step(engine).grammars
     for name in [name for name in asked if name in _GRAMMARS]:
         given = asked[name]
-        engines = _GRAMMARS[name]
         if name == "text":
             given = given.get("format") if isinstance(given, Mapping) else None
         if name in ("text", "response_format"):
@@ -119,22 +102,22 @@ def _grammars(asked: Mapping[str, Any], engine: str | None) -> Iterator[str]:
             continue
         if isinstance(given, Mapping) and name == "structured_outputs":
             given = any(given.get(kind) not in (None, False) for kind in _KINDS)
-        if given not in (None, False, "") and (engine in engines or engine not in _KNOWN):
+        if given not in (None, False, "") and (read is None or name in read):
             yield name
 
 
 def _tools(step: Step) -> Iterator[str]:
     choice = (step.sampling or {}).get("tool_choice") if isinstance(step.sampling, Mapping) else None
     forced = _forced(choice)
-    # llama-server, recorded: a named tool is as `auto`.
-    if forced is not None and (forced, step.engine) != ("named tool", "llama-server"):
+    engine = profile_of_step(step.engine)
+    if forced is not None and not (forced == "named tool" and engine.ignores_named_tool):
         yield forced
         return
     answer = step.completion
     if choice == "none" or answer is None or not step.tools:
         return
     # Where the model may choose, the grammar begins with the call: text is free.
-    if step.engine == "llama-server":
+    if engine.constrains_tool_calls:
         if answer.tool_calls:
             yield "tool calls"
     elif (answer.tool_calls or step.finish_reason in CUT_OFF) and any(map(_is_strict, step.tools)):

@@ -5,16 +5,12 @@ from __future__ import annotations
 from hashlib import sha1
 from typing import TYPE_CHECKING, Final
 
+from rollout_trace.wire.protocols import RECORDS
+
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
-PROTOCOLS: Final = (
-    "openai.chat",
-    "openai.completions",
-    "openai.responses",
-    "anthropic.messages",
-    "sglang.generate",
-)
+PROTOCOLS: Final = tuple(one.name for one in RECORDS if one.decoder is not None)
 """The shapes on the wire that a step can have."""
 
 

@@ -14,7 +14,7 @@ from msgspec import Struct
 from rollout_trace.wire import align, places
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed, loads
+from rollout_trace.wire.lenient import Typed
 from rollout_trace.wire.logprobs import joined, number_of
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.reading import (
@@ -24,6 +24,7 @@ from rollout_trace.wire.reading import (
     name_answer,
     nothing_read,
     parts_of,
+    plain_bodies,
     read_bodies,
     reader_of,
     withhold,
@@ -159,21 +160,15 @@ def _look_elsewhere(parts: list[Event], facts: ResponseFacts) -> None:
     wanting = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
     if not wanting or not any(places.may_hold_ids(part.data) for part in parts):
         return
-    bodies = [body for part in parts for body in _plain(part.data)]
+    bodies = plain_bodies(parts)
     for choice in wanting:
         if choice.prompt_token_ids is None:
-            choice.prompt_token_ids = places.prompt_ids(bodies, choice.index)
+            choice.prompt_token_ids = places.prompt_ids("openai.chat", bodies, choice.index)
         if choice.completion_token_ids is None:
-            _take(choice, places.completion_ids(bodies, choice.index, len(facts.choices)), counted=_is_counted(facts))
+            found = places.completion_ids("openai.chat", bodies, choice.index, len(facts.choices))
+            _take(choice, found, counted=_is_counted(facts))
         if choice.logprobs is None:
             choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
-
-
-def _plain(data: bytes) -> list[Any]:
-    try:
-        return [loads(data)]
-    except ValueError:
-        return []
 
 
 def _is_counted(facts: ResponseFacts) -> bool:

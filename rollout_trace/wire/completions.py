@@ -1,10 +1,9 @@
 """``openai.completions``: /completions as OpenAI and the engines that follow it speak it, streamed or not.
 
 Where the ids are: vLLM, SGLang and Fireworks put ``token_ids`` and ``prompt_token_ids`` on each choice (streamed: a
-delta, and the prompt on the first chunk), TensorRT-LLM ``token_ids`` where it was asked not to detokenize, Fireworks
-also ``raw_output``, LiteLLM ``provider_specific_fields``; Together ``logprobs.token_ids`` (streamed:
-``delta.token_id`` beside one logprob), llama-server ``__verbose.tokens``, and an ``id`` in each entry of
-``logprobs.content``, vLLM ``token_id:N`` as the tokens. Ids of a prompt that was sent as ids are in the request.
+delta, and the prompt on the first chunk), TensorRT-LLM ``token_ids`` where it was asked not to detokenize. Among the
+logprobs Together has ``token_ids``, llama-server an ``id`` in each entry of ``content``, vLLM ``token_id:N`` as the
+tokens. Ids of a prompt that was sent as ids are in the request. Other engines' places are in places.py.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from rollout_trace.data.model import Completion
-from rollout_trace.wire import align
+from rollout_trace.wire import align, places
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import Typed
@@ -28,6 +27,7 @@ from rollout_trace.wire.reading import (
     name_answer,
     nothing_read,
     parts_of,
+    plain_bodies,
     read_bodies,
     reader_of,
     report,
@@ -39,20 +39,6 @@ from rollout_trace.wire.sse import Event
 
 class _Delta(Struct):
     content: str | None = None
-    token_id: int | None = None
-
-
-class _RawOutput(Struct):
-    completion_token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-
-
-class _Provider(Struct):
-    token_ids: list[int] | None = None
-
-
-class _Verbose(Struct):
-    tokens: list[int] | None = None
 
 
 class _Choice(Struct):
@@ -65,8 +51,6 @@ class _Choice(Struct):
     matched_stop: str | int | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    raw_output: _RawOutput | None = None
-    provider_specific_fields: _Provider | None = None
 
 
 class _Body(Struct):
@@ -76,11 +60,11 @@ class _Body(Struct):
     usage: Any = None
     prompt_token_ids: list[int] | None = None
     prompt: Any = None
-    verbose: _Verbose | None = field(default=None, name="__verbose")
     error: Any = None
 
 
 _BODY = Typed(_Body)
+_NAME = "openai.completions"
 
 
 def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
@@ -92,6 +76,7 @@ def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts)
     parts = parts_of(response, streamed=streamed)
     answer = _Answer(facts, asked, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
+    answer.look_elsewhere(parts)
     facts.choices = answer.choices(done=done)
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
@@ -110,36 +95,43 @@ class _Reader:
         self.prompt_token_ids: list[int] | None = None
         self.token_ids: list[int] | None = None
         self.columns: Columns | None = None
-        self.surpluses: list[int] = []
-        """By how many logprobs there were more than ids, for each chunk with another number of them."""
+        self.exact: list[int] | None = None
+        """Ids of the whole choice, apart from its chunks."""
+        self._sizes: list[tuple[int, int]] = []
+        """How many logprobs and how many ids each chunk brought."""
 
     def add(self, choice: _Choice) -> None:
-        delta, raw = choice.delta or _Delta(), choice.raw_output or _RawOutput()
-        text = delta.content if choice.text is None else choice.text
+        text = (choice.delta or _Delta()).content if choice.text is None else choice.text
         if text is not None:
             self.texts.append(text)
         self.finish_reason = self.finish_reason if choice.finish_reason is None else choice.finish_reason
         for reason in (choice.matched_stop, choice.stop_reason):
             self.stop_reason = self.stop_reason if reason is None else reason
-        self.prompt_token_ids = self.prompt_token_ids or choice.prompt_token_ids or raw.prompt_token_ids
-        ids = raw.completion_token_ids if choice.token_ids is None else choice.token_ids
-        if ids is None and choice.provider_specific_fields is not None:
-            ids = choice.provider_specific_fields.token_ids
-        if ids is None and delta.token_id is not None:
-            ids = [delta.token_id]
+        self.prompt_token_ids = self.prompt_token_ids or choice.prompt_token_ids
         columns = columns_of(choice.logprobs)
-        surplus = (0 if columns is None else len(columns)) - len(ids or ())
-        if surplus:
-            self.surpluses.append(surplus)
-        self.token_ids = joined(self.token_ids, ids)
+        self._sizes.append((0 if columns is None else len(columns), len(choice.token_ids or ())))
+        self.token_ids = joined(self.token_ids, choice.token_ids)
         if self.columns is None or columns is None:
             self.columns = columns if self.columns is None else self.columns
         else:
             self.columns.extend(columns)
 
+    def take(self, found: places.Found | None) -> None:
+        """Takes ids that stand in another place."""
+        if found is not None and found.sizes is None:
+            self.exact = found.ids
+        elif found is not None:
+            self.token_ids = found.ids
+            self._sizes = [(size, ids) for (size, _), ids in zip(self._sizes, found.sizes or (), strict=False)]
+
+    @property
+    def surpluses(self) -> list[int]:
+        """By how many logprobs there were more than ids, for each chunk with another number of them."""
+        return [logprobs - ids for logprobs, ids in self._sizes if logprobs != ids]
+
 
 class _Answer:
-    """The choices of one answer, and what they are told by the request."""
+    """The choices of one answer, and the prompts of its request."""
 
     def __init__(self, facts: ResponseFacts, asked: RequestFacts, *, streamed: bool) -> None:
         self._facts = facts
@@ -149,18 +141,28 @@ class _Answer:
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._echoed: list[Any] = []
-        self._verbose: list[int] | None = None
 
     def add(self, body: _Body, part: Event) -> None:
         """Takes the next body."""
         name_answer(self._facts, body)
         self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
-        if body.verbose is not None:
-            self._verbose = body.verbose.tokens or self._verbose
         if isinstance(body.prompt, list):
             self._echoed = self._echoed or body.prompt
         for position, choice in enumerate(body.choices or ()):
             reader_of(self._readers, choice.index, position, _Reader, streamed=self._streamed).add(choice)
+
+    def look_elsewhere(self, parts: list[Event]) -> None:
+        """Fills the ids of engines that put them in another place than vLLM."""
+        readers = self._readers
+        wanting = [index for index, one in readers.items() if None in (one.token_ids, one.prompt_token_ids)]
+        if not wanting or not any(places.names_a_place(_NAME, part.data) for part in parts):
+            return
+        bodies = plain_bodies(parts)
+        for index in wanting:
+            if not readers[index].prompt_token_ids:
+                readers[index].prompt_token_ids = places.prompt_ids(_NAME, bodies, index)
+            if readers[index].token_ids is None:
+                readers[index].take(places.completion_ids(_NAME, bodies, index, len(readers)))
 
     def choices(self, *, done: bool) -> list[ChoiceFacts]:
         """What was read of each, by index."""
@@ -180,8 +182,7 @@ class _Answer:
 
     def _choice(self, index: int, reader: _Reader, *, done: bool) -> ChoiceFacts:
         prompt = self._prompts.at(index, len(self._readers), whole=done)
-        exact = self._verbose if reader.token_ids is None and len(self._readers) == 1 else None
-        ids = reader.token_ids if exact is None else exact
+        ids = reader.token_ids if reader.exact is None else reader.exact
         choice = ChoiceFacts(
             index=index,
             messages=[prompt] if len(self._prompts.all) > 1 and prompt is not None else None,
@@ -192,7 +193,7 @@ class _Answer:
             completion_token_ids=ids,
             token_source=None if ids is None else "engine",
             complete=done or reader.finish_reason is not None,
-            uneven=exact is None and bool(reader.surpluses),
+            uneven=reader.exact is None and bool(reader.surpluses),
         )
         if reader.columns is not None:
             self._add_columns(choice, reader, reader.columns)

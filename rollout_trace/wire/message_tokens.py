@@ -6,8 +6,13 @@ from typing import Any
 
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.logprobs import number_of
+from rollout_trace.wire.places import COMPLETION_IDS, MESSAGES, PROMPT_IDS, Path, look_up
 
-_PLACES = frozenset({"token_ids", "prompt_token_ids", "logprobs", "raw_output"})
+_COMPLETIONS = tuple(row for row in COMPLETION_IDS if row.protocols >= MESSAGES)
+_PROMPTS = tuple(row.ids for row in PROMPT_IDS if row.protocols >= MESSAGES)
+_PATHS = (*_PROMPTS, *(row.ids for row in _COMPLETIONS), *(row.logprobs for row in _COMPLETIONS if row.logprobs))
+NAMES = tuple(sorted({str(path[0]) for path in _PATHS}))
+"""The fields in which there can be ids or logprobs."""
 
 
 class MessageTokens:
@@ -25,17 +30,15 @@ class MessageTokens:
     def whole(self, message: dict[str, Any]) -> None:
         """Takes what an unstreamed message says of itself."""
         self._take_prompt(message)
-        self._whole = (self._ids_in(message, "token_ids"), _logprobs_of(message.get("logprobs")))
-        self._take_raw_output(message.get("raw_output"))
+        self._whole = self._take(message)
 
     def part(self, values: Any) -> None:
         """Takes what a block, a delta or the beginning of a stream says of its own tokens."""
         # Nearly no server has any of these.
-        if not isinstance(values, dict) or _PLACES.isdisjoint(values):
+        if not isinstance(values, dict) or values.keys().isdisjoint(NAMES):
             return
         self._take_prompt(values)
-        self._take_raw_output(values.get("raw_output"))
-        ids, logprobs = self._ids_in(values, "token_ids"), _logprobs_of(values.get("logprobs"))
+        ids, logprobs = self._take(values)
         if ids or logprobs:
             self._uneven = self._uneven or len(ids or ()) != len(logprobs or ())
             self._ids += ids or ()
@@ -43,9 +46,9 @@ class MessageTokens:
 
     def event(self, event: Any) -> None:
         """Takes what an event says beside its delta."""
-        if event.token_ids or event.logprobs or event.prompt_token_ids or event.raw_output:
-            names = ("token_ids", "logprobs", "prompt_token_ids", "raw_output")
-            self.part({name: getattr(event, name) for name in names})
+        values = {name: held for name in NAMES if (held := getattr(event, name))}
+        if values:
+            self.part(values)
 
     def tell(self, choice: ChoiceFacts) -> None:
         """Puts what was gathered into the facts of the message."""
@@ -57,18 +60,26 @@ class MessageTokens:
         choice.uneven = found is parts and self._uneven
 
     def _take_prompt(self, values: dict[str, Any]) -> None:
-        self._prompt = self._prompt or self._ids_in(values, "prompt_token_ids")
+        for path in _PROMPTS:
+            self._prompt = self._prompt or self._ids_at(values, path)
 
-    def _take_raw_output(self, value: Any) -> None:
-        if isinstance(value, dict):
-            self._take_prompt(value)
-            self._raw = (self._ids_in(value, "completion_token_ids"), _logprobs_of(value.get("completion_logprobs")))
+    def _take(self, values: dict[str, Any]) -> tuple[list[int] | None, list[Any] | None]:
+        """Ids and logprobs of the values alone. Those of the whole answer are kept apart."""
+        own: tuple[list[int] | None, list[Any] | None] = (None, None)
+        for row in _COMPLETIONS:
+            logprobs = None if row.logprobs is None else _logprobs_of(look_up(values, row.logprobs, 0))
+            found = (self._ids_at(values, row.ids), logprobs)
+            if row.of_body and (found[0] or found[1]):
+                self._raw = found
+            elif not row.of_body:
+                own = found
+        return own
 
-    def _ids_in(self, values: dict[str, Any], name: str) -> list[int] | None:
-        ids = values.get(name)
+    def _ids_at(self, values: dict[str, Any], path: Path) -> list[int] | None:
+        ids = look_up(values, path, 0)
         if ids is None or (isinstance(ids, list) and all(type(item) is int for item in ids)):
             return ids
-        self.problem = self.problem or f"`{name}` is not a list of whole numbers"
+        self.problem = self.problem or f"`{path[-1]}` is not a list of whole numbers"
         return None
 
 

@@ -1,13 +1,16 @@
 """Where engines put token ids: one row a place, in the order in which they are believed.
 
-vLLM's own places, ``prompt_token_ids`` at the top and ``token_ids`` on each choice, are read by the decoders: nearly
-every answer with ids has them there. This table is looked into only where those are missing.
+The decoders read themselves what the engines of their protocol send in nearly every answer with ids: vLLM's
+``prompt_token_ids`` at the top and ``token_ids`` on each choice, SGLang's lists of ``/generate``, and what stands among
+the logprobs of completions, which may hold the prompt too. Everything else is here, and is looked for only where those
+are missing. The kinds of answers that have no place for ids of their own (Anthropic's) are wholly here.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from rollout_trace.data.model import TokenSource
@@ -21,10 +24,17 @@ CHOICE: Final = -2
 Path = tuple["str | int", ...]
 
 
+CHAT: Final = frozenset({"openai.chat"})
+BOTH: Final = frozenset({"openai.chat", "openai.completions"})
+MESSAGES: Final = frozenset({"anthropic.messages"})
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place of ids in a chat answer, and of the logprobs that belong to them where these are not the usual ones."""
+    """One place of ids in an answer, and of the logprobs that belong to them where these are not the usual ones."""
 
+    protocols: frozenset[str]
+    """In whose answers it is looked for."""
     ids: Path
     """From the choice, or from the whole body where ``of_body`` is set."""
     seen: str
@@ -32,6 +42,7 @@ class Place:
     logprobs: Path | None = None
     source: TokenSource = "engine"
     of_body: bool = False
+    """From the whole body (chat, completions), or of the whole answer wherever it stands (messages)."""
     lossy: bool = False
     """The engine leaves ids out here: they are believed only where a count of the one choice confirms them."""
     only_choice: bool = False
@@ -39,32 +50,46 @@ class Place:
 
 
 COMPLETION_IDS: Final = (
-    Place(("token_ids",), "vLLM 0.32, recorded; Fireworks, SDK types"),
-    Place(("response_token_ids",), "SGLang 0.5.23 with return_token_ids, source; unstreamed only"),
-    Place(("raw_output", "completion_token_ids"), "Fireworks with raw_output, SDK types"),
+    Place(CHAT, ("token_ids",), "vLLM 0.32, recorded; Fireworks, SDK types"),
+    Place(CHAT, ("response_token_ids",), "SGLang 0.5.23 with return_token_ids, source; unstreamed only"),
+    Place(BOTH, ("raw_output", "completion_token_ids"), "Fireworks with raw_output, SDK types"),
     Place(
+        CHAT,
         ("meta_info", "output_token_logprobs", EACH, 1),
         "SGLang 0.5.23 with return_meta_info, source: [logprob, id, text] a token",
         logprobs=("meta_info", "output_token_logprobs", EACH, 0),
     ),
-    Place(("provider_specific_fields", "token_ids"), "LiteLLM 1.106 over vLLM, recorded"),
-    Place(("sglext", "output_ids", CHOICE), "SGLang 0.5.23 with return_output_ids_in_sglext, source", of_body=True),
-    Place(("logprobs", "content", EACH, "token_id"), "Fireworks, SDK types", source="logprobs"),
-    Place(("__verbose", "tokens"), "llama-server with verbose, recorded", of_body=True, only_choice=True),
+    Place(BOTH, ("provider_specific_fields", "token_ids"), "LiteLLM 1.106 over vLLM, recorded"),
     Place(
+        CHAT, ("sglext", "output_ids", CHOICE), "SGLang 0.5.23 with return_output_ids_in_sglext, source", of_body=True
+    ),
+    Place(CHAT, ("logprobs", "content", EACH, "token_id"), "Fireworks, SDK types", source="logprobs"),
+    Place(BOTH, ("__verbose", "tokens"), "llama-server with verbose, recorded", of_body=True, only_choice=True),
+    Place(
+        CHAT,
         ("logprobs", "content", EACH, "id"),
         "llama-server, recorded: entries of tokens that end inside a character are missing",
         source="logprobs",
         lossy=True,
     ),
     Place(
+        CHAT,
         ("logprobs", "token_ids"),
         "Together and Fireworks with a number of logprobs, SDK types (Together's are floats)",
         logprobs=("logprobs", "token_logprobs"),
         source="logprobs",
     ),
-    Place(("delta", "token_id"), "Together, streamed, SDK types", logprobs=("logprobs",), source="logprobs"),
+    Place(BOTH, ("delta", "token_id"), "Together, streamed, SDK types", logprobs=("logprobs",), source="logprobs"),
+    Place(MESSAGES, ("token_ids",), "no server yet: where one adds vLLM's names to a message", logprobs=("logprobs",)),
     Place(
+        MESSAGES,
+        ("raw_output", "completion_token_ids"),
+        "Fireworks with raw_output, SDK types",
+        logprobs=("raw_output", "completion_logprobs"),
+        of_body=True,
+    ),
+    Place(
+        CHAT,
         ("logprobs", "content", EACH, "token"),
         "vLLM with return_tokens_as_token_ids, recorded: `token_id:N`",
         source="logprobs",
@@ -72,10 +97,14 @@ COMPLETION_IDS: Final = (
 )
 
 PROMPT_IDS: Final = (
-    Place(("prompt_token_ids",), "SGLang 0.5.23, source; Fireworks, SDK types: on the choice"),
-    Place(("raw_output", "prompt_token_ids"), "Fireworks with raw_output, SDK types"),
-    Place(("sglext", "input_ids"), "SGLang 0.5.23 with return_input_ids_in_sglext, source", of_body=True),
+    Place(CHAT, ("prompt_token_ids",), "SGLang 0.5.23, source; Fireworks, SDK types: on the choice"),
+    Place(MESSAGES, ("prompt_token_ids",), "as ``token_ids``"),
+    Place(BOTH | MESSAGES, ("raw_output", "prompt_token_ids"), "Fireworks with raw_output, SDK types"),
+    Place(CHAT, ("sglext", "input_ids"), "SGLang 0.5.23 with return_input_ids_in_sglext, source", of_body=True),
 )
+
+ID_REQUESTS: Final = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")
+"""Fields of a request that make an engine send ids."""
 
 LOGPROBS: Final[tuple[Path, ...]] = (
     ("logprobs", "token_logprobs"),
@@ -93,8 +122,19 @@ _MISSING: Final = object()
 
 
 def may_hold_ids(body: bytes) -> bool:
-    """False where none of the places can have anything."""
+    """False where none of the places of a chat answer can have anything."""
     return any(hint in body for hint in _HINTS) or _NUMERIC_ID.search(body) is not None
+
+
+@cache
+def _names(protocol: str) -> tuple[bytes, ...]:
+    rows = (*COMPLETION_IDS, *PROMPT_IDS)
+    return tuple({f'"{row.ids[0]}"'.encode() for row in rows if protocol in row.protocols})
+
+
+def names_a_place(protocol: str, body: bytes) -> bool:
+    """False where none of a protocol's places can have anything: of one whose places have names of their own."""
+    return any(name in body for name in _names(protocol))
 
 
 def look_up(value: Any, path: Path, choice: int) -> Any:
@@ -122,24 +162,33 @@ class Found:
     logprobs: list[Any] | None
     source: TokenSource
     lossy: bool
+    sizes: list[int] | None
+    """How many of the ids each part of the answer brought; None where one part has them all."""
 
 
-def completion_ids(bodies: list[Any], choice: int, choices: int) -> Found | None:
+def completion_ids(protocol: str, bodies: list[Any], choice: int, choices: int) -> Found | None:
     """The completion ids of a choice, from the first place that has any in the bodies of its answer (or its chunks)."""
     for place in COMPLETION_IDS:
-        if place.only_choice and choices != 1:
+        if protocol not in place.protocols or (place.only_choice and choices != 1):
             continue
         scopes = bodies if place.of_body else _of_choice(bodies, choice)
         ids = _numbers(_gather(scopes, place.ids, choice, whole=place.of_body))
         if ids:
             logprobs = None if place.logprobs is None else _gather(scopes, place.logprobs, choice)
-            return Found(ids, logprobs, place.source, place.lossy)
+            sizes = None if place.of_body else [_size(look_up(scope, place.ids, choice)) for scope in scopes]
+            return Found(ids, logprobs, place.source, place.lossy, sizes)
     return None
 
 
-def prompt_ids(bodies: list[Any], choice: int) -> list[int] | None:
+def _size(ids: Any) -> int:
+    return len(ids) if isinstance(ids, list) else int(ids is not None)
+
+
+def prompt_ids(protocol: str, bodies: list[Any], choice: int) -> list[int] | None:
     """The prompt ids of a choice, from the first place that has any."""
     for place in PROMPT_IDS:
+        if protocol not in place.protocols:
+            continue
         scopes = bodies if place.of_body else _of_choice(bodies, choice)
         ids = _numbers(_gather(scopes, place.ids, choice, whole=True))
         if ids:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from rollout_trace.data.model import ErrorInfo, TokenIssue
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed, text_of
+from rollout_trace.wire.lenient import Typed, loads, text_of
 from rollout_trace.wire.sse import Event, events
 from rollout_trace.wire.usage import usage_of
 
@@ -33,6 +33,17 @@ def parts_of(response: bytes, *, streamed: bool) -> list[Event]:
         return [Event(b"", response)]
     # llama-server sends `null` where a token gives no text yet; SDKs take it for a chunk without anything.
     return [event for event in events(response) if event.data != b"null"]
+
+
+def plain_bodies(parts: list[Event]) -> list[Any]:
+    """The bodies as plain values, for what their types leave out; those that are no JSON left out."""
+    found = []
+    for part in parts:
+        try:
+            found.append(loads(part.data))
+        except ValueError:
+            continue
+    return found
 
 
 def read_bodies(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Raw, json
@@ -11,32 +10,13 @@ from msgspec import Raw, json
 from rollout_trace.data.lists import ListStore
 from rollout_trace.wire.facts import RequestFacts
 from rollout_trace.wire.lenient import UNREADABLE, loads, text_of
+from rollout_trace.wire.protocols import RequestLayout, record_of
 
 _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])
 _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 """A text, or the token ids of one prompt."""
 _TRANSPORT = frozenset({"stream", "stream_options"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """Which fields of a body are the prompt."""
-
-    messages: str = "messages"
-    text: bool = False
-    """The messages may also be one text, or the token ids of one, which is then their only item."""
-    system: str | None = None
-    """A field whose text stands before the messages: it becomes one, with the role ``system``."""
-
-
-_LAYOUTS = {
-    "openai.completions": _Layout("prompt", text=True),
-    "openai.responses": _Layout("input", text=True, system="instructions"),
-    "anthropic.messages": _Layout(system="system"),
-    "sglang.generate": _Layout("text", text=True),
-}
-_CHAT = _Layout()
 
 
 def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStore) -> RequestFacts:
@@ -46,14 +26,14 @@ def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStor
     """
     if not body:
         return RequestFacts()
-    layout = _LAYOUTS.get(protocol, _CHAT)
+    layout = record_of(protocol).request
     try:
         return _read_shared(body, layout, messages, tools)
     except UNREADABLE:
         return _read_plain(body, layout)
 
 
-def _read_shared(body: bytes, layout: _Layout, messages: ListStore, tools: ListStore) -> RequestFacts:
+def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore) -> RequestFacts:
     values: dict[str, Raw] = _FIELDS.decode(body)
     model = values.pop("model", None)
     asked, offered = _prompt(values, layout), _items(values, "tools")
@@ -73,7 +53,7 @@ def _stored(asked: list[Raw] | None, store: ListStore) -> Any:
     return None if asked is None else store.add(asked)
 
 
-def _prompt(values: dict[str, Raw], layout: _Layout) -> list[Raw] | None:
+def _prompt(values: dict[str, Raw], layout: RequestLayout) -> list[Raw] | None:
     items = _items(values, layout.messages, text=layout.text)
     if layout.system is None or bytes(values.get(layout.system, Raw(b"null"))) == b"null":
         return items
@@ -89,7 +69,7 @@ def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw
     return _ITEMS.decode(values.pop(name)) if bytes(raw[:1]) == b"[" else None
 
 
-def _read_plain(body: bytes, layout: _Layout) -> RequestFacts:
+def _read_plain(body: bytes, layout: RequestLayout) -> RequestFacts:
     """Reads what the strict reader refuses: NaN, lone surrogates, bytes that are no UTF-8."""
     try:
         values = loads(body)

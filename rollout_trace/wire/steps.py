@@ -5,40 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.data.tokens import TokenStore, readonly
-from rollout_trace.engines.profiles import sends_no_ids
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-
-
-class Decoder(Protocol):
-    """Reads the answers of one protocol."""
-
-    def __call__(self, response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
-        """What an answer says, given what was asked. Never raises: what is wrong with the bytes is in the facts."""
-
-
-_DECODERS = {
-    "anthropic.messages": "anthropic",
-    "openai.chat": "chat",
-    "openai.completions": "completions",
-    "openai.responses": "responses",
-    "sglang.generate": "generate",
-}
-
-
-@cache
-def _decoder(protocol: str) -> Decoder | None:
-    """The decoder of a protocol, imported when its first answer is read; None where there is none."""
-    module = _DECODERS.get(protocol)
-    return None if module is None else import_module(f"rollout_trace.wire.{module}").decode
+from rollout_trace.wire.places import ID_REQUESTS
+from rollout_trace.wire.protocols import decoder_of, record_of
 
 
 @dataclass(slots=True)
@@ -87,7 +63,7 @@ def exchange_of(
     keep_bytes: bool = False,
 ) -> tuple[list[Step], bool]:
     """The same, and whether the answer is a stream of server-sent events."""
-    decoder = _decoder(protocol)
+    decoder = decoder_of(protocol)
     kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
     asked = wire_request.read(protocol, request, stores.messages, stores.tools)
     streamed = _is_stream(content_type, response, asked.stream)
@@ -195,19 +171,16 @@ def _sampling(asked: RequestFacts, choice: ChoiceFacts) -> dict[str, Any] | None
 
 _ID_FIELDS = frozenset({"input_ids", "token_ids"})
 
-# What requests ask engines for ids with; see engines.py.
-_ASKS = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")
-
 
 def asks_for_ids(sampling: Mapping[str, Any] | None) -> bool:
     """True where a request has a field that engines send ids for."""
-    return sampling is not None and any(sampling.get(name) for name in _ASKS)
+    return sampling is not None and any(sampling.get(name) for name in ID_REQUESTS)
 
 
 def _missing_ids(protocol: str, choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
     if choice.completion is None or choice.completion_token_ids is not None:
         return None
-    if sends_no_ids(None, protocol):
+    if not record_of(protocol).has_ids:
         message = f"{protocol} has no place for token ids."
     elif not asks_for_ids(asked.sampling):
         message = "the server sent no completion token ids, and was not asked for them."

@@ -1,0 +1,112 @@
+"""The protocols: one record each, of all that is not the same in every one of them.
+
+A protocol is its record here, its decoder (a module of this folder) and, where its messages have a shape of their own,
+how that shape becomes chat (``rollout_trace.chat``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from rollout_trace.wire.facts import RequestFacts, ResponseFacts
+
+MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks"]
+"""What a request's messages are: chat messages, prompts as texts (or ids), items of Responses, messages whose content
+is Anthropic's blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLayout:
+    """Which fields of a request body are the prompt."""
+
+    messages: str = "messages"
+    text: bool = False
+    """The messages may also be one text, or the token ids of one, which is then their only item."""
+    system: str | None = None
+    """A field whose text stands before the messages: it becomes one, with the role ``system``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolRecord:
+    """One protocol."""
+
+    name: str
+    path: str
+    """How the path of its endpoint ends."""
+    decoder: str | None
+    """The module of this folder whose ``decode`` reads its answers; None: they are kept as bytes."""
+    request: RequestLayout = RequestLayout()
+    messages: MessageShape = "chat"
+    sdk: str | None = None
+    """The SDK whose clients speak it, if one does."""
+    has_ids: bool = True
+    """Whether it has a place for token ids, in the protocol itself or in what an engine adds to it."""
+    is_retrievable: bool = False
+    """An answer can be made in the background, and asked for by its id: ``GET path/ID``."""
+
+
+# The longer of two paths with one ending first.
+RECORDS: Final = (
+    ProtocolRecord("openai.chat", "/chat/completions", "chat", sdk="openai"),
+    ProtocolRecord(
+        "openai.completions", "/completions", "completions", RequestLayout("prompt", text=True), "texts", sdk="openai"
+    ),
+    ProtocolRecord(
+        "openai.responses",
+        "/responses",
+        "responses",
+        RequestLayout("input", text=True, system="instructions"),
+        "items",
+        sdk="openai",
+        is_retrievable=True,
+    ),
+    ProtocolRecord(
+        "anthropic.messages",
+        "/v1/messages",
+        "anthropic",
+        RequestLayout(system="system"),
+        "blocks",
+        sdk="anthropic",
+        has_ids=False,
+    ),
+    ProtocolRecord("sglang.generate", "/generate", "generate", RequestLayout("text", text=True), "texts"),
+    ProtocolRecord("openai.decisions", "/decisions", None, sdk="openai"),
+)
+
+_BY_NAME: Final = {one.name: one for one in RECORDS}
+_UNKNOWN: Final = ProtocolRecord("", "", None)
+
+
+def record_of(protocol: str | None) -> ProtocolRecord:
+    """The record of a protocol. Of one that is not known, or None: messages in chat's shape, and no decoder."""
+    return _BY_NAME.get(protocol or "", _UNKNOWN)
+
+
+def protocol_at(sdk: str, method: str, path: str) -> str | None:
+    """The protocol of a request of an SDK's client, by HTTP method and path; None for what does not generate."""
+    is_post, is_get = method.lower() == "post", method.lower() == "get"
+    path = path.partition("?")[0].rstrip("/")
+    for one in RECORDS:
+        if one.sdk == sdk and is_post and path.endswith(one.path):
+            return one.name
+        if one.sdk == sdk and is_get and one.is_retrievable and path.rpartition("/")[0].endswith(one.path):
+            return one.name
+    return None
+
+
+class Decoder(Protocol):
+    """Reads the answers of one protocol."""
+
+    def __call__(self, response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
+        """The facts of an answer, given what was asked. Never raises: what is wrong with the bytes is in the facts."""
+
+
+@cache
+def decoder_of(protocol: str) -> Decoder | None:
+    """The decoder of a protocol, imported when its first answer is read; None where there is none."""
+    module = record_of(protocol).decoder
+    return None if module is None else import_module(f"rollout_trace.wire.{module}").decode
