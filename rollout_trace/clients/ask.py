@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 import time
 from collections.abc import Mapping
@@ -30,61 +29,65 @@ _MOST = 4096
 _Place = tuple[str, str, str, str]
 _Key = tuple[_Place, frozenset[str], str]
 
-
 # Only ever read and written by key: a dict needs no lock for that.
 _refusals: dict[_Key, Refusal] = {}
 
 
-def asking(client: Any, call: Call, options: Any) -> Any:
-    """The request options with the fields that the call's engine is asked with; the same object where none is added."""
+def fields_to_add(call: Call, address: object, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that the call's engine is asked with, by name. A field that is a list holds the caller's items too.
+
+    Args:
+        call: whose profile says what to ask for. A refusal that is known is noted on it.
+        address: of the server: a text, or what becomes one.
+        body: of the request, as its caller wants it.
+    """
     profile = call.profile
-    if profile is None:
-        return options
-    asks = profile.ask.get(call.protocol)
-    if not asks or not isinstance(options.json_data, Mapping):
-        return options
-    sent = _sent(options)
-    added = added_fields(asks, sent)
+    asks = None if profile is None else profile.ask.get(call.protocol)
+    if not asks:
+        return {}
+    added = added_fields(asks, body)
     if _refusals and added:
-        place, shape = _place(client, call, sent), _shape(call, sent)
+        place, shape = _place(address, call, body), _shape(call, body)
         for name in [*added]:
             known = _remembered((place, shape, name))
             if known is not None:
                 del added[name]
                 call.refusals[name] = known
-    return _with(options, added) if added else options
+    return added
 
 
-def without_refused(call: Call, asked: Any, bare: Any, status: Any, content: bytes) -> Any | None:
-    """The options to make a call with once more, without the added fields that the answer refuses.
+def without_refused(call: Call, added: Mapping[str, Any], status: Any, content: bytes) -> dict[str, Any] | None:
+    """The added fields that are left when those are gone that an answer refuses; None where it is about something else.
 
-    ``bare`` are the options without any added field. None where the answer is about something else.
+    Args:
+        call: gets the refusals noted on it.
+        added: the fields that the refused request was asked with.
+        status: HTTP status of the answer.
+        content: its body.
     """
-    if status not in _REFUSING or not isinstance(asked.json_data, Mapping):
-        return None
-    added = {name: value for name, value in asked.json_data.items() if bare.json_data.get(name) is not value}
-    refused = _named(added, content)
+    refused = _named(added, content) if status in _REFUSING else []
     if not refused:
         return None
     said = f"HTTP {status}: {error_of(content, status).message[:300]}"
-    refusal = Refusal(said, time.monotonic() + ASK_AGAIN)
-    call.refusals.update(dict.fromkeys(refused, refusal))
-    left = {name: value for name, value in added.items() if name not in refused}
-    return _with(bare, left) if left else bare
+    call.refusals.update(dict.fromkeys(refused, Refusal(said, time.monotonic() + ASK_AGAIN)))
+    return {name: value for name, value in added.items() if name not in refused}
 
 
-def learn(client: Any, call: Call, asked: Any) -> None:
-    """Takes note of what a request that was answered says of its server: what it takes, and what it has refused.
+def learn(call: Call, address: object, body: Mapping[str, Any]) -> None:
+    """Remembers what a request that was answered shows of its server: which fields it takes, which it has refused.
 
     Not before: a request that fails without the added fields too was not refused because of them.
+
+    Args:
+        call: with the refusals that were met.
+        address: of the server: a text, or what becomes one.
+        body: of the request that was answered, added fields included.
     """
-    profile = call.profile
-    if not (_refusals or call.refusals) or profile is None or not isinstance(asked.json_data, Mapping):
+    if not (_refusals or call.refusals) or call.profile is None:
         return
-    sent = _sent(asked)
-    place, shape = _place(client, call, sent), _shape(call, sent)
+    place, shape = _place(address, call, body), _shape(call, body)
     for name in _fields(call):
-        value = sent.get(name)
+        value = body.get(name)
         if value is not None and value is not False:
             _refusals.pop((place, shape, name), None)
     for name, refusal in call.refusals.items():
@@ -111,22 +114,6 @@ def _remembered(key: _Key) -> Refusal | None:
     # This call asks; those that begin before it is answered do not.
     known.expires = time.monotonic() + ASK_AGAIN
     return None
-
-
-def _with(options: Any, added: dict[str, Any]) -> Any:
-    # A copy: the options, and the body in them, may be the caller's own.
-    extra = options.extra_json
-    options = copy.copy(options)
-    options.json_data = {**options.json_data, **added}
-    if extra and not added.keys().isdisjoint(extra):
-        options.extra_json = {name: value for name, value in extra.items() if name not in added}
-    return options
-
-
-def _sent(options: Any) -> Mapping[str, Any]:
-    """The body of a request, with what its caller gave as ``extra_body``."""
-    body, extra = options.json_data, options.extra_json
-    return {**body, **extra} if extra and isinstance(extra, Mapping) else body
 
 
 def _named(added: Mapping[str, Any], content: bytes) -> list[str]:
@@ -157,9 +144,9 @@ def _param(content: bytes) -> str | None:
     return param if isinstance(param, str) else None
 
 
-def _place(client: Any, call: Call, body: Mapping[str, Any]) -> _Place:
+def _place(address: object, call: Call, body: Mapping[str, Any]) -> _Place:
     engine = "" if call.profile is None else call.profile.name
-    return str(client.base_url), engine, call.protocol, str(body.get("model"))
+    return str(address), engine, call.protocol, str(body.get("model"))
 
 
 def _shape(call: Call, body: Mapping[str, Any]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from rollout_trace.clients import seam
+from rollout_trace.clients import stainless
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.settings import Settings
 
@@ -40,11 +40,11 @@ def wrap(client: C, sdk: SDK, settings: Settings) -> C:
             f"wrap_{sdk}() needs a client object of the {sdk} SDK, such as {name}() or Async{name}(), "
             f"got {client!r:.80}."
         )
-    old = seam.settings_of(client)
+    old = stainless.settings_of(client)
     if old is not None and old.trajectory is not None:
         # A bound client stays bound, whoever wraps it again.
         settings = replace(settings, trajectory=old.trajectory)
-    seam.swap(client, settings, is_async=kind == "async")
+    stainless.swap(client, settings, is_async=kind == "async")
     return client
 
 
@@ -53,8 +53,8 @@ def unwrap(client: C) -> C:
 
     Calls that are under way are recorded to their end; where there are some, the class changes when the last has ended.
     """
-    if seam.settings_of(client) is not None:
-        seam.restore(client)
+    if stainless.settings_of(client) is not None:
+        stainless.restore(client)
     return client
 
 
@@ -74,8 +74,10 @@ def bind(client: C, trajectory: Trajectory) -> C:
             f"bind() needs a Trajectory, got {type(trajectory).__name__}: pass what `with rt.trajectory()` gives."
         )
     copied: Any = client.copy()  # type: ignore[attr-defined]
-    settings = seam.inherited_settings(client) or Settings(import_module(f"rollout_trace.clients.{sdk}").protocol_of)
-    seam.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "async")
+    settings = stainless.inherited_settings(client) or Settings(
+        import_module(f"rollout_trace.clients.{sdk}").protocol_of
+    )
+    stainless.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "async")
     bound: C = copied
     return bound
 

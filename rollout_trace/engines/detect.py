@@ -1,6 +1,6 @@
 """``engine="auto"``: which engine is behind an address, asked once and remembered in this process.
 
-The server is asked on the client's own HTTP connection, below the SDK: no step comes of it. Whatever happens, the
+Who makes the requests is the client's affair, and they are no calls: no step comes of them. Whatever happens, the
 caller's call goes on, a little later at most.
 """
 
@@ -11,9 +11,9 @@ import math
 import os
 import threading
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rollout_trace import guard
@@ -28,16 +28,16 @@ LEAST_PATIENCE = 0.25
 FORGET_FAILURES = 60.0
 """Seconds after which a server that would not answer (no credentials, an error of its own) is asked again."""
 
-_MAX_BYTES = 1 << 20
 _STARTING = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses of a server, or of the proxy before it, that will answer soon: llama-server loads its model behind 503."""
-_OF_THE_CALL = frozenset({"content-type", "idempotency-key", "x-stainless-raw-response", "x-stainless-retry-count"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class Reply:
+    """What a server answered."""
+
     status: int
-    value: Any
+    body: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class _Verdict:
     """Seconds for which it holds."""
 
 
-_Inquiry = Generator[str, _Reply, _Verdict]
-_NO_REPLY = _Reply(0, None)
+_Inquiry = Generator[str, Reply, _Verdict]
+NO_REPLY = Reply(0, b"")
 """The server could not be reached, was too slow, or broke off."""
 
 
@@ -82,9 +82,73 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def find(client: Any, options: Any) -> EngineProfile | None:
-    """The profile of the engine behind a sync client; None where that is not sure. ``options`` are the call's."""
-    url = str(client.base_url)
+class Get(NamedTuple):
+    """A request to make: an address, and by when (``time.monotonic``) the answer is of use."""
+
+    url: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Another caller is asking: its search may end before the deadline."""
+
+    search: _Search
+    deadline: float
+
+
+def find(address: str, get: Callable[[Get], Reply]) -> EngineProfile | None:
+    """The profile of the engine behind an address; None where that is not sure.
+
+    Args:
+        address: of the API, as clients have it.
+        get: makes a request, with the caller's credentials. What it raises counts as no answer.
+    """
+    steps = _steps(address)
+    try:
+        wanted = next(steps)
+        while True:
+            if isinstance(wanted, _Wait):
+                wanted.search.ended.wait(max(0.0, wanted.deadline - time.monotonic()))
+                wanted = steps.send(NO_REPLY)
+                continue
+            try:
+                reply = get(wanted)
+            except Exception:
+                reply = NO_REPLY
+            wanted = steps.send(reply)
+    except StopIteration as stop:
+        found: EngineProfile | None = stop.value
+        return found
+    finally:
+        # A search that was broken off by an interrupt ends here, not when it is collected.
+        steps.close()
+
+
+async def find_async(address: str, get: Callable[[Get], Awaitable[Reply]]) -> EngineProfile | None:
+    """The same in an event loop."""
+    steps = _steps(address)
+    try:
+        wanted = next(steps)
+        while True:
+            if isinstance(wanted, _Wait):
+                await _wait(wanted.search, wanted.deadline)
+                wanted = steps.send(NO_REPLY)
+                continue
+            try:
+                reply = await get(wanted)
+            except Exception:
+                reply = NO_REPLY
+            wanted = steps.send(reply)
+    except StopIteration as stop:
+        found: EngineProfile | None = stop.value
+        return found
+    finally:
+        steps.close()
+
+
+def _steps(url: str) -> Generator[Get | _Wait, Reply, EngineProfile | None]:
+    """What is done to find an engine, without doing it: yields requests to make and searches to wait for."""
     if (named := _by_host(url)) is not None:
         return named
     began = time.monotonic()
@@ -93,33 +157,24 @@ def find(client: Any, options: Any) -> EngineProfile | None:
         deadline = began + _patience(search)
         if ours:
             try:
-                _conclude(search, url, _ask(client, options, _inquiry(url), deadline), began)
+                _conclude(search, url, (yield from _asked(_inquiry(url), deadline)), began)
             finally:
                 _end(search, url)
         else:
-            search.ended.wait(max(0.0, deadline - time.monotonic()))
+            yield _Wait(search, deadline)
         if not search.abandoned or time.monotonic() >= deadline:
             return search.profile
 
 
-async def find_async(client: Any, options: Any) -> EngineProfile | None:
-    """The same for an async client."""
-    url = str(client.base_url)
-    if (named := _by_host(url)) is not None:
-        return named
-    began = time.monotonic()
+def _asked(inquiry: _Inquiry, deadline: float) -> Generator[Get | _Wait, Reply, _Verdict]:
+    url = next(inquiry)
     while True:
-        search, ours = _claim(url)
-        deadline = began + _patience(search)
-        if ours:
-            try:
-                _conclude(search, url, await _ask_async(client, options, _inquiry(url), deadline), began)
-            finally:
-                _end(search, url)
-        else:
-            await _wait(search, deadline)
-        if not search.abandoned or time.monotonic() >= deadline:
-            return search.profile
+        reply = yield Get(url, deadline)
+        try:
+            url = inquiry.send(reply)
+        except StopIteration as stop:
+            verdict: _Verdict = stop.value
+            return verdict
 
 
 async def _wait(search: _Search, deadline: float) -> None:
@@ -187,24 +242,24 @@ def _inquiry(base_url: str) -> _Inquiry:
     models = yield f"{base}/models"
     if (lasts := _refuses_for(models)) is not None:
         return _Verdict(None, lasts)
-    owners = _owners(models.value)
+    owners = _owners(_json(models.body))
     if owners:
         return _Verdict(next((one.name for one in profiles() if owners == {one.owned_by}), None))
     for name, sign in [(one.name, one.sign) for one in profiles() if one.sign is not None]:
         reply = yield f"{base.removesuffix('/v1')}/{sign.path}"
         if (lasts := _refuses_for(reply)) is not None:
             return _Verdict(None, lasts)
-        if reply.status == 200 and isinstance(reply.value, Mapping) and sign.fields <= reply.value.keys():
+        if reply.status == 200 and isinstance(_json(reply.body), Mapping) and sign.fields <= _json(reply.body).keys():
             return _Verdict(name)
     return _Verdict(None)
 
 
-def _refuses_for(reply: _Reply) -> float | None:
+def _refuses_for(reply: Reply) -> float | None:
     """For how many seconds it is remembered that a server does not say what it is; None where it does.
 
     What was not answered is not remembered at all: a loop that waits for its server would record without ids.
     """
-    if reply is _NO_REPLY or reply.status in _STARTING:
+    if reply is NO_REPLY or reply.status in _STARTING:
         return 0.0
     return FORGET_FAILURES if reply.status in (401, 403) or reply.status >= 500 else None
 
@@ -213,65 +268,6 @@ def _owners(value: Any) -> set[str]:
     models = value.get("data") if isinstance(value, Mapping) else None
     entries = [model for model in models if isinstance(model, Mapping)] if isinstance(models, list) else []
     return {str(model["owned_by"]) for model in entries if model.get("owned_by")}
-
-
-def _ask(client: Any, options: Any, inquiry: _Inquiry, deadline: float) -> _Verdict:
-    url = next(inquiry)
-    while True:
-        try:
-            with client._client.stream("GET", url, **_sent(client, options, deadline)) as response:
-                body = b""
-                for chunk in response.iter_bytes():
-                    body = _grown(body, chunk, deadline)
-                    if len(body) > _MAX_BYTES:
-                        break
-                reply = _Reply(response.status_code, _json(body))
-        except Exception:
-            reply = _NO_REPLY
-        try:
-            url = inquiry.send(reply)
-        except StopIteration as stop:
-            verdict: _Verdict = stop.value
-            return verdict
-
-
-async def _ask_async(client: Any, options: Any, inquiry: _Inquiry, deadline: float) -> _Verdict:
-    url = next(inquiry)
-    while True:
-        try:
-            async with client._client.stream("GET", url, **_sent(client, options, deadline)) as response:
-                body = b""
-                async for chunk in response.aiter_bytes():
-                    body = _grown(body, chunk, deadline)
-                    if len(body) > _MAX_BYTES:
-                        break
-                reply = _Reply(response.status_code, _json(body))
-        except Exception:
-            reply = _NO_REPLY
-        try:
-            url = inquiry.send(reply)
-        except StopIteration as stop:
-            verdict: _Verdict = stop.value
-            return verdict
-
-
-def _sent(client: Any, options: Any, deadline: float) -> dict[str, Any]:
-    """What the SDK sends with the call itself, credentials included; never to where a redirect leads."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    headers = {name: value for name, value in client._build_headers(options).items() if name not in _OF_THE_CALL}
-    # To connect, to read, to write, for a place in the pool. The sum may exceed what is left, each alone does not.
-    timeout = (min(left, PATIENCE / 2), left, left, min(left, PATIENCE / 2))
-    query = dict(client.default_query) or None
-    return {"headers": headers, "params": query, "timeout": timeout, "follow_redirects": False}
-
-
-def _grown(body: bytes, chunk: bytes, deadline: float) -> bytes:
-    # The HTTP client's timeout is for each read: a server that drips would take for ever.
-    if time.monotonic() >= deadline:
-        raise TimeoutError
-    return body + chunk
 
 
 def _json(body: bytes) -> Any:

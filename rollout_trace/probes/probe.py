@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from rollout_trace.clients import seam
+from rollout_trace.clients import stainless
 from rollout_trace.clients.common import client_kind, wrap
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.data.trajectory import Trajectory
@@ -116,7 +116,7 @@ def probe(
     kind = client_kind(client, "openai")
     if kind is None:
         raise TypeError(f"probe() needs a client object of the openai SDK, such as OpenAI(), got {client!r:.80}.")
-    settings = seam.settings_of(client)
+    settings = stainless.settings_of(client)
     asked = profile(engine) or (settings.engine if settings is not None else None) or AUTO
     # Neither opened in the context nor closed: nothing of it reaches a file, and nobody is warned of what it lacks.
     trajectory = Trajectory(name="probe")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rollout_trace import guard
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
@@ -133,18 +133,14 @@ class Call:
         self.faults: list[str] = []
         self.steps: list[Step] | None = None
 
-    def attempt(self, request: Any) -> None:
-        """An attempt begins: ``request`` is the HTTP client's own, complete object."""
+    def attempt(self, content: bytes | None) -> None:
+        """An attempt begins, with this request body; None where it is not known."""
         guard.attempt_began()
         self.attempts.append(AttemptMark())
         self.chunks = []
         self.is_plain = False
         self.first_byte = None
-        try:
-            self.request = request.content
-        except Exception:
-            # A body that is a stream (an upload) cannot be looked at without using it up.
-            self.request = None
+        self.request = content
 
     def attempt_failed(self, error: BaseException | None) -> None:
         """The attempt brought no answer, or one that will be tried again."""
@@ -154,14 +150,17 @@ class Call:
             mark.error = None if error is None else Failure.of(error).info
             response = getattr(error, "response", None)
             if response is not None:
-                self._head(mark, response)
+                mark.status, mark.headers = response.status_code, response.headers
 
-    def answered(self, response: Any) -> None:
+    def answered(
+        self, status: int, headers: Mapping[str, str], redirects: Iterable[tuple[int, Mapping[str, str]]] = ()
+    ) -> None:
         """The attempt brought the answer that the caller will get; its body may still be to come."""
         if self.attempts:
-            for redirect in response.history:
-                self._redirected(redirect)
-            self._head(self.attempts[-1], response)
+            for redirect in redirects:
+                self._redirected(*redirect)
+            mark = self.attempts[-1]
+            mark.status, mark.headers = status, headers
 
     def body(self, content: bytes) -> None:
         """The whole body of the answer, already decompressed."""
@@ -218,18 +217,14 @@ class Call:
         """Bytes held until the call is decoded."""
         return len(self.request or b"") + sum(map(len, self.chunks))
 
-    def _redirected(self, response: Any) -> None:
+    def _redirected(self, status: int, headers: Mapping[str, str]) -> None:
         """An answer that the HTTP client followed elsewhere by itself: an exchange like any other."""
         guard.attempt_began()
         mark, last = AttemptMark(), self.attempts[-1]
         mark.started, mark.began = last.started, last.began
-        self._head(mark, response)
+        mark.status, mark.headers = status, headers
+        # Before the attempt that was redirected: its answer is the last.
         self.attempts.insert(-1, mark)
-
-    @staticmethod
-    def _head(mark: AttemptMark, response: Any) -> None:
-        mark.status = response.status_code
-        mark.headers = response.headers
 
 
 class _Pending:

@@ -11,6 +11,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.clients import find_engine
 from rollout_trace.engines import detect
 from rollout_trace.testing import RequestRecord, ScriptedServer, _server
 from rollout_trace.testing._holds import Holds
@@ -241,7 +242,7 @@ def test_hosts(kind: Kind, address: str, engine: str) -> None:
 
     async def scenario() -> Any:
         client = new_client(kind, server, base_url=address)
-        found = await detect.find_async(client, None) if kind == "async" else detect.find(client, None)
+        found = await find_engine.find_async(client, None) if kind == "async" else find_engine.find(client, None)
         await done(client.close())
         return found
 

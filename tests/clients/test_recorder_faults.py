@@ -107,9 +107,9 @@ HOOKS: dict[str, set[str]] = {
     "record.call.Call.end": ALL,
     "record.call.Call.attempt_failed": FAILED,
     "record.call.Call.size": ALL,
-    "clients.seam.place": ALL,
-    "clients.seam.tee": STREAMS,
-    "clients.seam._asking": ALL,
+    "clients.recorder.place": ALL,
+    "clients.stainless_calls.tee": STREAMS,
+    "clients.stainless_calls.Request._ask": ALL,
     "clients.openai.protocol_of": ALL,
     "record.call_steps.exchange_of": ALL,
     "record.call_steps.decompress": ALL,
@@ -120,7 +120,7 @@ HOOKS: dict[str, set[str]] = {
 }
 # Those that belong to one call, whose step says so.
 ON_THE_STEP = {name for name in HOOKS if name.startswith("record.call.Call.") and name != "record.call.Call.__init__"}
-ON_THE_STEP |= {"clients.seam.tee", "record.call_steps.exchange_of", "record.call_steps.decompress"}
+ON_THE_STEP |= {"clients.stainless_calls.tee", "record.call_steps.exchange_of", "record.call_steps.decompress"}
 
 
 class Observed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from smolagents.models import ChatMessageStreamDelta, TransformersModel, agglomerate_stream_deltas
 
-from rollout_trace.clients.seam import settings_of
+from rollout_trace.clients.stainless import settings_of
 from rollout_trace.data.model import Completion, ToolCall, Usage
 from rollout_trace.record.frames import guarded
 from rollout_trace.record.model_frame import ModelFrame

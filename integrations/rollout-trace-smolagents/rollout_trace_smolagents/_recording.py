@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import rollout_trace as rt
-from rollout_trace.clients import seam
+from rollout_trace.clients import stainless as seam
 from rollout_trace.clients.common import client_kind
 from rollout_trace.engines.profiles import profile
 from rollout_trace.integration.installed import framework_missing

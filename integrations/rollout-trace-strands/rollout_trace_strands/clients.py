@@ -8,7 +8,7 @@ from typing import Any
 import rollout_trace as rt
 from rollout_trace.clients.common import client_kind
 from rollout_trace.clients.openai import protocol_of
-from rollout_trace.clients.seam import settings_of
+from rollout_trace.clients.stainless import settings_of
 from rollout_trace.engines.profiles import profile
 from rollout_trace.record.frames import guarded
 from rollout_trace.record.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from rollout_trace.clients import seam
+from rollout_trace.clients import stainless as seam
 from rollout_trace.record.frames import guarded
 from rollout_trace.record.settings import Settings
 

@@ -1,0 +1,228 @@
+"""Clients of the SDKs that Stainless generates (openai, anthropic): a subclass of the client's own class, swapped in.
+
+It overrides five methods that every release of them has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request` is
+around the whole call; in `_prepare_request` each attempt's bytes are complete; `_should_retry` sees an answer with an
+error status; `_calculate_retry_timeout` runs while the failure of an attempt is being handled; `_process_response` gets
+the answer. All else is untouched: no HTTP client, no transport, no other client's class. A bound client's class also
+overrides `copy` and `with_options`: its settings are its own, and go with its copies.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace.clients import stainless_calls as calls
+from rollout_trace.clients.swap import ClassSwap
+from rollout_trace.record.settings import Settings
+
+if TYPE_CHECKING:
+    from rollout_trace.record.call import Call
+
+_MARK = "_rollout_trace_settings"
+_recording: ClassSwap[Settings] = ClassSwap(_MARK)
+_bound: ClassSwap[bool] = ClassSwap("_rollout_trace_bound")
+"""On top of a recording class: for clients that hold their settings themselves."""
+
+_busy: dict[Call, Any] = {}
+"""The clients whose ``request`` goes on, by call."""
+_SILENT = Settings(lambda method, url: None)
+"""Of a client that was unwrapped during a call: it records no other."""
+
+if hasattr(os, "register_at_fork"):
+    # Calls of other threads go on in the other process.
+    os.register_at_fork(after_in_child=_busy.clear)
+
+
+def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
+    """Gives the client a recording subclass of its own class, in the place of one it may already have.
+
+    A user's own subclass of a recording class records already, and stays as it is. Settings with a trajectory are the
+    client's alone, and its copies': a class for each would stay until somebody collects garbage.
+    """
+    kind = plain_class(client)
+    if not _is_users_own(client):
+        methods = _async_methods if is_async else _sync_methods
+        kind = _recording.class_for(kind, replace(settings, trajectory=None), methods)
+    client.__class__ = kind if settings.trajectory is None else _bound.class_for(kind, True, _copying_methods)
+    if settings.trajectory is not None:
+        vars(client)[_MARK] = settings
+
+
+def plain_class(client: Any) -> type:
+    """The client's class as it was before it was wrapped."""
+    return _recording.plain(_bound.plain(type(client)))
+
+
+def _is_users_own(client: Any) -> bool:
+    """A class of the user's that comes from a recording class."""
+    return hasattr(plain_class(client), _MARK)
+
+
+def settings_of(client: Any) -> Settings | None:
+    """How the client was told to record; None where it was not, or no longer is, itself."""
+    is_bound = _bound.settings_of(client) is not None
+    settings: Settings | None = vars(client).get(_MARK) if is_bound else _recording.settings_of(client)
+    return None if settings is _SILENT else settings
+
+
+def inherited_settings(client: Any) -> Settings | None:
+    """The same, also where a client's class is the user's own subclass of a recording one."""
+    settings = getattr(client, _MARK, None)
+    return None if settings is _SILENT else settings
+
+
+def restore(client: Any) -> None:
+    """Undoes ``swap``. A call that is under way is recorded to its end, and the class changes when it has ended."""
+    plain, is_async = plain_class(client), inspect.iscoroutinefunction(type(client).request)
+    if not _is_users_own(client):
+        # Before anybody asks whether a call is under way: one that begins now is not to be recorded.
+        client.__class__ = _recording.class_for(plain, _SILENT, _async_methods if is_async else _sync_methods)
+    vars(client).pop(_MARK, None)
+    if _is_users_own(client) or not _is_busy(client):
+        client.__class__ = plain
+
+
+def _is_busy(client: Any) -> bool:
+    return any(one is client for one in list(_busy.values()))
+
+
+def _done(call: Call) -> None:
+    """The call needs the recording class no more."""
+    client = _busy.pop(call, None)
+    if client is not None and _recording.settings_of(client) is _SILENT and not _is_busy(client):
+        client.__class__ = plain_class(client)
+
+
+def _begin(client: Any, options: Any) -> calls.Request:
+    request = calls.Request(client, getattr(client, _MARK), options, _done)
+    if request.call is not None:
+        _busy[request.call] = client
+    return request
+
+
+def _copying_methods(base: Any, _: bool) -> dict[str, Any]:
+    """Methods whose copies have the settings of the client that was copied."""
+
+    def carrying(copy: Any) -> Any:
+        @functools.wraps(copy)
+        def copied(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made = copy(self, *args, **kwargs)
+            try:
+                vars(made)[_MARK] = vars(self)[_MARK]
+            except Exception as error:
+                guard.failed("copy", None, error)
+            return made
+
+        return copied
+
+    return {name: carrying(getattr(base, name)) for name in ("copy", "with_options") if hasattr(base, name)}
+
+
+def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    @functools.wraps(base.request)
+    def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        with _begin(self, options) as run:
+            if run.must_find_engine:
+                run.find_engine()
+            while True:
+                try:
+                    result = base.request(self, cast_to, run.options, *args, **kwargs)
+                    break
+                except Exception as error:
+                    if not run.ask_less(error):
+                        raise
+        run.returned()
+        return result
+
+    @functools.wraps(base._prepare_request)
+    def _prepare_request(self: Any, request: Any) -> None:
+        base._prepare_request(self, request)
+        calls.attempt(request)
+
+    @functools.wraps(base._process_response)
+    def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.answered(self, kwargs.get("response"))
+        return base._process_response(self, *args, **kwargs)
+
+    own = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
+    return own | _retry_methods(base) | _websocket_hooks(base)
+
+
+def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    @functools.wraps(base.request)
+    async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
+        with _begin(self, options) as run:
+            if run.must_find_engine:
+                await run.find_engine_async()
+            while True:
+                try:
+                    result = await base.request(self, cast_to, run.options, *args, **kwargs)
+                    break
+                except Exception as error:
+                    if not run.ask_less(error):
+                        raise
+        run.returned()
+        return result
+
+    @functools.wraps(base._prepare_request)
+    async def _prepare_request(self: Any, request: Any) -> None:
+        await base._prepare_request(self, request)
+        calls.attempt(request)
+
+    @functools.wraps(base._process_response)
+    async def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.answered(self, kwargs.get("response"))
+        return await base._process_response(self, *args, **kwargs)
+
+    own = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
+    return own | _retry_methods(base) | _websocket_hooks(base)
+
+
+def _retry_methods(base: Any) -> dict[str, Any]:
+    @functools.wraps(base._should_retry)
+    def _should_retry(self: Any, response: Any) -> Any:
+        calls.may_be_retried(response)
+        return base._should_retry(self, response)
+
+    @functools.wraps(base._calculate_retry_timeout)
+    def _calculate_retry_timeout(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.attempt_failed()
+        return base._calculate_retry_timeout(self, *args, **kwargs)
+
+    return {"_should_retry": _should_retry, "_calculate_retry_timeout": _calculate_retry_timeout}
+
+
+def _websocket_hooks(base: Any) -> dict[str, Any]:
+    """What the WebSocket surfaces ask their client for, and no HTTP resource does: there they can be warned of."""
+    hooks: dict[str, Any] = {}
+    if isinstance(inspect.getattr_static(base, "auth_headers", None), property):
+
+        def auth_headers(self: Any) -> Any:
+            asker = sys._getframe(1).f_globals.get("__name__", "")
+            if ".resources." in asker or asker.endswith("_websocket_connection"):
+                _warn_of_websocket(asker)
+            return base.auth_headers.fget(self)
+
+        hooks["auth_headers"] = property(auth_headers, doc=base.auth_headers.__doc__)
+    if hasattr(base, "_configure_realtime"):
+
+        @functools.wraps(base._configure_realtime)
+        def _configure_realtime(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _warn_of_websocket("realtime of an Azure client")
+            return base._configure_realtime(self, *args, **kwargs)
+
+        hooks["_configure_realtime"] = _configure_realtime
+    return hooks
+
+
+def _warn_of_websocket(opener: str) -> None:
+    guard.warn_once(
+        "websocket",
+        f"{opener} opens a WebSocket: what goes over it (realtime, live, responses.connect) is not recorded.",
+    )
