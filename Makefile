@@ -64,6 +64,7 @@ check: environment
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python -m tests.house
 	$(BIN)/mkdocs build --strict --quiet
 
 bench: environment $(INTEGRATIONS:%=bench-%)

@@ -1,0 +1,200 @@
+"""Clients of httpx and httpx2 that are used without an SDK: their generation calls are recorded.
+
+Neither package is imported: a client is known by its class. What is overridden is ``send``, which every request of a
+client goes through.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from rollout_trace import guard
+from rollout_trace.clients import recorder
+from rollout_trace.clients.ask import fields_to_add, learn, without_refused
+from rollout_trace.clients.openai import protocol_of
+from rollout_trace.clients.swap import ClassSwap
+from rollout_trace.clients.tee import tee
+from rollout_trace.engines.profiles import profile
+from rollout_trace.record.settings import Settings
+
+if TYPE_CHECKING:
+    from rollout_trace.record.call import Call
+
+C = TypeVar("C")
+
+_recording: ClassSwap[Settings] = ClassSwap("_rollout_trace_http")
+_KINDS: dict[str, Literal["sync", "async"]] = {"Client": "sync", "AsyncClient": "async"}
+
+
+def http_kind(client: object) -> Literal["sync", "async"] | None:
+    """Which kind of client of httpx or httpx2 an object is; None for anything else."""
+    for base in type(client).__mro__:
+        if base.__name__ in _KINDS and base.__module__.partition(".")[0] in ("httpx", "httpx2"):
+            return _KINDS[base.__name__]
+    return None
+
+
+def wrap_httpx(client: C, *, engine: str | None = None, keep_bytes: bool = False) -> C:
+    """Records the requests of an HTTP client that generate, by OpenAI's paths. Gives the same object back.
+
+    For models that call their server through no SDK. A client of an SDK is wrapped itself, not its HTTP client.
+
+    Args:
+        client: a ``Client`` or ``AsyncClient`` of httpx or httpx2.
+        engine: the server behind it, by name, as in ``rt.wrap_openai``; ``auto`` is not for these clients.
+        keep_bytes: keep request and response bodies on the steps.
+
+    Wrapping again only changes the settings.
+
+    Raises:
+        TypeError: not a client of httpx.
+        ValueError: the engine is not known, or ``auto``.
+    """
+    kind = http_kind(client)
+    if kind is None:
+        raise TypeError(f"wrap_httpx() needs a Client or AsyncClient of httpx, got {client!r:.80}.")
+    if engine == "auto":
+        raise ValueError('engine="auto" is for clients of the openai SDK: name the engine.')
+    settings = Settings(protocol_of, profile(engine), bool(keep_bytes))
+    _recording.put_on(client, settings, _async_methods if kind == "async" else _sync_methods)
+    return client
+
+
+def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    @functools.wraps(base.send)
+    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = _Exchange(settings, request)
+        if exchange.call is None:
+            return base.send(self, request, *args, **kwargs)
+        try:
+            response = base.send(self, exchange.next_attempt(), *args, **kwargs)
+            while exchange.may_be_refused(response):
+                response.read()
+                if not exchange.ask_less(response):
+                    break
+                response = base.send(self, exchange.next_attempt(), *args, **kwargs)
+        except BaseException as error:
+            recorder.failed(exchange.call, error)
+            raise
+        exchange.answered(response)
+        return response
+
+    return {"send": send}
+
+
+def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    @functools.wraps(base.send)
+    async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = _Exchange(settings, request)
+        if exchange.call is None:
+            return await base.send(self, request, *args, **kwargs)
+        try:
+            response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
+            while exchange.may_be_refused(response):
+                await response.aread()
+                if not exchange.ask_less(response):
+                    break
+                response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
+        except BaseException as error:
+            recorder.failed(exchange.call, error)
+            raise
+        exchange.answered(response)
+        return response
+
+    return {"send": send}
+
+
+class _Exchange:
+    """One request of the caller's, and the requests that are sent for it."""
+
+    def __init__(self, settings: Settings, request: Any) -> None:
+        self.call: Call | None = None
+        self._request = request
+        self._body: Any = None
+        self._added: dict[str, Any] = {}
+        try:
+            self.call = recorder.begin(settings, settings.protocol_of(request.method, request.url.path))
+            if self.call is not None and settings.engine is not None:
+                self._body = _json(request.content)
+                self._added = self._to_add(self.call)
+        except Exception as error:
+            guard.failed("begin", self.call, error)
+
+    def next_attempt(self) -> Any:
+        """The request to send: the caller's own where nothing is added."""
+        request = self._request
+        try:
+            request = _with_body(request, {**self._body, **self._added}) if self._added else request
+            content = request.content
+        except Exception:
+            # A body that is a stream (an upload) cannot be looked at without using it up.
+            content = None
+        recorder.attempt(self.call, content)
+        return request
+
+    def may_be_refused(self, response: Any) -> bool:
+        """Whether an answer may be about the added fields."""
+        return bool(self._added) and response.status_code >= 400
+
+    def ask_less(self, response: Any) -> bool:
+        """Takes the fields out that an answer, which has been read, refuses; False where it is about something else."""
+        try:
+            if self.call is None:
+                return False
+            left = without_refused(self.call, self._added, response.status_code, response.content)
+            if left is None:
+                return False
+            self._added = left
+            recorder.attempt_failed(self.call, _Refused(response))
+            return True
+        except Exception as error:
+            guard.failed("refused", self.call, error)
+            return False
+
+    def answered(self, response: Any) -> None:
+        """The caller gets a response, whose body it may still read."""
+        call = self.call
+        try:
+            redirects = [(one.status_code, one.headers) for one in response.history]
+            recorder.answered(call, response.status_code, response.headers, redirects)
+            if call is not None and self._body is not None and response.status_code < 400:
+                learn(call, self._request.url, {**self._body, **self._added})
+            if response.is_closed:
+                recorder.body(call, response.content)
+                recorder.ended(call)
+            elif call is not None:
+                response.stream = tee(response.stream, call)
+        except Exception as error:
+            guard.failed("answered", call, error)
+
+    def _to_add(self, call: Call) -> dict[str, Any]:
+        return fields_to_add(call, self._request.url, self._body) if isinstance(self._body, dict) else {}
+
+
+class _Refused(Exception):
+    """Stands for an answer with an error status, of which an HTTP client raises none."""
+
+    def __init__(self, response: Any) -> None:
+        super().__init__(f"the server answered with status {response.status_code}.")
+        self.response = response
+
+
+def _json(content: bytes) -> Any:
+    """The body of a request; None where it is no JSON object, and nothing can be added."""
+    try:
+        value = json.loads(content)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _with_body(request: Any, body: Any) -> Any:
+    """The same request with another body."""
+    headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
+
+
+__all__ = ["http_kind", "wrap_httpx"]

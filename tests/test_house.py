@@ -1,0 +1,131 @@
+"""Imports lead one way through the house; the check that says so finds what does not; old paths still work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import rollout_trace as rt
+
+from . import house
+
+PACKAGE = house.ROOT / house.PACKAGE
+
+
+def planted(folder: Path, **files: str) -> dict[str, frozenset[str]]:
+    """The graph of a package with these files; ``record__call`` is ``record/call.py``."""
+    package = folder / house.PACKAGE
+    for name, text in files.items():
+        path = package / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return house.graph_of(package)
+
+
+def test_no_import_leads_upward_or_around() -> None:
+    graph = house.graph_of(PACKAGE)
+    assert house.upward(graph) == []
+    assert house.circles(graph) == []
+
+
+def test_every_folder_is_a_room_and_every_door_is_used() -> None:
+    graph = house.graph_of(PACKAGE)
+    assert {house.room_of(module) for module in graph} == set(house.ROOMS)
+    assert {door for door in house.DOORS if door[1] not in graph[door[0]]} == set()
+
+
+def test_integrations_import_one_module() -> None:
+    sources = sorted(house.ROOT.glob("integrations/*/rollout_trace_*"))
+    assert len(sources) >= 3
+    assert [line for source in sources for line in house.foreign(source)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from rollout_trace.clients.tee import tee", ["record.call -> clients.tee"]),
+        ("from rollout_trace.clients import tee", ["record.call -> clients.tee"]),
+        ("import rollout_trace.clients.tee", ["record.call -> clients.tee"]),
+        ("def f():\n    from rollout_trace.clients.tee import tee", ["record.call -> clients.tee"]),
+        ("if TYPE_CHECKING:\n    from rollout_trace.clients.tee import tee", ["record.call -> clients.tee"]),
+        ("from rollout_trace.wire._own import x", ["record.call -> wire._own"]),
+        ("from rollout_trace.frames import Frame", ["record.call -> frames"]),
+        ("from rollout_trace.wire import chat\nimport rollout_trace_else, json", []),
+        ("from rollout_trace import _lazy", []),
+    ],
+)
+def test_an_import_that_leads_upward_is_found(tmp_path: Path, text: str, found: list[str]) -> None:
+    graph = planted(
+        tmp_path,
+        record__call=text,
+        clients__tee="",
+        wire__chat="",
+        wire___own="",
+        frames="",
+        _lazy="",
+        wire____init__="",
+    )
+    assert house.upward(graph) == found
+    assert house.circles(graph) == []
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    graph = planted(
+        tmp_path,
+        record__call="from rollout_trace.record import log",
+        record__log="if TYPE_CHECKING:\n    from rollout_trace.record.join import joined",
+        record__join="from rollout_trace.record.call import Call",
+        record__other="from rollout_trace.record.call import Call",
+    )
+    assert house.circles(graph) == ["record.call <-> record.join <-> record.log"]
+    assert house.upward(graph) == []
+
+
+def test_what_an_integration_may_not_import_is_found(tmp_path: Path) -> None:
+    source = tmp_path / "rollout_trace_mine"
+    source.mkdir()
+    (source / "hook.py").write_text(
+        "import rollout_trace as rt\nfrom rollout_trace.integration import Frame\nfrom rollout_trace import guard\n"
+        "from rollout_trace_mine import other\n"
+    )
+    assert house.foreign(source) == ["rollout_trace_mine -> rollout_trace", "rollout_trace_mine -> rollout_trace.guard"]
+
+
+def test_the_check_is_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.house"], cwd=house.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "imports upward: 0\nimports in a circle: 0\n" in done.stdout
+    assert "data.trajectory -> train.sequences" in done.stdout
+
+
+OLD_PATHS = {
+    "rollout_trace.frames": ("AgentFrame", "Frame", "ModelFrame", "ToolFrame", "active", "current_scope", "enter",
+                             "entered", "guarded", "here"),
+    "rollout_trace.grouping": ("Group", "groups", "run_advantages"),
+    "rollout_trace.installed": ("About", "Integration", "framework_missing", "integrations"),
+    "rollout_trace.engines": ("EngineName",),
+    "rollout_trace.export": ("ExportReport",),
+    "rollout_trace.wire": ("PROTOCOLS", "decode"),
+}  # fmt: skip
+"""What the documentation has named before, and where."""
+
+
+@pytest.mark.parametrize("path", OLD_PATHS)
+def test_documented_paths_still_work(path: str) -> None:
+    module = import_module(path)
+    for name in OLD_PATHS[path]:
+        assert getattr(module, name) is not None, name
+
+
+def test_old_paths_give_the_same_objects() -> None:
+    from rollout_trace import frames, grouping, installed, integration
+
+    for name in ("AgentFrame", "Frame", "ModelFrame", "ToolFrame", "active", "current_scope", "enter", "guarded"):
+        assert getattr(frames, name) is getattr(integration, name), name
+    assert installed.About is integration.About
+    assert grouping.groups is rt.groups
+    assert rt.frames is frames
