@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
@@ -33,12 +33,12 @@ _Key = tuple[_Place, frozenset[str], str]
 _refusals: dict[_Key, Refusal] = {}
 
 
-def fields_to_add(call: Call, address: object, body: Mapping[str, Any]) -> dict[str, Any]:
+def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that the call's engine is asked with, by name. A field that is a list holds the caller's items too.
 
     Args:
         call: whose profile says what to ask for. A refusal that is known is noted on it.
-        address: of the server: a text, or what becomes one.
+        address: gives that of the server, a text or what becomes one. Asked for only where there are refusals.
         body: of the request, as its caller wants it.
     """
     profile = call.profile
@@ -73,21 +73,23 @@ def without_refused(call: Call, added: Mapping[str, Any], status: Any, content: 
     return {name: value for name, value in added.items() if name not in refused}
 
 
-def learn(call: Call, address: object, body: Mapping[str, Any]) -> None:
+def learn(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:
     """Remembers what a request that was answered shows of its server: which fields it takes, which it has refused.
 
     Not before: a request that fails without the added fields too was not refused because of them.
 
     Args:
         call: with the refusals that were met.
-        address: of the server: a text, or what becomes one.
-        body: of the request that was answered, added fields included.
+        address: gives that of the server.
+        body: gives that of the request that was answered, added fields included. Both are asked for only if needed:
+            nearly no call meets a refusal.
     """
     if not (_refusals or call.refusals) or call.profile is None:
         return
-    place, shape = _place(address, call, body), _shape(call, body)
+    sent = body()
+    place, shape = _place(address, call, sent), _shape(call, sent)
     for name in _fields(call):
-        value = body.get(name)
+        value = sent.get(name)
         if value is not None and value is not False:
             _refusals.pop((place, shape, name), None)
     for name, refusal in call.refusals.items():
@@ -144,9 +146,9 @@ def _param(content: bytes) -> str | None:
     return param if isinstance(param, str) else None
 
 
-def _place(address: object, call: Call, body: Mapping[str, Any]) -> _Place:
+def _place(address: Callable[[], object], call: Call, body: Mapping[str, Any]) -> _Place:
     engine = "" if call.profile is None else call.profile.name
-    return str(address), engine, call.protocol, str(body.get("model"))
+    return str(address()), engine, call.protocol, str(body.get("model"))
 
 
 def _shape(call: Call, body: Mapping[str, Any]) -> frozenset[str]:

@@ -160,7 +160,7 @@ class _Exchange:
             redirects = [(one.status_code, one.headers) for one in response.history]
             recorder.answered(call, response.status_code, response.headers, redirects)
             if call is not None and self._body is not None and response.status_code < 400:
-                learn(call, self._request.url, {**self._body, **self._added})
+                learn(call, self._address, lambda: {**self._body, **self._added})
             if response.is_closed:
                 recorder.body(call, response.content)
                 recorder.ended(call)
@@ -169,8 +169,11 @@ class _Exchange:
         except Exception as error:
             guard.failed("answered", call, error)
 
+    def _address(self) -> object:
+        return self._request.url
+
     def _to_add(self, call: Call) -> dict[str, Any]:
-        return fields_to_add(call, self._request.url, self._body) if isinstance(self._body, dict) else {}
+        return fields_to_add(call, self._address, self._body) if isinstance(self._body, dict) else {}
 
 
 class _Refused(Exception):

@@ -112,8 +112,7 @@ class Request:
             return
         self._done(call)
         try:
-            if isinstance(self.options.json_data, Mapping):
-                learn(call, self._client.base_url, _body(self.options))
+            learn(call, self._address, self._sent)
         except Exception as error:
             guard.failed("learn", call, error)
         # Without an attempt, a middleware has answered: nothing more will come.
@@ -129,8 +128,15 @@ class Request:
     def _ask(self) -> None:
         if self.call is None or self.call.profile is None or not isinstance(self.given.json_data, Mapping):
             return
-        self._added = fields_to_add(self.call, self._client.base_url, _body(self.given))
-        self.options = _with(self.given, self._added)
+        self._added = fields_to_add(self.call, self._address, _body(self.given))
+        if self._added:
+            self.options = _with(self.given, self._added)
+
+    def _address(self) -> object:
+        return self._client.base_url
+
+    def _sent(self) -> Mapping[str, Any]:
+        return _body(self.options) if isinstance(self.options.json_data, Mapping) else {}
 
 
 def attempt(request: Any) -> None:
