@@ -272,14 +272,14 @@ def test_a_text_prompt_that_repeats_an_answer_in_other_ids() -> None:
 def test_looking_for_drift_grows_with_the_turns_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every turn drifts; each is compared with the turn that it goes on from, not with all before it."""
     asked = 0
-    goes_on = history.goes_on
+    goes_on = history.continues
 
     def counted(step: Step, previous: Step) -> bool:
         nonlocal asked
         asked += 1
         return goes_on(step, previous)
 
-    monkeypatch.setattr(history, "goes_on", counted)
+    monkeypatch.setattr(history, "continues", counted)
     turns, steps = 60, []
     messages: list[Any] = [*ASKED]
     prompt: Any = [1]

@@ -30,13 +30,13 @@ from tests.strategies import PROFILE, trajectories
 
 def plain_before(step: Step, placed: list[Placed]) -> Placed | None:
     """The rule itself: of all that the step goes on from, the one with the most messages; of equals the latest."""
-    fitting = [(len(one[0].messages or ()), at) for at, one in enumerate(placed) if history.goes_on(step, one[0])]
+    fitting = [(len(one[0].messages or ()), at) for at, one in enumerate(placed) if history.continues(step, one[0])]
     return placed[max(fitting)[1]] if fitting else None
 
 
 def plain_alike(step: Step, prompt: Span, placed: list[Placed]) -> bool:
     return any(
-        history.shares_its_start(step, other)
+        history.shares_start(step, other)
         if step.messages is not None and other.messages is not None
         else bool((Span(completion.segment, 0, 1).get() == Span(prompt.segment, 0, 1).get()).all())
         for other, completion, _ in placed
@@ -107,8 +107,8 @@ def conversations(draw: st.DrawFn) -> list[Placed]:
 def test_it_finds_what_comparing_with_each_would(placed: list[Placed]) -> None:
     earlier = Earlier(placed)
     for count, (step, completion, _) in enumerate(placed):
-        assert earlier.before(step, count) is plain_before(step, placed[:count])
-        assert earlier.shares_its_start(step, completion, count) == plain_alike(step, completion, placed[:count])
+        assert earlier.predecessor(step, count) is plain_before(step, placed[:count])
+        assert earlier.shares_start(step, completion, count) == plain_alike(step, completion, placed[:count])
 
 
 @PROFILE

@@ -21,7 +21,7 @@ from rollout_trace.data.tokens import as_int32
 from rollout_trace.testing.recordings import Exchange, load_exchanges
 from rollout_trace.train.check_codes import CODES, ISSUE_CODES
 from rollout_trace.train.checks import DEGENERATE_LENGTH, Finding, check
-from rollout_trace.train.selection import NEVER_ALLOWED, left_out
+from rollout_trace.train.selection import NEVER_ALLOWED, reason_left_out
 from rollout_trace.wire import decode
 from tests.strategies import PROFILE, trajectories
 from tests.unchecked import unchecked
@@ -309,7 +309,7 @@ def test_check_finds_why_steps_are_left_out_and_never_fails(trajectory: rt.Traje
     """And with a fatal finding of its own, no step is trained on."""
     findings = check(trajectory, vocab_size=vocab_size)
     said = {(one.step_id, one.code) for one in findings}
-    reasons = [(one.id, left_out(one)) for one in trajectory.steps]
+    reasons = [(one.id, reason_left_out(one)) for one in trajectory.steps]
     assert {(step_id, reason) for step_id, reason in reasons if reason is not None} <= said
     for one in findings:
         assert "\n" not in str(one)
@@ -393,7 +393,7 @@ def test_recordings_without_an_issue_have_no_fatal_finding() -> None:
         messages = {(one.id, "ids_missing") for one in steps if one.protocol == "anthropic.messages"}
         assert {(one.step_id, one.code) for one in findings if one.grade == "info"} >= issues & messages
         expected = issues - messages
-        expected |= {(one.id, "prompt_ids_missing") for one in steps if left_out(one) == "prompt_ids_missing"}
+        expected |= {(one.id, "prompt_ids_missing") for one in steps if reason_left_out(one) == "prompt_ids_missing"}
         assert fatal == expected
         sound += not any(one.grade == "fatal" for one in findings)
     assert sound > 80
@@ -401,7 +401,7 @@ def test_recordings_without_an_issue_have_no_fatal_finding() -> None:
 
 def test_recordings_make_one_trajectory_without_a_fatal_finding() -> None:
     """All sound steps together: unrelated prompts, siblings and conversations are no reason not to train."""
-    steps = [one for steps in recorded() for one in steps if left_out(one) is None]
+    steps = [one for steps in recorded() for one in steps if reason_left_out(one) is None]
     findings = check(of(*steps), vocab_size=2048)
     assert len(steps) > 80
     assert [one for one in findings if one.grade == "fatal"] == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import shared
 from rollout_trace.export._atif_parts import without_none
 from rollout_trace.export._common import note_grammar
-from rollout_trace.train.selection import left_out, n_sampled, of_logprobs
+from rollout_trace.train.selection import logprobs_problem, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ def _tokens(step: Step, allow: Collection[str], report: ExportReport) -> dict[st
     """
     if n_sampled(step) is None and shared(step, "prompt_token_ids") is None:
         logprobs = step.logprobs
-        if logprobs is None or of_logprobs(logprobs) is None:
+        if logprobs is None or logprobs_problem(logprobs) is None:
             return {"logprobs": logprobs}
         report.drop("logprobs that are not finite numbers up to 0", where=f"step {step.id}")
         return {}
-    reason = left_out(step, {"allow": allow})
+    reason = reason_left_out(step, {"allow": allow})
     if reason is not None:
         report.drop(f"token ids of steps left out: {reason}", where=f"step {step.id}")
         return {}

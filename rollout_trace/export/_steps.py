@@ -13,8 +13,8 @@ from rollout_trace.export._conversations import text_reason
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._rows import task_id
 from rollout_trace.export._values import copied, counted, number
-from rollout_trace.train.advantages import advantage_of
-from rollout_trace.train.selection import check_allow, left_out, n_sampled
+from rollout_trace.train.advantages import advantage_array
+from rollout_trace.train.selection import check_allow, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _rows(
         for step in trajectory.steps:
             where = f"trajectory {trajectory.id}, step {step.id}"
             if tokens:
-                reason = left_out(step, {"include": include, "allow": allow})
+                reason = reason_left_out(step, {"include": include, "allow": allow})
             else:
                 reason = text_reason(step, include, allow)
             if reason is not None:
@@ -207,7 +207,7 @@ def _check(advantages: Advantages, allow: Collection[str]) -> None:
 def _advantages(step: Step) -> Any:
     """float32 [completion length], or None."""
     length = n_sampled(step)
-    return None if length is None else advantage_of(step, length)
+    return None if length is None else advantage_array(step, length)
 
 
 def _of_run(step: Step, advantage: float | None) -> Any:

@@ -1,1 +1,1 @@
-"""What a trainer needs of trajectories: sequences, drift, checks, groups, advantages, ids made from text."""
+"""Trajectories for training: sequences, drift, checks, groups, advantages, ids made from text."""

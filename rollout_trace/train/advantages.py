@@ -1,4 +1,4 @@
-"""The advantage that a user set on a step: what is wrong with it, and its form for training."""
+"""The advantage that a user set on a step: its validation, and its array for training."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ if TYPE_CHECKING:
     from rollout_trace.data.tokens import FloatArray
 
 
-def advantage_of(step: Step, length: int) -> FloatArray | None:
-    """float32 [length], read-only: one number is that of every token. None where the step has none.
+def advantage_array(step: Step, length: int) -> FloatArray | None:
+    """float32 [length], read-only; a single number is repeated for every token. None where the step has no advantage.
 
     Args:
-        step: whose ``advantage``.
-        length: tokens of its completion.
+        step: the step whose ``advantage`` is read.
+        length: number of tokens of its completion.
 
     Raises:
-        ValueError: see ``fault_of``.
+        ValueError: see ``advantage_problem``.
     """
     import numpy as np
 
     if step.advantage is None:
         return None
-    fault = fault_of(step, length)
-    if fault is not None:
-        raise ValueError(f"step {step.id!r}: {fault[0]}")
+    problem = advantage_problem(step, length)
+    if problem is not None:
+        raise ValueError(f"step {step.id!r}: {problem[0]}")
     return np.broadcast_to(np.asarray(step.advantage).astype(np.float32), (length,))
 
 
-def fault_of(step: Step, length: int | None) -> tuple[str, int | None] | None:
-    """Why an advantage is neither a number nor one for each token, and at which token; None where it is sound.
+def advantage_problem(step: Step, length: int | None) -> tuple[str, int | None] | None:
+    """A sentence on what is wrong with an advantage, and the index of the token; None where it is sound.
 
-    ``length`` None: how many tokens there are is not known.
+    Sound is a finite number, or one for each token. ``length`` None: the number of tokens is not known, and any fits.
     """
     import numpy as np
 
@@ -51,6 +51,7 @@ def fault_of(step: Step, length: int | None) -> tuple[str, int | None] | None:
     if values.ndim and length is not None and len(values) != length:
         return f"{length} completion ids but {len(values)} advantages.", min(length, len(values))
     each = np.atleast_1d(values)
+    # Not `> FLOAT32_MAX`: every comparison with NaN is False.
     bad = ~(np.abs(each) <= FLOAT32_MAX)
     if not bad.any():
         return None

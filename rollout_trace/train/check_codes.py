@@ -1,4 +1,4 @@
-"""What a check can find: the codes, how grave each is, and what it means."""
+"""The codes of findings, with their grades and meanings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 Grade: TypeAlias = Literal["fatal", "warning", "info"]
-"""``fatal``: the step, or the trajectory, cannot be trained on; ``warning``: look at it; ``info``: good to know."""
+"""``fatal``: the step, or the trajectory, cannot be trained on. ``warning``: it can, but may spoil training. ``info``:
+no fault."""
 
 ISSUE_CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
     {
@@ -33,7 +34,7 @@ ISSUE_CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "cached": ("info", "answered without a call: nothing was sampled"),
     }
 )
-"""Those of ``Step.token_issue``, some of which a check also finds by itself."""
+"""The codes of ``Step.token_issue``, with grade and meaning; checks use some of them for findings of their own."""
 
 CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
     {
@@ -67,4 +68,5 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "reward_missing": ("warning", "neither the trajectory nor a step has a reward"),
     }
 )
-"""Code to grade and meaning; ``docs/checks.md`` has the same table. Codes keep their meaning; new ones may come."""
+"""All codes, with grade and meaning, as in the table of ``docs/checks.md``. Codes keep their meaning; later versions
+may add some."""

@@ -1,6 +1,6 @@
-"""Checks of a trajectory before it is trained on: what is missing, what does not fit, and what is worth a look.
+"""Checks of a trajectory before training: missing or inconsistent data, and data that is valid but suspicious.
 
-The codes are the words that ``Step.token_issue`` and the report of ``Trajectory.sequences()`` use for the same things.
+``Step.token_issue`` and the report of ``Trajectory.sequences()`` use the same codes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.engines.profiles import sends_no_ids
-from rollout_trace.train.advantages import fault_of
+from rollout_trace.train.advantages import advantage_problem
 from rollout_trace.train.check_codes import CODES, Grade
-from rollout_trace.train.selection import left_out, n_sampled
+from rollout_trace.train.selection import n_sampled, reason_left_out
 from rollout_trace.train.shaping import biased, constrained, temperature, truncated
 
 if TYPE_CHECKING:
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
 DEGENERATE_LENGTH = 64
-"""Ids a completion must have to be called degenerate. Shorter ones may well be a ruler of dashes."""
+"""Minimum length of a completion, in ids, for ``degenerate``: a shorter run of one id is often a ruler of dashes."""
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing a check found. ``str(finding)`` is one line."""
+    """One result of a check. ``str(finding)`` is one line."""
 
     code: str
     """A key of ``CODES``, or the code of a ``token_issue`` that a newer version wrote."""
     grade: Grade
     message: str
     step_id: str | None = None
-    """None where it is of the whole trajectory."""
+    """None for a finding on the whole trajectory."""
     position: int | None = None
-    """Index of a token in the completion, or in the prompt where the message says so; None where it is of no token."""
+    """Index of a token in the completion, or in the prompt where ``message`` names it; None where no token is meant."""
 
     def __str__(self) -> str:
         places = {"step": self.step_id, "token": self.position}
@@ -49,23 +49,23 @@ class Finding:
 
 
 def check(trajectory: Trajectory, *, vocab_size: int | None = None) -> list[Finding]:
-    """What a trainer should know of a trajectory: of its steps in their order, then of the whole.
+    """Findings on the steps of a trajectory, in their order, then on the trajectory as a whole.
 
     Every step that ``trajectory.sequences()`` leaves out has a finding whose code is the reason. Steps that are not
     trainable, and completions that are cached or superseded, are not checked further.
 
     Args:
-        trajectory: it is not changed.
-        vocab_size: ids from this number on are out of range; by default any int32 from 0 on is an id.
+        trajectory: the trajectory to check; it is not changed.
+        vocab_size: valid ids are below this number. None: any int32 from 0 on is valid.
     """
-    found = [item for step in trajectory.steps for item in _of_step(step, vocab_size)]
-    return found + list(_of_rewards(trajectory)) + list(_of_sequences(trajectory))
+    found = [item for step in trajectory.steps for item in _step_findings(step, vocab_size)]
+    return found + list(_reward_findings(trajectory)) + list(_sequence_findings(trajectory))
 
 
 def _finding(
     code: str, message: str, step_id: str | None = None, position: int | None = None, *, unknown: Grade = "fatal"
 ) -> Finding:
-    """A finding with the grade of its code; ``unknown`` where the code is not in the table."""
+    """A finding with the grade of its code; with the grade ``unknown`` where the code is not in the table."""
     grade = CODES[code][0] if code in CODES else unknown
     return Finding(code=code, grade=grade, message=message, step_id=step_id, position=position)
 
@@ -73,42 +73,42 @@ def _finding(
 # One step
 
 
-def _of_step(step: Step, vocab_size: int | None) -> Iterator[Finding]:
+def _step_findings(step: Step, vocab_size: int | None) -> Iterator[Finding]:
     if step.status != "ok":
-        # A status of a newer version is no worse than the known ones.
-        yield _finding(step.status, _status(step), step.id, unknown="warning")
+        # A status that a newer version wrote: no status of this version is fatal either.
+        yield _finding(step.status, _status_message(step), step.id, unknown="warning")
     if not step.trainable:
         yield _finding("not_trainable", "trainable is False: it is left out of the sequences.", step.id)
     if not step.trainable or step.status in ("cached", "superseded"):
         return
     if step.token_issue is not None:
-        yield _of_issue(step, step.token_issue)
+        yield _issue_finding(step, step.token_issue)
     elif step.status == "ok":
-        yield from _missing(step)
-    yield from _of_ids(step, vocab_size)
-    yield from _of_logprobs(step)
-    yield from _of_sampling(step)
-    yield from _of_advantage(step)
+        yield from _missing_findings(step)
+    yield from _id_findings(step, vocab_size)
+    yield from _logprob_findings(step)
+    yield from _sampling_findings(step)
+    yield from _advantage_findings(step)
     if not _is_finite(step.reward):
         yield _finding("reward_not_finite", f"reward is {step.reward!r}; expected a finite number.", step.id)
     if step.finish_reason in CUT_OFF:
         yield _finding("truncated", f"finish_reason is {step.finish_reason!r}: the completion has no end.", step.id)
 
 
-def _of_issue(step: Step, issue: TokenIssue) -> Finding:
+def _issue_finding(step: Step, issue: TokenIssue) -> Finding:
     if issue.code == "ids_missing" and sends_no_ids(step.engine, step.protocol):
         # Nothing was lost: there are no ids to be had.
         return Finding(code=issue.code, grade="info", message=issue.message, step_id=step.id)
     return _finding(issue.code, issue.message, step.id)
 
 
-def _status(step: Step) -> str:
+def _status_message(step: Step) -> str:
     cause = "" if step.error is None else f" ({step.error.type}: {step.error.message})"
     return f"status is {step.status!r}{cause}: it is left out of the sequences."
 
 
-def _missing(step: Step) -> Iterator[Finding]:
-    """What a step has not, where no token_issue explains it."""
+def _missing_findings(step: Step) -> Iterator[Finding]:
+    """Findings on missing ids and logprobs, for a step without a ``token_issue`` that would explain them."""
     if step.completion_token_ids is None:
         yield _finding("ids_missing", "completion_token_ids is None.", step.id)
     elif not len(step.completion_token_ids):
@@ -119,7 +119,7 @@ def _missing(step: Step) -> Iterator[Finding]:
         yield _finding("prompt_ids_missing", "prompt_token_ids is None.", step.id)
 
 
-def _of_ids(step: Step, vocab_size: int | None) -> Iterator[Finding]:
+def _id_findings(step: Step, vocab_size: int | None) -> Iterator[Finding]:
     import numpy as np
 
     for name in ("prompt_token_ids", "completion_token_ids"):
@@ -144,7 +144,7 @@ def _of_ids(step: Step, vocab_size: int | None) -> Iterator[Finding]:
 
 
 def _longest_run(ids: IntArray) -> tuple[int, int]:
-    """Start and length of the longest run of one id; ``ids`` are not empty."""
+    """Start and length of the longest run of one id; ``ids`` must not be empty."""
     import numpy as np
 
     starts = np.flatnonzero(np.concatenate(([True], ids[1:] != ids[:-1])))
@@ -153,7 +153,7 @@ def _longest_run(ids: IntArray) -> tuple[int, int]:
     return int(starts[longest]), int(lengths[longest])
 
 
-def _of_logprobs(step: Step) -> Iterator[Finding]:
+def _logprob_findings(step: Step) -> Iterator[Finding]:
     import numpy as np
 
     logprobs, ids = step.logprobs, step.completion_token_ids
@@ -162,26 +162,28 @@ def _of_logprobs(step: Step) -> Iterator[Finding]:
     if ids is not None and len(ids) != len(logprobs):
         message = f"{len(ids)} completion ids but {len(logprobs)} logprobs."
         yield _finding("lengths_differ", message, step.id, min(len(ids), len(logprobs)))
+    # The decoder writes missing logprobs as NaN: that issue has its finding already.
     if step.token_issue is None or step.token_issue.code != "logprobs_incomplete":
-        yield from _broken(step, "logprobs_not_finite", logprobs, ~np.isfinite(logprobs), "not finite")
-    yield from _broken(step, "logprobs_positive", logprobs, (logprobs > 0) & np.isfinite(logprobs), "above 0")
+        yield from _bad_logprobs(step, "logprobs_not_finite", logprobs, ~np.isfinite(logprobs), "not finite")
+    yield from _bad_logprobs(step, "logprobs_positive", logprobs, (logprobs > 0) & np.isfinite(logprobs), "above 0")
     if len(logprobs) and not logprobs.any():
         message = f"all {len(logprobs)} logprobs are 0: the model had no choice in these tokens."
         yield _finding("logprobs_all_zero", message, step.id)
 
 
-def _broken(step: Step, code: str, logprobs: FloatArray, bad: Any, what: str) -> Iterator[Finding]:
+def _bad_logprobs(step: Step, code: str, logprobs: FloatArray, bad: Any, what: str) -> Iterator[Finding]:
     if bad.any():
         at = int(bad.argmax())
         message = f"logprobs[{at}] is {logprobs[at]}; {bad.sum()} of {len(logprobs)} are {what}."
         yield _finding(code, message, step.id, at)
 
 
-def _of_sampling(step: Step) -> Iterator[Finding]:
-    """Where a trainer's own forward pass gives other logprobs, or those of a distribution that was not sampled from."""
-    asked = temperature(step)
-    if step.logprobs is not None and step.logprobs_mode == "raw" and asked is not None and asked != 1:
-        message = f"logprobs_mode is 'raw' and temperature {asked}: they are not of the sampling distribution."
+def _sampling_findings(step: Step) -> Iterator[Finding]:
+    """Findings on settings for which a trainer's forward pass gives other logprobs than those of the sampling
+    distribution."""
+    requested = temperature(step)
+    if step.logprobs is not None and step.logprobs_mode == "raw" and requested is not None and requested != 1:
+        message = f"logprobs_mode is 'raw' and temperature {requested}: they are not of the sampling distribution."
         yield _finding("logprobs_not_sampled", message, step.id)
     if not n_sampled(step):
         return
@@ -195,14 +197,14 @@ def _of_sampling(step: Step) -> Iterator[Finding]:
             yield _finding(code, message, step.id)
 
 
-def _of_advantage(step: Step) -> Iterator[Finding]:
-    fault = fault_of(step, n_sampled(step))
-    if fault is not None:
-        yield _finding("advantage_invalid", fault[0], step.id, fault[1])
+def _advantage_findings(step: Step) -> Iterator[Finding]:
+    problem = advantage_problem(step, n_sampled(step))
+    if problem is not None:
+        yield _finding("advantage_invalid", problem[0], step.id, problem[1])
 
 
 def _is_finite(reward: Any) -> bool:
-    """True for None as well: not scored is no fault."""
+    """Whether a reward is finite; True for None, which means not scored."""
     try:
         return reward is None or math.isfinite(reward)
     except (TypeError, OverflowError):
@@ -212,16 +214,16 @@ def _is_finite(reward: Any) -> bool:
 # The whole trajectory
 
 
-def _of_rewards(trajectory: Trajectory) -> Iterator[Finding]:
+def _reward_findings(trajectory: Trajectory) -> Iterator[Finding]:
     if not _is_finite(trajectory.reward):
         yield _finding("reward_not_finite", f"reward is {trajectory.reward!r}; expected a finite number.")
     if trajectory.reward is None and all(step.reward is None for step in trajectory.steps):
         yield _finding("reward_missing", "reward is None, and so is that of every step: not scored.")
 
 
-def _of_sequences(trajectory: Trajectory) -> Iterator[Finding]:
-    # An advantage that does not fit is an error there; here it is a finding.
-    report = trajectory.sequences(include=lambda step: not any(_of_advantage(step))).report
+def _sequence_findings(trajectory: Trajectory) -> Iterator[Finding]:
+    # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
+    report = trajectory.sequences(include=lambda step: not any(_advantage_findings(step))).report
     if not report.sequences:
         yield _finding("nothing_trainable", f"none of {len(trajectory.steps)} steps can be trained on.")
     if report.roots > 1:
@@ -231,6 +233,8 @@ def _of_sequences(trajectory: Trajectory) -> Iterator[Finding]:
         yield _finding("forks", f"{report.forks} forks: one beginning was gone on from in several ways.")
     for event in report.drift:
         yield _finding("drift", str(event), event.step_id, event.position)
-    modes = {step.logprobs_mode for step in trajectory.steps if step.logprobs is not None and left_out(step) is None}
+    modes = {
+        step.logprobs_mode for step in trajectory.steps if step.logprobs is not None and reason_left_out(step) is None
+    }
     if {"raw", "processed"} <= modes:
         yield _finding("logprobs_modes_differ", "logprobs_mode is 'raw' in some steps and 'processed' in others.")

@@ -1,7 +1,7 @@
-"""Drift: a prompt repeats an earlier completion in text, but not in token ids. Where, of what kind, and both id lists.
+"""Drift: a prompt repeats an earlier completion in text, but not in token ids. Its place, its kind, and both id lists.
 
-A step that begins a new sequence although its messages go on from an earlier step's is a break worth explaining; one
-whose messages do not is a fork or a new conversation.
+A step that begins a new sequence although its messages continue an earlier step's has drifted; one whose messages do
+not is a fork or a new conversation.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 DriftKind: TypeAlias = Literal["template", "retokenized", "tool_arguments", "thinking_removed", "rewritten"]
 
 SHOWN = 8
-"""Ids shown from the break on."""
+"""Number of ids kept in a ``Drift``, from the break on."""
 _OPENING = 16
-"""Tokens with which a template may open an answer: role, newline, ``<think>``."""
+"""Maximum number of tokens with which a template opens an answer: role, newline, ``<think>``."""
 
-# How a call is mostly written, without its name and its arguments.
+# The usual text around the arguments of a tool call, without the tool's name.
 _BEFORE = '<tool_call>\n{"name": "", "arguments": '
 _AFTER = "}\n</tool_call>"
 
@@ -44,33 +44,34 @@ _MEANING = {
 
 
 class Decodes(Protocol):
-    """What is asked of a tokenizer here."""
+    """The part of a tokenizer that is used here."""
 
     def decode(self, token_ids: list[int], /) -> str:
-        """The text of ids."""
+        """The text of these ids."""
         ...
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One break. The ids are those from ``position`` on, at most 8."""
+    """One break. ``expected`` and ``found`` have the ids from ``position`` on, at most 8."""
 
     step_id: str
     """The step whose prompt drifted."""
     previous_step_id: str
-    """The step from whose prompt and completion it should have gone on."""
+    """The step whose prompt and completion the prompt should have begun with."""
     position: int
     """Index of the first id of the prompt that differs."""
     kind: DriftKind
     """``template``, ``retokenized``, ``tool_arguments``, ``thinking_removed``, or ``rewritten``."""
     expected: tuple[int, ...]
-    """As they were read or sampled."""
+    """Ids of the previous step, as they were read or sampled."""
     found: tuple[int, ...]
-    """As the prompt has them."""
+    """Ids of the prompt."""
     expected_text: str | None = None
-    """With a tokenizer: the text of ``expected``."""
+    """The text of ``expected``; None without a tokenizer."""
     found_text: str | None = None
+    """The text of ``found``; None without a tokenizer."""
 
     def __str__(self) -> str:
         texts = "" if self.expected_text is None else f", {self.expected_text!r} became {self.found_text!r}"
@@ -81,40 +82,40 @@ class Drift:
 
 
 class Break:
-    """A step that begins a new sequence, and the steps before it. What it means is found out when it is asked for."""
+    """A step that begins a new sequence, and the steps before it. Drift, fork or root: decided on first access."""
 
     def __init__(self, step: Step, prompt: Span, earlier: Earlier, count: int) -> None:
         self.step = step
         self._prompt = prompt
-        # Steps are placed after this one too; the first `count` came before it.
+        # `earlier` is shared by all breaks and holds later steps as well; the first `count` came before this one.
         self._earlier, self._count = earlier, count
 
     @cached_property
     def drift(self) -> Drift | None:
-        """What drifted; None where the step goes on from no earlier one."""
+        """The drift; None where the step continues no earlier one."""
         return self.explain(None)
 
     @cached_property
     def is_fork(self) -> bool:
-        """It shares its beginning with an earlier step, and is no drift."""
-        return self.drift is None and self._earlier.shares_its_start(self.step, self._prompt, self._count)
+        """Whether the step shares its beginning with an earlier one, without drift."""
+        return self.drift is None and self._earlier.shares_start(self.step, self._prompt, self._count)
 
     @property
     def is_root(self) -> bool:
-        """It has nothing to do with any earlier step."""
+        """Whether the step shares nothing with any earlier one."""
         return self.drift is None and not self.is_fork
 
     def explain(self, tokenizer: Decodes | None) -> Drift | None:
-        """``drift``, with texts where there is a tokenizer."""
-        before_it = self._earlier.before(self.step, self._count)
-        if before_it is None:
+        """``drift``, computed anew; with texts if a tokenizer is given."""
+        predecessor = self._earlier.predecessor(self.step, self._count)
+        if predecessor is None:
             return None
-        previous, completion, row = before_it
+        previous, completion, row = predecessor
         before = Span(completion.segment, 0, completion.stop).get()
         prompt = self._prompt.get()
         at = common_prefix(before, prompt)
         if at == len(before):
-            # Nothing drifted: that sequence had gone on, or was not the last (`linear`).
+            # No drift: another step had extended that sequence already, or it was not the last (`linear`).
             return None
         expected, found = _ids(before, at), _ids(prompt, at)
         return Drift(
@@ -132,11 +133,11 @@ class Break:
 
 
 def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False) -> list[Drift]:
-    """Where prompts repeat an earlier completion in text, but not in token ids, and why.
+    """The places where prompts repeat an earlier completion in text, but not in token ids, each with its kind.
 
     Args:
-        trajectory: whose steps to look at; those that no sequence would use are left out.
-        tokenizer: anything with ``decode(ids)``; the ids are then shown as text too.
+        trajectory: its usable steps are compared: those that ``sequences()`` does not leave out.
+        tokenizer: any object with ``decode(ids)``; ``expected_text`` and ``found_text`` are then set.
         linear: as in ``Trajectory.sequences()``.
     """
     breaks = trajectory.sequences(linear=linear).report.breaks
@@ -148,22 +149,24 @@ def _ids(array: IntArray, at: int) -> tuple[int, ...]:
 
 
 def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[Decodes, IntArray] | None) -> DriftKind:
-    owner, begin, stop = _owner(row, at, end) or (None, 0, 0)
+    owner, begin, stop = _step_at(row, at, end) or (None, 0, 0)
     if owner is None or owner.completion is None:
         return "template"
-    said = history.repeats(step, owner)
-    if owner.completion.reasoning and not (said == "same" and history.keeps_reasoning(step, owner) and at > begin):
+    repetition = history.compare_answer(step, owner)
+    if owner.completion.reasoning and not (
+        repetition == "same" and history.keeps_reasoning(step, owner) and at > begin
+    ):
         return "thinking_removed"
     if at < begin:
         return "template"
-    if said == "changed":
+    if repetition == "changed":
         return "rewritten"
     if texts is not None and _is_same_text(*texts, owner, at, begin, stop):
         return "retokenized" if at < stop - _has_end(owner) else "template"
-    if said != "same":
+    if repetition != "same":
         return "tool_arguments"
     if at == stop - 1 and _has_end(owner):
-        # Of the whole answer the stop token alone is another.
+        # The stop token alone differs: the template closes the answer with another one.
         return "template"
     return "tool_arguments" if _is_in_arguments(owner, at - begin, stop - begin) else "retokenized"
 
@@ -174,18 +177,20 @@ def _has_end(step: Step) -> bool:
 
 
 def _is_same_text(tokenizer: Decodes, prompt: IntArray, owner: Step, at: int, begin: int, stop: int) -> bool:
-    """Whether the rest of an answer reads the same in a prompt, save its stop token."""
+    """Whether the rest of an answer, without its stop token, is the same text in a prompt."""
     sampled = owner.completion_token_ids
     assert sampled is not None
     rest = tokenizer.decode(sampled[at - begin : stop - begin - _has_end(owner)].tolist())
-    # No id is less than a byte, but for a few that have no text.
+    # Ids that cover the rest for sure: nearly every id is at least one byte of text; ``SHOWN`` more for those without.
     again = prompt[at : at + len(rest.encode("utf-8", "replace")) + SHOWN]
     return tokenizer.decode(again.tolist()).startswith(rest)
 
 
-def _owner(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
-    """The step of whose answer token ``at`` is, or with which the template opens it, and where its completion lies."""
-    # They stand in order: the first that ends after the token is the only one that it can be.
+def _step_at(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
+    """The step whose answer has token ``at``, in its completion or in the template's opening; with the span of its
+    completion. None where the token belongs to no answer that ends by ``end``.
+    """
+    # Completions are in order and do not overlap: the first that ends after the token is the only candidate.
     place = bisect_right(row.steps, at, key=itemgetter(2))
     if place == len(row.steps):
         return None
@@ -194,18 +199,18 @@ def _owner(row: Row, at: int, end: int) -> tuple[Step, int, int] | None:
 
 
 def _is_in_arguments(step: Step, at: int, length: int) -> bool:
-    """Whether a token of a completion is of the arguments of a tool call, by their share of the characters.
+    """Whether a token of a completion lies in the arguments of a tool call, estimated by their share of the characters.
 
-    Text comes first, and around the arguments stands what ``_BEFORE`` and ``_AFTER`` have, or much the same: where that
-    came in other ids, nobody wrote the arguments otherwise.
+    The text is assumed to come first, and each call to be wrapped in ``_BEFORE`` and ``_AFTER`` or the like. A break
+    in the wrapping is no change of the arguments.
     """
     answer = step.completion
     if answer is None or not answer.tool_calls:
         return False
     places = []
-    done = len(answer.content or ())
+    length_so_far = len(answer.content or ())
     for call in answer.tool_calls:
-        done += len(_BEFORE) + len(call.name or "")
-        places.append((done, done + len(call.arguments or "")))
-        done = places[-1][1] + len(_AFTER)
-    return any(start * length <= at * done < stop * length for start, stop in places)
+        length_so_far += len(_BEFORE) + len(call.name or "")
+        places.append((length_so_far, length_so_far + len(call.arguments or "")))
+        length_so_far = places[-1][1] + len(_AFTER)
+    return any(start * length <= at * length_so_far < stop * length for start, stop in places)

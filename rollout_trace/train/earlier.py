@@ -1,7 +1,7 @@
-"""Which of many earlier steps a conversation goes on from, without comparing it with each of them.
+"""An index of earlier steps: which of them a conversation continues, without comparing it with each.
 
-The rules are those of ``history``. Here conversations are found by hashes of their beginnings, and what was found is
-held against the rule: equal messages have equal hashes, so that nothing is missed.
+The rules are those of ``history``. Candidates are found by hashes of the beginnings of conversations, then checked by
+the rule itself. Equal messages have equal hashes, so no step is missed; a collision costs one comparison.
 """
 
 from __future__ import annotations
@@ -21,93 +21,94 @@ if TYPE_CHECKING:
 
 
 class Row(Protocol):
-    """What is asked of a row of sequences here."""
+    """The part of a row of sequences that is used here."""
 
     steps: list[tuple[Step, int, int]]
-    """Its steps, and where the completion of each begins and ends."""
+    """The steps in the row, each with begin and end of its completion."""
 
 
 Placed: TypeAlias = "tuple[Step, Span, Row]"
-"""A step, its completion's ids, and the row that it was added to."""
+"""A step, the span up to the end of its completion, and the row that it was added to."""
 
 _BLOCK = 64
-"""Characters of a text prompt that are hashed at a time."""
+"""Number of characters of a text prompt that are hashed at a time."""
 _DEPTH = 32
-"""Below it, values in a message hash alike: equal ones must, and a hostile message may be thousands of lists deep."""
+"""Depth in a message below which all values have the same hash: recursion must end, as a hostile message may be
+thousands of lists deep, and equal messages must still hash alike."""
 
 
 class Earlier:
-    """The steps that are in rows, in order. Each question is about the first ``count`` of them.
+    """The steps that are in rows, in order. Each method looks at the first ``count`` of them alone.
 
-    Built when it is first asked, which is when all steps are placed.
+    The index is built on first use: by then all steps are placed, and one index serves all breaks.
     """
 
     def __init__(self, placed: list[Placed]) -> None:
         self.placed = placed
 
-    def before(self, step: Step, count: int) -> Placed | None:
-        """The step from which another goes on: of several the one with the most messages, of equals the latest."""
+    def predecessor(self, step: Step, count: int) -> Placed | None:
+        """The step that ``step`` continues; of several the one with the most messages, of equals the latest."""
         for at in self._index.candidates(step, count):
-            if history.goes_on(step, self.placed[at][0]):
+            if history.continues(step, self.placed[at][0]):
                 return self.placed[at]
         return None
 
-    def shares_its_start(self, step: Step, prompt: Span, count: int) -> bool:
-        """Whether one of them begins as a step does: with the same message, or id where one has no messages."""
+    def shares_start(self, step: Step, prompt: Span, count: int) -> bool:
+        """Whether an earlier step has the same first message, or, where one of the two has no messages, first id."""
         index, first_id = self._index, _first_id(prompt)
         messages = _messages(step)
-        by_id = index.by_first_id if messages is None else index.silent_by_first_id
+        by_id = index.by_first_id if messages is None else index.by_first_id_without_messages
         if by_id.get(first_id, count) < count:
             return True
         alike = index.by_first_message.get(index.hash_of_first(messages), [])
-        return any(history.shares_its_start(step, self.placed[at][0]) for at in _below(alike, count, last_first=False))
+        return any(history.shares_start(step, self.placed[at][0]) for at in _below(alike, count, last_first=False))
 
     @cached_property
     def _index(self) -> _Index:
         return _Index(self.placed)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Not the index: in another process, or in a copy, text has other hashes and objects have other ids.
+        # Without the index: another process has other hashes of texts, and copied objects have other ids.
         return {"placed": self.placed}
 
 
 class _Hashes:
-    """Hashes of messages, each computed once."""
+    """Hashes of messages, each computed once per object."""
 
     def __init__(self) -> None:
-        # With the message: while it is held, its id is not given to another.
-        self._known: dict[int, tuple[Any, int]] = {}
+        # By id. The message is stored too: an object that is alive shares its id with no other.
+        self._cache: dict[int, tuple[Any, int]] = {}
 
     def of(self, message: Any) -> int:
-        known = self._known.get(id(message))
-        if known is None:
-            known = self._known[id(message)] = (message, _hash(message))
-        return known[1]
+        entry = self._cache.get(id(message))
+        if entry is None:
+            entry = self._cache[id(message)] = (message, _hash(message))
+        return entry[1]
 
 
 class _Index:
-    """Positions of steps by how their conversations begin."""
+    """Positions of steps by the hashes of their messages."""
 
     def __init__(self, placed: list[Placed]) -> None:
         self._hashes = _Hashes()
         self.by_first_message: dict[int | None, list[int]] = {}
         self.by_first_id: dict[int, int] = {}
-        """The first position; of any step, and of those without messages."""
-        self.silent_by_first_id: dict[int, int] = {}
+        """First position of each first id, among all steps; below, among those without messages."""
+        self.by_first_id_without_messages: dict[int, int] = {}
         # By the hash of all messages of a step.
         self._whole: dict[int, list[int]] = {}
-        # Of text prompts with their answers: by the hash of their whole blocks and the rest, then by the number of
-        # messages; and how long the rests after those blocks are.
+        # Text prompts with their answers: by hash of the whole blocks and the rest, then by number of messages.
+        # `_rests` has the lengths of the rests after the same blocks: a longer text is cut at each to look it up.
         self._texts: dict[tuple[int, str], dict[int, list[int]]] = {}
         self._rests: dict[int, set[int]] = {}
-        # Lists that grow, and runs of tables: how far each was hashed, by where it begins and the hash of what stands
-        # before it. They are held, as messages are.
+        # How far each growing list, or run of a table, was hashed, and the hash there; by id, start and the hash before
+        # it. So each turn hashes its new messages alone. The lists are stored for their ids, as above.
         self._reached: dict[tuple[int, int, int], tuple[list[Any], int, int]] = {}
         for at, (step, completion, _) in enumerate(placed):
             self._add(at, step, completion)
 
     def candidates(self, step: Step, count: int) -> Iterator[int]:
-        """Positions below ``count`` from which a step may go on, the best first."""
+        """Positions below ``count`` of steps that ``step`` may continue, best first."""
         messages = _messages(step)
         if not messages:
             return
@@ -117,14 +118,15 @@ class _Index:
         found = []
         chain = 0
         for message in messages:
-            if chain in self._whole and history.is_said(message):
+            # Before the message is added: an answer follows all messages of the step that it answers.
+            if chain in self._whole and history.is_from_assistant(message):
                 found.append(self._whole[chain])
             chain = hash((chain, self._hashes.of(message)))
         for positions in reversed(found):
             yield from _below(positions, count)
 
     def hash_of_first(self, messages: Sequence[Any] | None) -> int | None:
-        """Of the message by which conversations are told apart."""
+        """The hash of the first message that is no system prompt; None where there is none."""
         first = history.first(messages)
         return None if first is None else self._hashes.of(first)
 
@@ -133,7 +135,7 @@ class _Index:
         self.by_first_id.setdefault(first_id, at)
         messages = _messages(step)
         if messages is None:
-            self.silent_by_first_id.setdefault(first_id, at)
+            self.by_first_id_without_messages.setdefault(first_id, at)
         if not messages:
             return
         first = self.hash_of_first(messages)
@@ -145,32 +147,32 @@ class _Index:
             self._whole.setdefault(self._chain(step, messages), []).append(at)
 
     def _chain(self, step: Step, messages: Sequence[Any]) -> int:
-        """The hash of all messages; of a list that has grown, from where it was left."""
-        held = shared(step, "messages")
-        if not isinstance(held, ListSpan):
-            return self._after(messages, 0, len(messages), 0)
+        """The hash of all messages; of a list that has grown, only the new ones are hashed."""
+        stored = shared(step, "messages")
+        if not isinstance(stored, ListSpan):
+            return self._extended_chain(messages, 0, len(messages), 0)
         chain = 0
-        for first, end in held.runs if isinstance(held, TableSpan) else ((0, held.length),):
-            place = (id(held.items), first, chain)
+        for first, end in stored.runs if isinstance(stored, TableSpan) else ((0, stored.length),):
+            place = (id(stored.items), first, chain)
             _, reached, before = self._reached.get(place, (None, first, chain))
             if reached <= end:
-                chain = self._after(held.items, reached, end, before)
-                self._reached[place] = (held.items, end, chain)
+                chain = self._extended_chain(stored.items, reached, end, before)
+                self._reached[place] = (stored.items, end, chain)
             else:
-                chain = self._after(held.items, first, end, chain)
+                chain = self._extended_chain(stored.items, first, end, chain)
         return chain
 
-    def _after(self, items: Sequence[Any], first: int, end: int, chain: int) -> int:
-        """The hash of messages, of those before the first of which ``chain`` is the hash."""
+    def _extended_chain(self, items: Sequence[Any], first: int, end: int, chain: int) -> int:
+        """``chain``, the hash of the messages before ``first``, extended by those of [first, end)."""
         for at in range(first, end):
             chain = hash((chain, self._hashes.of(items[at])))
         return chain
 
     def _add_text(self, at: int, step: Step, messages: Sequence[Any]) -> None:
-        said = None if step.completion is None else step.completion.content
-        if not (isinstance(said, str) and said):
+        reply = None if step.completion is None else step.completion.content
+        if not (isinstance(reply, str) and reply):
             return
-        whole = messages[0] + said
+        whole = messages[0] + reply
         chain = 0
         for start in range(0, len(whole) - len(whole) % _BLOCK, _BLOCK):
             chain = hash((chain, whole[start : start + _BLOCK]))
@@ -193,17 +195,17 @@ class _Index:
 
 
 def _below(positions: list[int], count: int, *, last_first: bool = True) -> Iterator[int]:
-    """Those below ``count`` of ascending positions."""
+    """The positions below ``count``; ``positions`` ascend."""
     stop = bisect_left(positions, count)
     return (positions[at] for at in (range(stop - 1, -1, -1) if last_first else range(stop)))
 
 
 def _messages(step: Step) -> Sequence[Any] | None:
-    """A step's messages, without a copy of their list where that can be."""
-    held = shared(step, "messages")
-    if type(held) is ListSpan and held.length == len(held.items):
-        return held.items
-    messages: Sequence[Any] | None = held.get() if isinstance(held, ListSpan) else held
+    """A step's messages; the list is not copied where the step has all of it."""
+    stored = shared(step, "messages")
+    if type(stored) is ListSpan and stored.length == len(stored.items):
+        return stored.items
+    messages: Sequence[Any] | None = stored.get() if isinstance(stored, ListSpan) else stored
     return messages
 
 
@@ -212,15 +214,15 @@ def _first_id(span: Span) -> int:
 
 
 def _hash(value: Any, depth: int = 0) -> int:
-    """Equal for equal values, as JSON has them and as a program may put them there."""
+    """A hash that is equal for equal values, of JSON or of a program's own types; 0 for what cannot be hashed."""
     if isinstance(value, str):
         return hash(value)
     if depth == _DEPTH:
         return 0
     if isinstance(value, Mapping):
-        return hash(frozenset((name, _hash(held, depth + 1)) for name, held in value.items()))
+        return hash(frozenset((name, _hash(item, depth + 1)) for name, item in value.items()))
     if isinstance(value, Sequence):
-        return hash(tuple([_hash(held, depth + 1) for held in value]))
+        return hash(tuple([_hash(item, depth + 1) for item in value]))
     try:
         return hash(value)
     except TypeError:

@@ -1,6 +1,6 @@
-"""Runs of one task that are compared with each other, and what their rewards say of each: GRPO and its kin.
+"""Groups of runs of one task, and advantages from the comparison of their rewards: GRPO and its kin.
 
-Everything here is computed when it is asked for, from the trajectories as they are then; nothing is written to them.
+Values are computed on access from the current state of the trajectories, which are never changed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The runs of one task. What counts with rewards raises ValueError where one is no finite number."""
+    """The runs of one task. What is computed from rewards raises ValueError if one is no finite number."""
 
     id: Hashable
-    """What the runs have in common: their ``group_id``, or what ``key`` gave."""
+    """What the runs have in common: their ``group_id``, or the result of ``key``."""
     trajectories: tuple[Trajectory, ...]
-    """In the order in which they were given."""
+    """The runs, in input order."""
     n_repeated: int = 0
-    """How often one of these runs was given once more: of equal ids only the last counts."""
+    """Number of inputs that were dropped as repetitions of these runs: of equal ids only the last counts."""
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
@@ -39,20 +39,20 @@ class Group:
 
     @property
     def n_scored(self) -> int:
-        """Runs with a reward."""
+        """Number of runs with a reward."""
         return sum(reward is not None for reward in self.rewards)
 
     @property
     def mean(self) -> float | None:
-        """Of the rewards there are; None where there are none."""
+        """Mean of the rewards; None where no run is scored."""
         scored = [reward for _, reward in self._scored()]
         return statistics.mean(scored) if scored else None
 
     @property
     def std(self) -> float | None:
-        """The sample's standard deviation (n - 1 below the line), as TRL 1.16 and verl 0.9.1 take it.
+        """Sample standard deviation of the rewards (divided by n - 1), as in TRL 1.16 and verl 0.9.1.
 
-        None with fewer than two rewards, of which it is not defined.
+        None with fewer than two rewards, for which it is not defined.
         """
         scored = [reward for _, reward in self._scored()]
         return statistics.stdev(scored) if len(scored) > 1 else None
@@ -65,18 +65,18 @@ class Group:
     def advantages(
         self, method: Literal["grpo", "leave_one_out"] = "grpo", *, normalize: bool = True, eps: float = 1e-4
     ) -> list[float | None]:
-        """How much better each run was than the group: one number per trajectory, None where it was not scored.
+        """The advantage of each run over its group: one number per trajectory, None where it was not scored.
 
         Runs without a reward are no part of the baseline. Equal rewards give exactly 0.0.
 
         Args:
             method: ``grpo``: ``(reward - mean) / (std + eps)``; 0.0 where one run alone is scored.
                 ``leave_one_out`` (RLOO): reward - mean of the others; None where there are no others.
-            normalize: of GRPO alone. False: ``reward - mean``, as Dr. GRPO has it (arXiv 2503.20783).
-            eps: keeps a small deviation from blowing up; 1e-4 is TRL's, 1e-6 verl's.
+            normalize: for GRPO alone. False: ``reward - mean``, as in Dr. GRPO (arXiv 2503.20783).
+            eps: added to the deviation, so that a tiny one does not give huge advantages; 1e-4 is TRL's, 1e-6 verl's.
 
         Raises:
-            ValueError: a reward is no finite number, or there is no such method.
+            ValueError: a reward is no finite number, or ``method`` is unknown.
         """
         if method not in ("grpo", "leave_one_out"):
             raise ValueError(f"method={method!r}: expected 'grpo' or 'leave_one_out'.")
@@ -86,7 +86,7 @@ class Group:
             # reward - mean of the others = (reward - mean of all) * n / (n - 1)
             return [None if one is None or scored < 2 else one * scored / (scored - 1) for one in above]
         spread = (self.std or 0.0) + eps if normalize else 1.0
-        # Nothing above the mean is nothing, also where spread and eps are both 0.
+        # 0 stays 0: with eps=0, equal rewards would divide 0 by 0.
         return [one / spread if one else one for one in above]
 
     def _scored(self) -> list[tuple[Trajectory, float]]:
@@ -96,41 +96,41 @@ class Group:
 def groups(
     trajectories: Trajectory | Iterable[Trajectory], *, key: Callable[[Trajectory], Hashable | None] | None = None
 ) -> list[Group]:
-    """The groups of these trajectories, in the order in which their first runs stand.
+    """The groups of these trajectories, in the order of their first runs.
 
     A trajectory whose key is None is in no group. Nor is one that was opened inside another of the same group, at any
-    depth: it is a part of that run, not another run. Only what is among ``trajectories`` is known to be around it.
+    depth: it is a part of that run, not another run. Parents that are not among ``trajectories`` are not considered.
     Of several with one id (a run written twice, two files that overlap) the last counts, in the place of the first;
-    ``Group.n_repeated`` and one line in the log say how many.
+    ``Group.n_repeated`` counts the others, and one warning is logged.
 
     Args:
         trajectories: any iterable, read once.
-        key: what runs of one task have in common; ``group_id`` by default. With
-            ``lambda trajectory: (trajectory.group_id, trajectory.name)`` agents compare with their own kind.
+        key: returns what runs of one task have in common; ``group_id`` by default. With
+            ``lambda trajectory: (trajectory.group_id, trajectory.name)`` each agent is compared with its own kind.
 
     Raises:
-        TypeError: one of them is no trajectory; of a path, ``rt.read(path)`` gives them.
+        TypeError: one of them is no trajectory. To read them from a path, use ``rt.read(path)``.
     """
     times: Counter[str] = Counter()
     latest: dict[str, Trajectory] = {}
     for run in each_trajectory(trajectories):
         times[run.id] += 1
         latest[run.id] = run
-    _say_repeated(times)
+    _warn_repeated(times)
     runs = list(latest.values())
     keys = [run.group_id if key is None else key(run) for run in runs]
-    around = {run.id: (run.parent_id, its_key) for run, its_key in zip(runs, keys, strict=True)}
+    parents = {run.id: (run.parent_id, run_key) for run, run_key in zip(runs, keys, strict=True)}
     members: dict[Hashable, list[Trajectory]] = {}
-    for run, its_key in zip(runs, keys, strict=True):
-        if its_key is not None and not _is_inside(run, its_key, around):
-            members.setdefault(its_key, []).append(run)
+    for run, run_key in zip(runs, keys, strict=True):
+        if run_key is not None and not _is_inside(run, run_key, parents):
+            members.setdefault(run_key, []).append(run)
     return [
-        Group(id=its_key, trajectories=tuple(found), n_repeated=sum(times[run.id] - 1 for run in found))
-        for its_key, found in members.items()
+        Group(id=run_key, trajectories=tuple(found), n_repeated=sum(times[run.id] - 1 for run in found))
+        for run_key, found in members.items()
     ]
 
 
-def _say_repeated(times: Counter[str]) -> None:
+def _warn_repeated(times: Counter[str]) -> None:
     repeated = times.total() - len(times)
     if repeated:
         first = next(one for one, count in times.items() if count > 1)
@@ -141,24 +141,24 @@ def _say_repeated(times: Counter[str]) -> None:
         )
 
 
-def _is_inside(run: Trajectory, its_key: Hashable, around: dict[str, tuple[str | None, Hashable | None]]) -> bool:
-    """Whether a trajectory around this one has the same key."""
+def _is_inside(run: Trajectory, run_key: Hashable, parents: dict[str, tuple[str | None, Hashable | None]]) -> bool:
+    """Whether a trajectory that this one was opened inside, at any depth, has the same key."""
     seen = {run.id}
     parent = run.parent_id
-    # A file that somebody else wrote may have parents that go round in a circle.
-    while parent is not None and parent in around and parent not in seen:
+    # `seen`: in a file of another program, parents may form a circle.
+    while parent is not None and parent in parents and parent not in seen:
         seen.add(parent)
-        parent, parents_key = around[parent]
-        if parents_key == its_key:
+        parent, parent_key = parents[parent]
+        if parent_key == run_key:
             return True
     return False
 
 
 def finite_reward(run: Trajectory) -> float:
-    """A run's reward, where it has one.
+    """The reward of a scored run as a float.
 
     Raises:
-        ValueError: it is no finite number.
+        ValueError: the reward is None or no finite number.
     """
     try:
         reward = float(run.reward)  # type: ignore[arg-type]
@@ -174,10 +174,10 @@ def finite_reward(run: Trajectory) -> float:
 def run_advantages(
     trajectories: Iterable[Trajectory], method: Literal["grpo", "leave_one_out"] = "grpo"
 ) -> dict[str, float | None]:
-    """The advantage of each run within its group (``groups()``), by the trajectory's id; None where it was not scored.
+    """The advantage of each run within its group (``groups()``), by trajectory id; None where it was not scored.
 
-    A run counts once, however many rows or trajectories it has, and whether or not its tokens can be used. What is in
-    no group, or is a part of another run of its group, has no entry.
+    A run counts once, however many rows or trajectories it has, and whether or not its tokens can be used. A trajectory
+    in no group, or inside another run of its group, has no entry.
 
     Raises:
         ValueError: as ``Group.advantages``.

@@ -1,7 +1,7 @@
-"""Ids made from text, on request alone, for steps whose engine gave none. They say so: ``token_source="retokenized"``.
+"""Token ids made from text, on request alone, for steps whose engine sent none: ``token_source="retokenized"``.
 
-Tokenising text anew is not the same as having the ids that were sampled: a model may have written the text in other
-tokens, and a template may render it otherwise. The report compares the counts with what the engine counted.
+They need not be the ids that were sampled: a model may have written the text in other tokens, and a template may render
+it otherwise. The report compares their numbers with the engine's usage.
 """
 
 from __future__ import annotations
@@ -28,51 +28,52 @@ if TYPE_CHECKING:
 @document_fields
 @dataclass(kw_only=True)
 class RetokenizeReport:
-    """What became of the steps, by their ids."""
+    """The outcome for each step, by its id."""
 
     retokenized: list[str] = field(default_factory=list)
-    """Steps that have made ids now."""
+    """Steps that got ids made from their text."""
     kept: list[str] = field(default_factory=list)
-    """Steps that have the engine's completion ids: left as they are."""
+    """Steps with the engine's completion ids, which are not changed."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Steps without ids as before, and why."""
+    """Steps whose ids could not be made, with the error; they are not changed."""
     skipped: dict[str, str] = field(default_factory=dict)
-    """Steps that are not tried, and why: their status (``error``, ``cancelled``, ...), or ``retokenized`` before."""
+    """Steps that were not tried, with the reason: their status (``error``, ``cancelled``, ...), or ``retokenized`` for
+    those with such ids already."""
     disagreements: list[CountDifference] = field(default_factory=list)
-    """Where the number of made ids is not the number that the engine counted. Such a step has the ``token_issue``
-    ``usage_differs``: ``allow={"retokenized"}`` alone does not take it."""
+    """Differences between the number of ids made and the engine's usage. Such a step gets the ``token_issue``
+    ``usage_differs``, so ``allow={"retokenized"}`` alone does not admit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountDifference:
-    """The rendering disagrees with the engine's own count."""
+    """A difference between the number of ids made for a step and the engine's usage."""
 
     step_id: str
     part: str
     """``prompt`` or ``completion``."""
     made: int
-    """Ids that were made."""
+    """Number of ids made from the text."""
     counted: int
-    """Tokens in the engine's usage."""
+    """Number of tokens in the engine's usage."""
 
 
 def retokenize(
     trajectory: Trajectory, tokenizer: Any, *, chat_template_kwargs: Mapping[str, Any] | None = None
 ) -> RetokenizeReport:
-    """Fills the prompt and completion ids of the steps that have none.
+    """Sets the prompt and completion ids of the steps without completion ids, from their text.
 
     The prompt is the request's messages and tools through the chat template, with its generation prompt. The
-    completion is what the template adds for the answer, up to the tokenizer's ``eos_token_id`` where it has one: what
-    a template writes after that no model sampled, and an answer that was cut off by its length ends before it. For
-    text prompts the completion is the answer's text. Both are made, also where one of them is known, so that they are
-    never of two kinds. ``logprobs`` stay None. Steps with the engine's ids for their completion are not touched.
+    completion is what the template adds for the answer, up to the tokenizer's ``eos_token_id`` where it has one: no
+    model samples what a template writes after that, and an answer that was cut off by its length ends before it. For
+    text prompts the completion is the answer's text. Both are made, even where the prompt's ids are known, so that a
+    step never mixes two sources. ``logprobs`` become None. Steps with the engine's completion ids are not changed.
 
     Args:
-        trajectory: a closed one; its steps are changed in place.
-        tokenizer: anything with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
-            ``encode(text, add_special_tokens=)``, as those of ``transformers``.
-        chat_template_kwargs: further arguments of the template, such as ``{"enable_thinking": False}``, beside those of
-            the request.
+        trajectory: a closed trajectory; its steps are changed in place.
+        tokenizer: any object with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
+            ``encode(text, add_special_tokens=)``, as in ``transformers``.
+        chat_template_kwargs: arguments of the template, such as ``{"enable_thinking": False}``; they override those
+            of the request.
 
     Raises:
         ValueError: the trajectory is open.
@@ -81,7 +82,7 @@ def retokenize(
         raise ValueError("the trajectory is open: retokenize it when its block has ended.")
     report = RetokenizeReport()
     choices = Counter(step.call_id for step in trajectory.steps)
-    takes_parts = _takes_parts(tokenizer)
+    accepts_parts = _accepts_parts(tokenizer)
     for step in trajectory.steps:
         if step.status not in ("ok", "abandoned", "cached"):
             report.skipped[step.id] = step.status
@@ -93,12 +94,12 @@ def retokenize(
             report.kept.append(step.id)
             continue
         try:
-            prompt, completion = _made(step, tokenizer, takes_parts, dict(chat_template_kwargs or {}))
+            prompt, completion = _ids_from_text(step, tokenizer, accepts_parts, dict(chat_template_kwargs or {}))
         except Exception as failure:
-            # A template raises what it likes: jinja2's errors, TypeErrors for missing fields, the model maker's own.
+            # Templates raise anything: jinja2's errors, TypeErrors for missing fields, errors that their author raises.
             report.failed[step.id] = f"{type(failure).__name__}: {failure}"
             continue
-        # The usage of several choices counts them all.
+        # The usage counts all choices of a call together: it is compared only where there is one.
         sampled = len(completion) if choices[step.call_id] == 1 else None
         differ = _differences(step, len(prompt), sampled)
         _fill(step, prompt, completion, differ)
@@ -126,7 +127,9 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[Count
     )
 
 
-def _made(step: Step, tokenizer: Any, takes_parts: bool, arguments: dict[str, Any]) -> tuple[IntArray, IntArray]:
+def _ids_from_text(
+    step: Step, tokenizer: Any, accepts_parts: bool, arguments: dict[str, Any]
+) -> tuple[IntArray, IntArray]:
     if step.completion is None:
         raise ValueError("the step has no completion.")
     if step.messages and isinstance(step.messages[0], str) and record_of(step.protocol).messages != "items":
@@ -134,53 +137,55 @@ def _made(step: Step, tokenizer: Any, takes_parts: bool, arguments: dict[str, An
         if not isinstance(content, str):
             raise ValueError("the completion has no text.")
         return _encoded(tokenizer, step.messages[0]), _encoded(tokenizer, content)
-    lost = ExportReport()
-    messages = [decoded(message) for message in to_chat(step, lost)]
-    offered = _offered(step, lost)
-    said = answer(step, "dict", lost)
-    if said is None or lost.dropped:
-        raise ValueError(f"not all of the conversation can be rendered: {lost}.")
-    arguments = {**_asked_of_the_template(step), **arguments}
-    if not takes_parts:
+    dropped = ExportReport()
+    messages = [decoded(message) for message in to_chat(step, dropped)]
+    tool_candidates = _tool_candidates(step, dropped)
+    reply = answer(step, "dict", dropped)
+    if reply is None or dropped.dropped:
+        raise ValueError(f"not all of the conversation can be rendered: {dropped}.")
+    arguments = {**_template_arguments(step), **arguments}
+    if not accepts_parts:
         messages = [{**message, "content": _as_text(message.get("content"))} for message in messages]
     counted = (step.usage or Usage()).input
-    made = [_rendered_ids(step, tokenizer, messages, said, {**arguments, "tools": offered[0]})]
+    made = [_rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": tool_candidates[0]})]
     if counted is None or len(made[0][0]) == counted:
         return made[0]
-    made += [_rendered_ids(step, tokenizer, messages, said, {**arguments, "tools": one}) for one in offered[1:]]
+    made += [
+        _rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": one}) for one in tool_candidates[1:]
+    ]
     return min(made, key=lambda ids: abs(len(ids[0]) - counted))
 
 
 def _rendered_ids(
-    step: Step, tokenizer: Any, messages: list[dict[str, Any]], said: dict[str, Any], arguments: dict[str, Any]
+    step: Step, tokenizer: Any, messages: list[dict[str, Any]], reply: dict[str, Any], arguments: dict[str, Any]
 ) -> tuple[IntArray, IntArray]:
     before = _rendered(tokenizer, messages, add_generation_prompt=True, **arguments)
-    whole = _rendered(tokenizer, [*messages, said], add_generation_prompt=False, **arguments)
+    whole = _rendered(tokenizer, [*messages, reply], add_generation_prompt=False, **arguments)
     if not whole.startswith(before):
         raise ValueError(
             f"the chat template renders the conversation with its answer otherwise than without: {before[-60:]!r} is "
             "not its beginning. A template of the same model that keeps what it wrote is needed."
         )
-    # Apart, as they were read and sampled: text on both sides of the border could become one token.
-    completion = _until_its_end(_encoded(tokenizer, whole[len(before) :]), step, tokenizer)
+    # Encoded apart, as they were read and sampled: encoded together, characters on both sides could become one token.
+    completion = _cut_after_eos(_encoded(tokenizer, whole[len(before) :]), step, tokenizer)
     return _encoded(tokenizer, before), completion
 
 
-def _offered(step: Step, lost: ExportReport) -> list[list[dict[str, Any]] | None]:
-    """The tools in chat's shape, as a template may have been given them; the likeliest first.
+def _tool_candidates(step: Step, report: ExportReport) -> list[list[dict[str, Any]] | None]:
+    """The forms in which the engine may have passed the tools to the template, in chat's shape, likeliest first.
 
-    A server that sends no ids is often one whose engine was not named. What vLLM makes of tools is known (recorded);
-    where the prompt is then not as long as the engine counted, they may have been rendered as they were sent.
+    Without ids the engine is often unknown as well. How vLLM rewrites tools is recorded in the tests; for an unknown
+    engine the tools as they were sent come second, for prompts whose length does not match the engine's usage.
     """
     if step.tools is None:
         return [None]
-    sent = [copy.deepcopy(one) for tool in step.tools if (one := tool_of(tool, lost)) is not None]
+    sent = [copy.deepcopy(one) for tool in step.tools if (one := tool_of(tool, report)) is not None]
     by_vllm: list[dict[str, Any]] | None = [_as_vllm(tool) for tool in sent]
     return {"vllm": [by_vllm], None: [by_vllm, sent]}.get(step.engine, [sent])
 
 
 def _as_vllm(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool with its keys as vLLM has them, whatever order they were sent in: templates write them as they come."""
+    """A tool with its keys in vLLM's order, and its absent keys as None: templates render keys in the order given."""
     function = tool.get("function")
     if not isinstance(function, dict):
         return tool
@@ -188,18 +193,23 @@ def _as_vllm(tool: dict[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": described, **{name: tool[name] for name in tool if name != "function"}}
 
 
-def _asked_of_the_template(step: Step) -> dict[str, Any]:
-    """What the request itself asked of the template."""
-    asked = step.sampling or {}
-    for name, usual in (("continue_final_message", False), ("add_generation_prompt", True)):
-        if asked.get(name, usual) is not usual:
-            raise ValueError(f"the request has {name}={asked[name]!r}: its answer is no message of its own.")
-    template = asked.get("chat_template")
-    return {**(asked.get("chat_template_kwargs") or {}), **({} if template is None else {"chat_template": template})}
+def _template_arguments(step: Step) -> dict[str, Any]:
+    """The arguments of the chat template in the request: ``chat_template_kwargs``, and ``chat_template`` if it has one.
+
+    Raises:
+        ValueError: the request makes the answer continue its last message.
+    """
+    sampling = step.sampling or {}
+    for name, default in (("continue_final_message", False), ("add_generation_prompt", True)):
+        if sampling.get(name, default) is not default:
+            raise ValueError(f"the request has {name}={sampling[name]!r}: its answer is no message of its own.")
+    template = sampling.get("chat_template")
+    own = {} if template is None else {"chat_template": template}
+    return {**(sampling.get("chat_template_kwargs") or {}), **own}
 
 
-def _takes_parts(tokenizer: Any) -> bool:
-    """Whether the template reads contents that are lists of parts; some write them out as Python would."""
+def _accepts_parts(tokenizer: Any) -> bool:
+    """Whether the template renders contents that are lists of parts; some print the list as Python would."""
     probe = [{"role": "user", "content": [{"type": "text", "text": "PROBE"}]}]
     try:
         text = str(tokenizer.apply_chat_template(probe, tokenize=False))
@@ -209,7 +219,11 @@ def _takes_parts(tokenizer: Any) -> bool:
 
 
 def _as_text(content: Any) -> Any:
-    """Parts that are all text as one text, a line each, as vLLM gives them to a template that takes texts."""
+    """Text parts joined by newlines, as vLLM passes them to a template that expects strings; a string is unchanged.
+
+    Raises:
+        ValueError: a part is no text.
+    """
     if not isinstance(content, list):
         return content
     texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
@@ -229,8 +243,11 @@ def _encoded(tokenizer: Any, text: str) -> IntArray:
     return as_int32(list(tokenizer.encode(text, add_special_tokens=False)), "the tokenizer's ids")
 
 
-def _until_its_end(ids: IntArray, step: Step, tokenizer: Any) -> IntArray:
-    """An answer's ids up to the end-of-sequence token, which belongs to it unless its length cut it off."""
+def _cut_after_eos(ids: IntArray, step: Step, tokenizer: Any) -> IntArray:
+    """An answer's ids up to the last end-of-sequence token; without that token where the answer was cut off.
+
+    Templates write the token, and more after it, behind every answer; the model samples neither where it is cut off.
+    """
     import numpy as np
 
     ends = np.flatnonzero(ids == getattr(tokenizer, "eos_token_id", None))

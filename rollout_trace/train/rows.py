@@ -1,4 +1,4 @@
-"""Rows while they grow: which one a step goes on with, and how a finished one becomes a sequence."""
+"""Rows under construction: which row a step extends, and the ``Sequence`` made of a finished row."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._lazy import cached_property
 from rollout_trace.data.tokens import Segment, Span, readonly
-from rollout_trace.train.advantages import advantage_of
-from rollout_trace.train.sequence import Sequence, the_one
+from rollout_trace.train.advantages import advantage_array
+from rollout_trace.train.sequence import Sequence, common_value
 from rollout_trace.train.shaping import temperature
 
 if TYPE_CHECKING:
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
 
 class Row:
-    """A sequence that may still grow: it ends at ``end`` in ``segment``."""
+    """A sequence under construction. Its ids are those of ``segment`` up to ``end``."""
 
     def __init__(self, is_retokenized: bool) -> None:
         self.is_retokenized = is_retokenized
-        """Its ids are of text that was tokenised anew; they are never in one row with an engine's."""
+        """Whether its ids are retokenised text; such ids are never in one row with an engine's."""
         self.segment: Segment | None = None
         self.end = 0
         self.steps: list[tuple[Step, int, int]] = []
-        self.began_at: Break | None = None
-        self.last = 0
-        """Place of its last step among those that are used."""
+        self.opening_break: Break | None = None
+        self.last_index = 0
+        """Index of its last step among the used steps."""
 
     def add(self, step: Step, completion: Span) -> None:
-        """Goes on with a step's prompt and completion."""
+        """Extends the row by a step's prompt and completion."""
         self.segment, self.end = completion.segment, completion.stop
         self.steps.append((step, completion.start, completion.stop))
 
     @cached_property
     def step_ids(self) -> tuple[str, ...]:
-        """Of all steps."""
+        """Ids of the steps in the row, in order."""
         return tuple(step.id for step, _, _ in self.steps)
 
-    def fitting(self, options: SequenceOptions) -> int:
-        """How many of its tokens ``max_length`` leaves; 0 where none of them was sampled."""
+    def length_within(self, options: SequenceOptions) -> int:
+        """Number of tokens that ``max_length`` leaves; 0 where no sampled token is among them."""
         limit = options.get("max_length")
         if limit is None:
             return self.end
@@ -50,46 +50,47 @@ class Row:
         return min(self.end, limit) if self.steps[0][1] < limit else 0
 
     def close(self, length: int, reward: float | None) -> Sequence:
-        """The first ``length`` tokens."""
+        """The first ``length`` tokens of the row as a ``Sequence``, with its share of the reward."""
         import numpy as np
 
         assert self.segment is not None
+        # Uncut spans: an advantage per token must fit the whole completion, also where the row is cut inside it.
         whole = [(step, start, end) for step, start, end in self.steps if start < length]
-        held = [(step, start, min(end, length)) for step, start, end in whole]
+        included = [(step, start, min(end, length)) for step, start, end in whole]
         mask = np.zeros(length, np.int8)
-        known = all(step.logprobs is not None for step, _, _ in held)
-        row = np.zeros(length, np.float32) if known else None
-        for step, start, end in held:
+        all_have_logprobs = all(step.logprobs is not None for step, _, _ in included)
+        logprobs = np.zeros(length, np.float32) if all_have_logprobs else None
+        for step, start, end in included:
             mask[start:end] = 1
-            if row is not None:
-                row[start:end] = step.logprobs[: end - start]  # type: ignore[index]
+            if logprobs is not None:
+                logprobs[start:end] = step.logprobs[: end - start]  # type: ignore[index]
         return Sequence(
             token_ids=Span(self.segment, 0, length).get(),
             loss_mask=readonly(mask),
-            logprobs=None if row is None else readonly(row),
-            step_ids=tuple(step.id for step, _, _ in held),
-            spans=tuple((start, end) for _, start, end in held),
+            logprobs=None if logprobs is None else readonly(logprobs),
+            step_ids=tuple(step.id for step, _, _ in included),
+            spans=tuple((start, end) for _, start, end in included),
             reward=reward,
-            step_rewards=tuple(step.reward for step, _, _ in held),
-            policy_versions=tuple(step.policy_version for step, _, _ in held),
+            step_rewards=tuple(step.reward for step, _, _ in included),
+            policy_versions=tuple(step.policy_version for step, _, _ in included),
             advantages=_advantages(whole, length),
-            token_source=_source([step for step, _, _ in held]),
+            token_source=_weakest_source([step for step, _, _ in included]),
             truncated=length < self.end,
-            temperatures=tuple(_number(temperature(step)) for step, _, _ in held),
-            logprobs_mode=the_one([step.logprobs_mode for step, _, _ in held]),
+            temperatures=tuple(_number(temperature(step)) for step, _, _ in included),
+            logprobs_mode=common_value([step.logprobs_mode for step, _, _ in included]),
         )
 
 
 def _advantages(steps: list[tuple[Step, int, int]], length: int) -> FloatArray | None:
     import numpy as np
 
-    found = np.zeros(length, np.float32)
+    values = np.zeros(length, np.float32)
     for step, start, end in steps:
-        given = advantage_of(step, end - start)
-        if given is None:
+        advantage = advantage_array(step, end - start)
+        if advantage is None:
             return None
-        found[start:end] = given[: length - start]
-    array: FloatArray = readonly(found)
+        values[start:end] = advantage[: length - start]
+    array: FloatArray = readonly(values)
     return array
 
 
@@ -97,7 +98,7 @@ def _number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _source(steps: list[Step]) -> TokenSource | None:
+def _weakest_source(steps: list[Step]) -> TokenSource | None:
     sources = {step.token_source for step in steps}
     if len(sources) == 1:
         return sources.pop()
@@ -105,7 +106,7 @@ def _source(steps: list[Step]) -> TokenSource | None:
 
 
 class Rows:
-    """The open sequences, by the segment in which they end."""
+    """All rows of a trajectory, and the open ones by the segment in which they end."""
 
     def __init__(self, linear: bool) -> None:
         self.all: list[Row] = []
@@ -113,7 +114,11 @@ class Rows:
         self._ending: dict[Segment, list[Row]] = {}
 
     def take(self, prompt: Span, is_retokenized: bool) -> Row:
-        """The longest row that is a prefix of the prompt; a new one where none is."""
+        """Removes and returns the longest row that is a prefix of the prompt; a new row where none is.
+
+        Of several prefixes the longest alone holds every completion that the prompt repeats. It is removed because the
+        step changes where it ends: ``put`` files it under its new segment.
+        """
         segment: Segment | None = prompt.segment
         stop = prompt.stop
         while segment is not None:
@@ -123,14 +128,16 @@ class Rows:
                 row = max(fitting, key=lambda candidate: candidate.end)
                 self._ending[segment].remove(row)
                 return row
+            # A segment may leave its base before the base ends: rows that end after that point are no prefix.
             stop = min(stop, segment.start)
             segment = segment.base
         self.all.append(Row(is_retokenized))
         return self.all[-1]
 
     def put(self, row: Row) -> None:
-        """Takes back a row that was added to."""
+        """Stores a row again after a step was added to it."""
         assert row.segment is not None
         if self._linear:
+            # Every other row is closed: only the latest may be extended.
             self._ending.clear()
         self._ending.setdefault(row.segment, []).append(row)

@@ -1,4 +1,4 @@
-"""Which steps can be trained on token for token, and why the others cannot: one word for each reason."""
+"""Which steps can be trained on token for token, and the reason code of each step that cannot."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ if TYPE_CHECKING:
 
 @document_fields
 class SequenceOptions(TypedDict, total=False):
-    """The options of ``Trajectory.sequences()``, which token-level exports take as well."""
+    """The options of ``Trajectory.sequences()`` and of token-level exports."""
 
     linear: bool
-    """Only the last sequence may go on, as SkyRL and Tinker do it; otherwise the longest that is a prefix."""
+    """Only the last sequence may be extended, as in SkyRL and Tinker. False (the default): the longest sequence that is
+    a prefix of the prompt is extended."""
     on_drift: Literal["split", "raise", "drop"]
-    """A prompt that repeats an earlier completion in other ids: begin a new sequence (the default), raise DriftError,
-    or leave out the sequences that would begin so."""
+    """On a prompt that repeats an earlier completion in other ids: begin a new sequence (``split``, the default), raise
+    DriftError, or leave out the sequence that would begin there (``drop``)."""
     max_length: int | None
-    """Tokens a sequence may have; the rest of all its arrays is cut off."""
+    """Maximum length of a sequence in tokens; the rest of all its arrays is cut off. None: no limit."""
     truncate: Literal["token", "turn"]
-    """Where ``max_length`` cuts: after exactly as many tokens (the default), or after the last completion that is whole
-    within them."""
+    """Where ``max_length`` cuts: after exactly that many tokens (the default), or after the last completion that is
+    whole within them."""
     policy_versions: Collection[str | int] | Callable[[str | int | None], bool] | None
-    """Versions of the weights that all usable steps of a trajectory must be of, or a function that is true of them:
-    one step of another version leaves out all, ``policy_version``."""
+    """Allowed versions of the weights, or a function that returns True for them. One usable step of another version
+    leaves out all steps of the trajectory, with the reason ``policy_version``. None: any."""
     reward: Literal["copy", "last", "split"]
     """The trajectory's reward goes to each sequence (the default), to the one with the last step while the others get
     0, or in equal parts to all."""
     include: Callable[[Step], bool] | None
-    """Which of the usable steps to take."""
+    """Returns True for the usable steps to keep; the others are left out as ``excluded``."""
     allow: Collection[str]
-    """Reasons for leaving steps out that do not count: ``{"retokenized", "not_trainable"}``."""
+    """Reasons that do not exclude a step, such as ``{"retokenized", "not_trainable"}``."""
 
 
 NEVER_ALLOWED = {
@@ -51,9 +52,9 @@ NEVER_ALLOWED = {
     "logprobs_not_finite": "a logprob is not finite",
     "logprobs_positive": "a logprob is above 0",
 }
-"""Of ids and logprobs as they are; a ``token_issue`` of the same name, whose step holds sound ids, can be allowed."""
+"""Faults of the arrays themselves. A ``token_issue`` of the same name can be allowed where the arrays are sound."""
 
-_WORDS = (
+_CHOICES = (
     ("on_drift", ("split", "raise", "drop")),
     ("truncate", ("token", "turn")),
     ("reward", ("copy", "last", "split")),
@@ -63,20 +64,20 @@ INFINITY = float("inf")
 
 
 def check_options(options: SequenceOptions) -> None:
-    """Refuses what no option can be.
+    """Validates names and values of options.
 
     Raises:
-        TypeError: there is no such option, or ``allow`` is a text.
-        ValueError: an option has no such value.
+        TypeError: an option is unknown, ``allow`` is a string, or ``policy_versions`` is a single version.
+        ValueError: an option has an unknown value.
     """
     unknown = options.keys() - SequenceOptions.__annotations__.keys()
     if unknown:
         known = ", ".join(SequenceOptions.__annotations__)
         raise TypeError(f"sequences() has no option {', '.join(sorted(unknown))}; it has {known}.")
-    for name, words in _WORDS:
-        value = options.get(name, words[0])
-        if value not in words:
-            raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, words))}.")
+    for name, choices in _CHOICES:
+        value = options.get(name, choices[0])
+        if value not in choices:
+            raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, choices))}.")
     limit = options.get("max_length")
     if limit is not None and limit < 1:
         raise ValueError(f"max_length={limit!r}: expected a number of tokens, or None for no limit.")
@@ -86,8 +87,8 @@ def check_options(options: SequenceOptions) -> None:
         raise TypeError(f"policy_versions={versions!r}: expected a set, such as {{{versions!r}}}, or a function.")
 
 
-def is_of_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:
-    """Whether all steps are of the policy versions that the options ask for."""
+def have_wanted_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:
+    """Whether every step's policy version is one that the options allow."""
     versions = options.get("policy_versions")
     if versions is None:
         return True
@@ -96,15 +97,15 @@ def is_of_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:
 
 
 REASONS = frozenset({*get_args(StepStatus), *ISSUE_CODES, *NEVER_ALLOWED, "not_trainable", "retokenized"}) - {"ok"}
-"""Why a step is left out: what ``allow=`` may name."""
+"""The reasons for leaving a step out that ``allow=`` may name."""
 
 
 def check_allow(allow: Collection[str]) -> None:
-    """Refuses what no set of reasons can be, a text above all: any part of it would be a reason.
+    """Validates a set of reasons. A string is refused: ``in`` would match any part of it.
 
     Raises:
-        TypeError: it is none.
-        ValueError: there is no such reason.
+        TypeError: ``allow`` is a string or no collection.
+        ValueError: a reason is unknown.
     """
     if isinstance(allow, str):
         raise TypeError(f"allow={allow!r}: expected a set of reasons, such as {{{allow!r}}}.")
@@ -120,11 +121,11 @@ def check_allow(allow: Collection[str]) -> None:
         raise ValueError(f"allow: {unknown[0]!r} is no reason for leaving a step out{meant} The reasons: {known}.")
 
 
-def left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
-    """Why a step is not trained on: a status, ``not_trainable``, the code of its ``token_issue``, or what its ids or
-    logprobs break; None where it is."""
+def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
+    """The reason for which a step is not trained on, None where it is: a status, ``not_trainable``, the code of its
+    ``token_issue``, or the fault of its ids or logprobs."""
     allowed = options.get("allow", ())
-    for reason in (_by_its_record(step, allowed), _by_its_tokens(step)):
+    for reason in (_record_problem(step, allowed), _token_problem(step)):
         if reason is not None:
             return reason
     if step.token_source == "retokenized" and "retokenized" not in allowed:
@@ -134,12 +135,12 @@ def left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | None:
 
 
 def n_sampled(step: Step) -> int | None:
-    """How many completion ids a step has, without making the array of them; None where it has none."""
-    held = shared(step, "completion_token_ids")
-    return None if held is None else held.stop - held.start if isinstance(held, Span) else len(held)
+    """Number of completion ids of a step, without building their array; None where it has none."""
+    ids = shared(step, "completion_token_ids")
+    return None if ids is None else ids.stop - ids.start if isinstance(ids, Span) else len(ids)
 
 
-def _by_its_record(step: Step, allowed: Collection[str]) -> str | None:
+def _record_problem(step: Step, allowed: Collection[str]) -> str | None:
     if step.status != "ok" and step.status not in allowed:
         return step.status
     if not step.trainable and "not_trainable" not in allowed:
@@ -148,7 +149,7 @@ def _by_its_record(step: Step, allowed: Collection[str]) -> str | None:
     return issue.code if issue is not None and issue.code not in allowed else None
 
 
-def _by_its_tokens(step: Step) -> str | None:
+def _token_problem(step: Step) -> str | None:
     length = n_sampled(step)
     if length is None:
         return "ids_missing"
@@ -159,14 +160,14 @@ def _by_its_tokens(step: Step) -> str | None:
     logprobs = step.logprobs
     if logprobs is None:
         return None
-    return "lengths_differ" if len(logprobs) != length else of_logprobs(logprobs)
+    return "lengths_differ" if len(logprobs) != length else logprobs_problem(logprobs)
 
 
-def of_logprobs(logprobs: FloatArray) -> str | None:
-    """Why logprobs cannot be trained on; None where they can."""
+def logprobs_problem(logprobs: FloatArray) -> str | None:
+    """The code of what makes logprobs unusable for training; None where they are sound."""
     if not len(logprobs):
         return None
-    # A NaN is the least and the greatest of what it stands among, and no comparison with it holds.
+    # NaN propagates through min and max, and every comparison with it is False: hence `not (a and b)`.
     least, greatest = logprobs.min(), logprobs.max()
     if not (least > -INFINITY and greatest < INFINITY):
         return "logprobs_not_finite"

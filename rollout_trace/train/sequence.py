@@ -1,4 +1,4 @@
-"""The rows that a trainer takes, and the report on what became of a trajectory's steps."""
+"""The rows that a trainer reads, and the report on which steps of a trajectory are in them."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ class Sequence:
     logprobs: FloatArray | None
     """float32 [length], 0.0 where the mask is 0; None when a step of the row has none."""
     step_ids: tuple[str, ...]
-    """The steps whose completions are in the row, in order."""
+    """Ids of the steps whose completions are in the row, in order."""
     spans: tuple[tuple[int, int], ...]
-    """For each of the steps, where its completion begins and ends in the row: [begin, end)."""
+    """For each step, the positions of its completion in the row: [begin, end)."""
     reward: float | None
-    """The row's share of the trajectory's: all of it, unless asked for otherwise. None: not scored."""
+    """The row's share of the trajectory's reward: all of it, unless the option ``reward`` sets another share. None: not
+    scored."""
     step_rewards: tuple[float | None, ...]
-    """Each step's own."""
+    """Each step's own ``reward``; None where it has none."""
     policy_versions: tuple[str | int | None, ...]
-    """Of the weights that sampled each step."""
+    """For each step, the version of the weights that sampled it."""
     advantages: FloatArray | None
     """float32 [length], 0.0 where the mask is 0, from the steps' ``advantage``; None when one of them has none."""
     token_source: TokenSource | None
-    """Where the ids come from: of rows of both kinds ``logprobs``, the weaker; None where it is not known of a step.
+    """Where the ids come from: ``logprobs``, the weaker source, for a row of both kinds; None where a step has none.
 
     Retokenised ids are never in one row with others.
     """
     truncated: bool = False
-    """``max_length`` cut the row."""
+    """True where ``max_length`` cut the row."""
     temperatures: tuple[float | None, ...] = ()
-    """That each step's request asked for; None where it did not say."""
+    """For each step, the ``temperature`` of its request; None where the request has none."""
     logprobs_mode: LogprobsMode | None = None
-    """Of what its logprobs are: ``raw``, ``processed``; None where it is not known of a step, or steps differ."""
+    """The distribution that the logprobs are of: ``raw`` or ``processed``; None where a step has no mode, or steps
+    differ."""
 
     @property
     def temperature(self) -> float | None:
-        """What all steps were sampled at; None where one does not say, or they differ."""
-        return the_one(self.temperatures)
+        """The temperature of all steps; None where a step has none, or they differ."""
+        return common_value(self.temperatures)
 
     def __repr__(self) -> str:
         sampled = sum(end - start for start, end in self.spans)
@@ -66,30 +68,30 @@ class Sequence:
 
     @property
     def prompt_length(self) -> int:
-        """Tokens before the first that was sampled."""
+        """Number of tokens before the first sampled one."""
         return self.spans[0][0]
 
     @property
     def token_rewards(self) -> FloatArray | None:
         """float32 [length]: each step's reward on the last token of its completion, otherwise 0.0.
 
-        None where no step has a reward. A step without one adds nothing; ``step_rewards`` tells it from a zero.
+        None where no step has a reward. A step without one counts as 0.0 here and is None in ``step_rewards``.
         """
         import numpy as np
 
         if all(reward is None for reward in self.step_rewards):
             return None
-        found = np.zeros(len(self.token_ids), np.float32)
+        rewards = np.zeros(len(self.token_ids), np.float32)
         for (_, end), reward in zip(self.spans, self.step_rewards, strict=True):
-            found[end - 1] += 0.0 if reward is None else reward
-        array: FloatArray = readonly(found)
+            rewards[end - 1] += 0.0 if reward is None else reward
+        array: FloatArray = readonly(rewards)
         return array
 
 
 @document_fields
 @dataclass(frozen=True, kw_only=True)
 class SequenceReport:
-    """What became of a trajectory's steps."""
+    """Counts over a trajectory: steps used and left out, tokens, truncated rows, breaks between sequences."""
 
     sequences: int
     steps_used: int
@@ -97,49 +99,49 @@ class SequenceReport:
     """Ids of the steps in no sequence, by reason: one that ``allow`` may name, ``excluded``, ``policy_version``,
     ``drift`` or ``max_length``."""
     tokens: int
-    """Of all sequences."""
+    """Tokens in all sequences."""
     trainable_tokens: int
-    """Those with mask 1."""
+    """Tokens with mask 1."""
     tokens_cut: int
-    """Tokens that ``max_length`` cut off, those of sequences that are gone for it included."""
+    """Tokens that ``max_length`` cut off, including those of sequences that it removed whole."""
     truncated: int
-    """Sequences that were cut."""
+    """Number of sequences that ``max_length`` cut."""
     breaks: tuple[Break, ...]
-    """Where a step began a new sequence though the trajectory had steps before."""
+    """The steps, after the first, that began a new sequence instead of extending one."""
     constrained: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Ids of the steps in the sequences whose tokens a grammar decided, by what it was: ``required tool``, ... Ratios
+    """Ids of the steps in the sequences that were sampled under a grammar, by its kind: ``required tool``, ... Ratios
     of their logprobs to those of a trainer's own forward pass are not 1."""
 
     @property
     def drift(self) -> tuple[Drift, ...]:
-        """Those breaks whose prompts repeat an earlier completion in other ids."""
-        return tuple(found for one in self.breaks if (found := one.drift) is not None)
+        """The breaks whose prompts repeat an earlier completion in other ids."""
+        return tuple(drift for one in self.breaks if (drift := one.drift) is not None)
 
     @property
     def forks(self) -> int:
-        """Breaks that share their beginning with an earlier step, and are no drift: siblings, retries, branches."""
+        """Number of breaks without drift that share a beginning with an earlier step: siblings, retries, branches."""
         return sum(one.is_fork for one in self.breaks)
 
     @property
     def roots(self) -> int:
-        """Conversations that share nothing with each other."""
+        """Number of conversations that share no beginning with each other."""
         return bool(self.steps_used) + sum(one.is_root for one in self.breaks)
 
     @property
     def merge_ratio(self) -> float | None:
-        """Steps in a sequence on average; None without sequences."""
+        """Mean number of steps in a sequence; None without sequences."""
         return self.steps_used / self.sequences if self.sequences else None
 
 
 class Sequences(list[Sequence]):
-    """Sequences in the order in which their first steps began, with the report on all steps."""
+    """A list of sequences, in the order in which their first steps began; ``report`` covers all steps."""
 
     def __init__(self, rows: Iterable[Sequence], report: SequenceReport) -> None:
         super().__init__(rows)
         self.report = report
 
 
-def the_one(values: Iterable[T | None]) -> T | None:
-    """The value that all have; None where there are several, or none."""
-    found = set(values)
-    return found.pop() if len(found) == 1 else None
+def common_value(values: Iterable[T | None]) -> T | None:
+    """The value that all have in common; None where they differ, or there are none."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None

@@ -1,4 +1,4 @@
-"""What a trainer takes: steps whose prompts extend each other, as one row of ids, mask and logprobs.
+"""Rows for a trainer: steps whose prompts extend each other are merged into one row of ids, mask and logprobs.
 
 The rule is the field's own (SkyRL, Tinker, slime, TRL): a step joins the open sequence that is the longest exact prefix
 of its prompt ids; new prompt ids get mask 0, the completion mask 1. Where none is a prefix, a new sequence begins.
@@ -12,7 +12,7 @@ from rollout_trace.data.model import shared
 from rollout_trace.data.tokens import Span, TokenStore
 from rollout_trace.errors import DriftError
 from rollout_trace.train.rows import Row, Rows
-from rollout_trace.train.selection import SequenceOptions, check_options, is_of_versions, left_out
+from rollout_trace.train.selection import SequenceOptions, check_options, have_wanted_versions, reason_left_out
 from rollout_trace.train.sequence import Sequence, SequenceReport, Sequences
 from rollout_trace.train.shaping import constrained
 
@@ -27,65 +27,70 @@ if TYPE_CHECKING:
 def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Sequences:
     """The rows of a trajectory, in the order their first steps began. See ``SequenceOptions``.
 
-    Left out, and named in the report, are steps that are not trainable, not ``ok``, have a ``token_issue``, or lack
-    ids; a ``token_issue`` means that something about their tokens cannot be trusted.
+    Steps that are not trainable, not ``ok``, have a ``token_issue`` (their tokens cannot be trusted) or lack ids are
+    left out; ``report.left_out`` has their ids by reason.
 
     Raises:
         DriftError: there is drift, and ``on_drift="raise"``.
-        TypeError: there is no such option, or ``allow`` is a text.
-        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
+        TypeError: an option is unknown, or ``allow`` is a string.
+        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
     check_options(options)
     reasons: dict[str, list[str]] = {}
     usable = []
     for step in trajectory.steps:
-        reason = left_out(step, options)
+        reason = reason_left_out(step, options)
         if reason is None:
             usable.append(step)
         else:
             reasons.setdefault(reason, []).append(step.id)
-    if not is_of_versions(usable, options):
+    if not have_wanted_versions(usable, options):
         reasons["policy_version"] = [step.id for step in usable]
         usable = []
-    built = _build(usable, options)
-    rows = _without_drift(built, options, reasons)
-    lengths = [row.fitting(options) for row in rows]
+    all_rows = _build(usable, options)
+    rows = _without_drift(all_rows, options, reasons)
+    lengths = [row.length_within(options) for row in rows]
+    # Rewards are shared among the rows that are left: a row that ``max_length`` removes must not take a part with it.
     kept = [(row, length) for row, length in zip(rows, lengths, strict=True) if length]
-    shares = _shares([row for row, _ in kept], trajectory.reward, options.get("reward", "copy"))
-    found = [row.close(length, share) for (row, length), share in zip(kept, shares, strict=True)]
+    shares = _reward_shares([row for row, _ in kept], trajectory.reward, options.get("reward", "copy"))
+    closed = [row.close(length, share) for (row, length), share in zip(kept, shares, strict=True)]
     for row, length in zip(rows, lengths, strict=True):
+        # Also of rows that are kept: a cut may fall before their last steps.
         gone = [step.id for step, start, _ in row.steps if start >= length]
         if gone:
             reasons.setdefault("max_length", []).extend(gone)
-    cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in found)
-    return Sequences(found, _report(found, built, usable, reasons, cut))
+    tokens_cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in closed)
+    return Sequences(closed, _report(closed, all_rows, usable, reasons, tokens_cut))
 
 
 def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
     rows = Rows(options.get("linear", False))
     placed: list[Placed] = []
     earlier: Earlier | None = None
-    for step, (prompt, completion) in zip(steps, _spans(steps), strict=True):
+    for step, (prompt, completion) in zip(steps, _spans_in_one_tree(steps), strict=True):
         row = rows.take(prompt, step.token_source == "retokenized")
         if not row.steps and placed:
+            # Imported here: most trajectories extend one row and never break.
             from rollout_trace.train.drift import Break
             from rollout_trace.train.earlier import Earlier
 
             earlier = earlier or Earlier(placed)
-            row.began_at = Break(step, prompt, earlier, len(placed))
+            row.opening_break = Break(step, prompt, earlier, len(placed))
         row.add(step, completion)
-        row.last = len(placed)
+        row.last_index = len(placed)
         rows.put(row)
         placed.append((step, completion, row))
     return rows.all
 
 
 def _without_drift(rows: list[Row], options: SequenceOptions, reasons: dict[str, list[str]]) -> list[Row]:
-    wanted = options.get("on_drift", "split")
-    if wanted == "split":
+    on_drift = options.get("on_drift", "split")
+    if on_drift == "split":
         return rows
-    drifted = {id(row): row.began_at.drift for row in rows if row.began_at is not None and row.began_at.drift}
-    if drifted and wanted == "raise":
+    drifted = {
+        id(row): row.opening_break.drift for row in rows if row.opening_break is not None and row.opening_break.drift
+    }
+    if drifted and on_drift == "raise":
         raise DriftError(f"{next(iter(drifted.values()))} (1 of {len(drifted)} drifts; rt.drift() shows all.)")
     for row in rows:
         if id(row) in drifted:
@@ -93,42 +98,45 @@ def _without_drift(rows: list[Row], options: SequenceOptions, reasons: dict[str,
     return [row for row in rows if id(row) not in drifted]
 
 
-def _shares(rows: list[Row], reward: float | None, how: str) -> list[float | None]:
-    """What each row gets of the trajectory's reward."""
+def _reward_shares(rows: list[Row], reward: float | None, how: str) -> list[float | None]:
+    """Each row's share of the trajectory's reward; None for all where it is not scored."""
     if reward is None or how == "copy" or not rows:
         return [reward] * len(rows)
     if how == "split":
         return [reward / len(rows)] * len(rows)
-    last = max(rows, key=lambda row: row.last)
+    last = max(rows, key=lambda row: row.last_index)
     return [reward if row is last else 0.0 for row in rows]
 
 
 def _report(
-    found: list[Sequence], rows: list[Row], usable: list[Step], reasons: dict[str, list[str]], cut: int
+    closed: list[Sequence], rows: list[Row], usable: list[Step], reasons: dict[str, list[str]], tokens_cut: int
 ) -> SequenceReport:
-    used = {step_id for row in found for step_id in row.step_ids}
-    forced: dict[str, list[str]] = {}
+    used = {step_id for row in closed for step_id in row.step_ids}
+    constrained_ids: dict[str, list[str]] = {}
     for step in usable:
-        if step.id in used and (by := constrained(step)) is not None:
-            forced.setdefault(by, []).append(step.id)
+        if step.id in used and (grammar := constrained(step)) is not None:
+            constrained_ids.setdefault(grammar, []).append(step.id)
     return SequenceReport(
-        sequences=len(found),
-        steps_used=sum(len(row.step_ids) for row in found),
+        sequences=len(closed),
+        steps_used=sum(len(row.step_ids) for row in closed),
         left_out={reason: tuple(ids) for reason, ids in reasons.items()},
-        tokens=sum(len(row.token_ids) for row in found),
-        trainable_tokens=sum(end - start for row in found for start, end in row.spans),
-        tokens_cut=cut,
-        truncated=sum(row.truncated for row in found),
-        breaks=tuple(row.began_at for row in rows if row.began_at is not None),
-        constrained={by: tuple(ids) for by, ids in forced.items()},
+        tokens=sum(len(row.token_ids) for row in closed),
+        trainable_tokens=sum(end - start for row in closed for start, end in row.spans),
+        tokens_cut=tokens_cut,
+        truncated=sum(row.truncated for row in closed),
+        breaks=tuple(row.opening_break for row in rows if row.opening_break is not None),
+        constrained={grammar: tuple(ids) for grammar, ids in constrained_ids.items()},
     )
 
 
-def _spans(steps: list[Step]) -> list[tuple[Any, Any]]:
-    """The ids of the steps as spans of one tree: their own where they have one, of a new one otherwise."""
-    held = [(shared(step, "prompt_token_ids"), shared(step, "completion_token_ids")) for step in steps]
-    trees = {span.segment.tree if isinstance(span, Span) else None for pair in held for span in pair}
+def _spans_in_one_tree(steps: list[Step]) -> list[tuple[Any, Any]]:
+    """Prompt and completion of each step as spans of one tree: the steps' own if they share one, else a new one.
+
+    Rows are matched by segment, so spans of different trees would never extend each other.
+    """
+    pairs = [(shared(step, "prompt_token_ids"), shared(step, "completion_token_ids")) for step in steps]
+    trees = {span.segment.tree if isinstance(span, Span) else None for pair in pairs for span in pair}
     if len(trees) == 1 and None not in trees:
-        return held
+        return pairs
     store = TokenStore()
     return [store.add(step.prompt_token_ids, step.completion_token_ids) for step in steps]

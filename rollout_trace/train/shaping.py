@@ -1,7 +1,7 @@
-"""What shaped the sampling of a step beside the model, as its request says: a grammar, a truncation, a bias.
+"""Settings of a request that changed the sampling distribution: a grammar, a truncation, a bias.
 
-No answer says so. What a server does on its own (a model's ``generation_config.json``, a setting of the operator) is
-not seen, save the defaults that are known of an engine.
+They are read from the request, since responses do not carry them. What a server adds itself (a model's
+``generation_config.json``, an operator's setting) is not seen, save the defaults in the engine's profile.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
 _ALL_TOKENS = 2**30
-"""A ``top_k`` from here on is no limit: SGLang writes it for none."""
+"""A ``top_k`` from this number on is no limit: SGLang uses it for "all tokens"."""
 
 _GRAMMARS = frozenset().union(*(one.grammars or () for one in profiles()))
-"""Fields that are a grammar to some engine. The others ignore them; an engine that is not known may be any."""
-_SHOWN = {"text": "text.format"}
+"""Request fields that are a grammar for at least one engine; the others ignore them. An unknown engine may be any."""
+_DISPLAY_NAMES = {"text": "text.format"}
 _KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""What ``structured_outputs`` holds beside its options."""
+"""The keys of ``structured_outputs`` that set a grammar; the others are options."""
 
-# A value that leaves the distribution whole; any other on the far side of it truncates. Engines write 0 or -1 for none.
+# `_BELOW`: a value from 0 to below this one truncates. `_ABOVE`: a value above 0 does. Engines use 0 or -1 for "off".
 _BELOW = {"top_p": 1, "typical_p": 1, "typ_p": 1, "tfs_z": 1}
 _ABOVE = ("top_k", "min_p", "top_a", "top_n_sigma", "xtc_probability", "epsilon_cutoff", "eta_cutoff", "min_tokens",
           "min_new_tokens")  # fmt: skip
@@ -37,76 +37,81 @@ _NEUTRAL = {
 
 
 def constrained(step: Step) -> str | None:
-    """Which grammar decided what tokens could follow: ``required tool``, ``response_format``, ...; None where none did.
+    """The grammars that restricted the next token, joined by commas: ``required tool``, ``response_format``, ...
 
-    Of two, both. Where the engine is not known, what any engine takes for a grammar counts.
+    None where there was none. For an unknown engine, every field that is a grammar for some engine counts.
     """
-    found = [name for asked in _settings(step) for name in _grammars(asked, step.engine)]
-    found.extend(_tools(step))
+    found = [name for settings in _settings(step) for name in _grammars(settings, step.engine)]
+    found.extend(_tool_grammars(step))
     return ", ".join(dict.fromkeys(found)) or None
 
 
 def truncated(step: Step) -> str | None:
-    """Settings that took tokens out of the distribution, such as ``top_p 0.9, top_k 20``; None where none did."""
+    """Settings that removed tokens from the distribution, such as ``top_p 0.9, top_k 20``; None where none did."""
     if temperature(step) == 0:
-        # Greedy: the likeliest token is in every truncation.
+        # Greedy: no truncation removes the likeliest token.
         return None
-    given: dict[str, Any] = {**profile_of_step(step.engine).sampling}
-    for asked in _settings(step):
-        given.update({name: value for name, value in asked.items() if value is not None})
-    found = [f"{name} {given[name]}" for name, whole in _BELOW.items() if 0 <= _number(given.get(name), whole) < whole]
-    found += [f"{name} {given[name]}" for name in _ABOVE if 0 < _number(given.get(name), 0) < _ALL_TOKENS]
-    found += [name for name in _LISTS if given.get(name)]
+    merged: dict[str, Any] = {**profile_of_step(step.engine).sampling}
+    for settings in _settings(step):
+        merged.update({name: value for name, value in settings.items() if value is not None})
+    found = [
+        f"{name} {merged[name]}" for name, whole in _BELOW.items() if 0 <= _number(merged.get(name), whole) < whole
+    ]
+    found += [f"{name} {merged[name]}" for name in _ABOVE if 0 < _number(merged.get(name), 0) < _ALL_TOKENS]
+    found += [name for name in _LISTS if merged.get(name)]
     return ", ".join(found) or None
 
 
 def biased(step: Step) -> str | None:
-    """Settings that made tokens more or less likely than the model has them: a bias, penalties, a beam search."""
+    """Settings that changed probabilities of tokens: a bias, penalties, a beam search; None where there were none."""
     found = []
-    for asked in _settings(step):
-        found += [name for name in ("logit_bias", "use_beam_search") if asked.get(name)]
-        found += [f"{name} {asked[name]}" for name, none in _NEUTRAL.items() if _number(asked.get(name), none) != none]
+    for settings in _settings(step):
+        found += [name for name in ("logit_bias", "use_beam_search") if settings.get(name)]
+        found += [
+            f"{name} {settings[name]}" for name, none in _NEUTRAL.items() if _number(settings.get(name), none) != none
+        ]
     return ", ".join(dict.fromkeys(found)) or None
 
 
 def temperature(step: Step) -> Real | None:
-    """The temperature that was asked for; engines' own endpoints take it inside ``sampling_params``."""
-    for asked in _settings(step):
-        value = asked.get("temperature")
+    """The requested temperature, at the top level or in ``sampling_params``; None where it is absent or no number."""
+    for settings in _settings(step):
+        value = settings.get("temperature")
         if value is not None:
             return value if isinstance(value, Real) and not isinstance(value, bool) else None
     return None
 
 
 def _settings(step: Step) -> Iterator[Mapping[str, Any]]:
-    """The request's fields, and those that engines' own endpoints take inside ``sampling_params``: of one prompt, or a
-    list for several."""
+    """The request's fields, then those in ``sampling_params`` of engines' own endpoints: one mapping, or a list of them
+    for several prompts."""
     if not isinstance(step.sampling, Mapping):
         return
     yield step.sampling
     inner = step.sampling.get("sampling_params")
-    for asked in inner if isinstance(inner, list) else (inner,):
-        if isinstance(asked, Mapping):
-            yield asked
+    for settings in inner if isinstance(inner, list) else (inner,):
+        if isinstance(settings, Mapping):
+            yield settings
 
 
-def _grammars(asked: Mapping[str, Any], engine: str | None) -> Iterator[str]:
-    read = profile_of_step(engine).grammars
-    for name in [name for name in asked if name in _GRAMMARS]:
-        given = asked[name]
+def _grammars(settings: Mapping[str, Any], engine: str | None) -> Iterator[str]:
+    # None for an engine whose fields are not known: any may be a grammar to it.
+    recognized = profile_of_step(engine).grammars
+    for name in [name for name in settings if name in _GRAMMARS]:
+        value = settings[name]
         if name == "text":
-            given = given.get("format") if isinstance(given, Mapping) else None
+            value = value.get("format") if isinstance(value, Mapping) else None
         if name in ("text", "response_format"):
-            if isinstance(given, Mapping) and given.get("type", "text") != "text":
-                yield _SHOWN.get(name, name)
+            if isinstance(value, Mapping) and value.get("type", "text") != "text":
+                yield _DISPLAY_NAMES.get(name, name)
             continue
-        if isinstance(given, Mapping) and name == "structured_outputs":
-            given = any(given.get(kind) not in (None, False) for kind in _KINDS)
-        if given not in (None, False, "") and (read is None or name in read):
+        if isinstance(value, Mapping) and name == "structured_outputs":
+            value = any(value.get(kind) not in (None, False) for kind in _KINDS)
+        if value not in (None, False, "") and (recognized is None or name in recognized):
             yield name
 
 
-def _tools(step: Step) -> Iterator[str]:
+def _tool_grammars(step: Step) -> Iterator[str]:
     choice = (step.sampling or {}).get("tool_choice") if isinstance(step.sampling, Mapping) else None
     forced = _forced(choice)
     engine = profile_of_step(step.engine)
@@ -116,7 +121,7 @@ def _tools(step: Step) -> Iterator[str]:
     answer = step.completion
     if choice == "none" or answer is None or not step.tools:
         return
-    # Where the model may choose, the grammar begins with the call: text is free.
+    # With a free choice the grammar starts at the call: an answer of text alone was not restricted.
     if engine.constrains_tool_calls:
         if answer.tool_calls:
             yield "tool calls"
@@ -125,15 +130,15 @@ def _tools(step: Step) -> Iterator[str]:
 
 
 def _forced(choice: Any) -> str | None:
-    """What a ``tool_choice`` forces, in chat's, Responses' and Anthropic's shape."""
+    """The call that a ``tool_choice`` forces, in chat's, Responses' or Anthropic's shape; None for a free choice."""
     if isinstance(choice, str):
         return "required tool" if choice in ("required", "any") else None
     if not isinstance(choice, Mapping):
         return None
     kind = choice.get("type")
     if kind == "allowed_tools":
-        held = choice.get("allowed_tools")
-        return _forced((held if isinstance(held, Mapping) else choice).get("mode"))
+        allowed = choice.get("allowed_tools")
+        return _forced((allowed if isinstance(allowed, Mapping) else choice).get("mode"))
     if kind == "any":
         return "required tool"
     return "named tool" if kind in ("function", "custom", "tool") else None

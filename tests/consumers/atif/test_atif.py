@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.export._atif import atif, write_atif
 from rollout_trace.report import ExportReport
-from rollout_trace.train.selection import left_out
+from rollout_trace.train.selection import reason_left_out
 from rollout_trace.wire import PROTOCOLS
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
@@ -60,7 +60,7 @@ def test_documents_hold_what_was_recorded(make: Callable[[], list[rt.Trajectory]
         for found, step in zip(sampled(document.steps), answered, strict=True):
             names = ("prompt_token_ids", "completion_token_ids", "logprobs")
             arrays = [getattr(step, name) for name in names]
-            if left_out(step) is not None and not (arrays[0] is None and arrays[1] is None):
+            if reason_left_out(step) is not None and not (arrays[0] is None and arrays[1] is None):
                 arrays = [None, None, None]
             recorded_ones = [None if array is None else array.tolist() for array in arrays]
             assert [getattr(found.metrics, name, None) for name in names] == recorded_ones

@@ -12,7 +12,7 @@ from openenv.core.harness.capture.validate import check_rollout, check_sequence,
 from openenv.core.harness.training import TrainingTrace
 
 import rollout_trace as rt
-from rollout_trace.train.selection import left_out
+from rollout_trace.train.selection import reason_left_out
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE
@@ -24,7 +24,7 @@ def turns_of(trajectory: rt.Trajectory) -> list[dict[str, Any]]:
     """The usable steps, as ``TrainingTurn`` takes them."""
     found = []
     for step in trajectory.steps:
-        if left_out(step) is None and step.logprobs is not None:
+        if reason_left_out(step) is None and step.logprobs is not None:
             prompt, completion, logprobs = step.prompt_token_ids, step.completion_token_ids, step.logprobs
             assert prompt is not None
             assert completion is not None
