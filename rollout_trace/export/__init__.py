@@ -1,7 +1,7 @@
-"""Trajectories as what trainers take: functions that give plain lists and dicts, and writers for consumers of files.
+"""Trajectories in the formats of trainers: functions that return plain lists and dicts, and writers of files.
 
-Nothing is left out silently: each says once in the log what its consumer cannot be given, counts it in ``report=``, and
-with ``strict=True`` raises ``rollout_trace.ExportError`` instead.
+Nothing is left out silently. What a format has no place for is counted in ``report=`` and named in one warning per
+export; with ``strict=True``, ``rollout_trace.ExportError`` is raised instead.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows as Arrow tables. The types of the columns are the exporter's, whatever the rows hold, and however many they are.
+"""Rows as Arrow tables. Column types are fixed by the exporter, whatever the rows contain, even without rows.
 
-A type is named as Arrow names it (``string``, ``int64``, ``float64``, ...), ``list<int32>`` is a list of these, and
-``json`` any value as JSON text, in Arrow's own JSON type: ``datasets`` gives the value back, other readers see text.
+Types have Arrow's names (``string``, ``int64``, ``float64``, ...); ``list<int32>`` is a list of such, and ``json`` any
+value as JSON text in Arrow's own JSON type: ``datasets`` returns the value, other readers text.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 _GROUP_ROWS = 1000
 _GROUP_SIZE = 1 << 22
-"""Rows of a batch, and their numbers and letters: what a writer holds at once."""
+"""Maximum rows of a batch, and maximum total length of their lists and texts: the memory of a writer."""
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of an exporter, with the types of their columns."""
+    """A list of an exporter's rows, with the types of their columns."""
 
     def __init__(self, rows: Iterable[dict[str, Any]], columns: Mapping[str, str]) -> None:
         super().__init__(rows)
         self.columns = dict(columns)
-        """Types by name, also of columns that no row has."""
+        """Types by column name, columns that no row has included."""
 
 
 def arrow(rows: Iterable[Row], schema: Schema | None = None) -> Any:
     """A ``pyarrow.Table`` of rows.
 
     Args:
-        rows: of an exporter, or any mappings. A key that a row lacks is null.
-        schema: types by name, or a ``pyarrow.Schema``. None: that of the exporter, otherwise what the first thousand
-            rows look like.
+        rows: an exporter's rows, or any mappings. A missing key is null.
+        schema: types by column name, or a ``pyarrow.Schema``. None: the exporter's, otherwise inferred from the first
+            batch (at most 1000 rows).
 
     Raises:
         ImportError: pyarrow is not installed.
-        ValueError: a row does not fit the schema, or holds a number that is not finite; it is named.
+        ValueError: a row does not fit the schema, or holds a number that is not finite; the message names the row.
     """
     pyarrow = import_pyarrow()
     parts = batches(rows, schema)
@@ -67,7 +67,7 @@ def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
 
 
 def batches(rows: Iterable[Row], schema: Schema | None) -> Iterator[Any]:
-    """The rows as record batches of bounded size, at least one: without rows it is empty, and has the schema."""
+    """The rows as record batches of bounded size; without rows, one empty batch with the schema."""
     import_pyarrow()
     if schema is None:
         schema = getattr(rows, "columns", None)
@@ -78,7 +78,7 @@ def batches(rows: Iterable[Row], schema: Schema | None) -> Iterator[Any]:
             fields = _inferred(group)
         yield _batch(group, first, fields)
         first += len(group)
-        # Let go before the rows of the next batch are collected.
+        # The generator waits here with its locals: without this, two batches of rows would be in memory at once.
         group.clear()
     if not first:
         if fields is None:
@@ -87,7 +87,11 @@ def batches(rows: Iterable[Row], schema: Schema | None) -> Iterator[Any]:
 
 
 def import_pyarrow() -> Any:
-    """The module pyarrow, which is optional."""
+    """The module pyarrow, an optional dependency.
+
+    Raises:
+        ImportError: it is not installed; the message has the command.
+    """
     try:
         import pyarrow
     except ImportError:
@@ -114,7 +118,7 @@ def _type(word: str) -> Any:
 
 
 def _groups(rows: Iterable[Row], fields: Any) -> Iterator[list[dict[str, Any]]]:
-    """Rows as the columns take them, so many at a time that memory stays flat."""
+    """Groups of rows of bounded size, with values of JSON columns as text."""
     texts = set() if fields is None else {field.name for field in fields if _is_json(field.type)}
     group: list[dict[str, Any]] = []
     size = 0
@@ -146,10 +150,13 @@ def _value(value: Any, number: int, name: str, as_json: bool) -> Any:
 
 
 def require_finite(value: Any, number: int, path: str = "$") -> None:
-    """Refuses a value of a row, counted from 0, that holds NaN or an infinity.
+    """Raises for NaN or an infinity anywhere in a value.
+
+    Args:
+        number: the row's index, from 0, for the message.
 
     Raises:
-        ValueError: with the row, the path in it and the number.
+        ValueError: the value has such a number; the message has the row, the path in it and the number.
     """
 
     def refuse(where: str, found: Any) -> None:
@@ -189,7 +196,11 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _array(values: list[Any], kind: Any) -> Any:
-    """An array of this type. Raises TypeError, ValueError or OverflowError, also where Arrow would change a number."""
+    """An Arrow array of this type.
+
+    Raises:
+        TypeError, ValueError, OverflowError: a value does not fit, or Arrow would change a number silently.
+    """
     import numpy as np
     import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""ATIF 1.8, the trajectory format of Harbor: one document for each run, sub-agents inside."""
+"""ATIF 1.8, the trajectory format of Harbor: one document for each run, with its sub-agents embedded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from rollout_trace.export._atif_facts import final_metrics, model_of, trajectory_facts
-from rollout_trace.export._atif_parts import Keep, without_none
+from rollout_trace.export._atif_parts import MediaPath, without_none
 from rollout_trace.export._atif_steps import Steps
 from rollout_trace.export._common import exporting
 from rollout_trace.export._episodes import episodes
 from rollout_trace.export._files import replacing
-from rollout_trace.export._once import Once
+from rollout_trace.export._once import ConversionCache
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
@@ -41,31 +41,32 @@ def atif(
     """ATIF 1.8 documents (``harbor.models.trajectories.Trajectory``), one for each outermost trajectory.
 
     Each call is an agent step with its metrics: the ids of the whole prompt, the ids and logprobs of the completion.
-    Before it stand the system and user messages that are new in its request; results of tools are observations of the
-    step that called them. Where a call does not go on from the step before it (several choices, a fork, a rewritten
-    history), ``extra.follows`` is the number of the step it goes on from, 0 for none. Answers in a request that no step
-    gave are marked ``is_copied_context``. Trajectories that were opened inside another are embedded in it, and
-    referenced from the step after which they began. What ATIF has no field for (status, reward, policy version, group,
-    task) is in ``extra``; calls without an answer are in ``extra["failed_calls"]``.
+    The system and user messages that are new in its request come before it; results of tools are observations of the
+    step that called them. Where a call does not continue the step before it (several choices, a fork, a rewritten
+    history), ``extra.follows`` is the number of the step it continues, 0 for none. Answers in a request that are not
+    those of a step are marked ``is_copied_context``. Trajectories that were opened inside another are embedded in it,
+    and referenced from the step after which they began. What ATIF has no field for (status, reward, policy version,
+    group, task) is in ``extra``; calls without an answer are in ``extra["failed_calls"]``.
 
-    Steps that ``Trajectory.sequences()`` leaves out have no ids and logprobs: ATIF's readers train on those there are.
+    Steps that ``Trajectory.sequences()`` leaves out have no ids and logprobs: ATIF's readers train on all that are
+    there.
 
     Args:
         trajectories: one, or any iterable.
-        agent_version: ``agent.version``, which ATIF requires and no recording has.
-        allow: reasons for withholding ids that do not count, such as ``{"abandoned", "retokenized"}``.
+        agent_version: ``agent.version``, which ATIF requires and recordings do not have.
+        allow: reasons that do not withhold ids, such as ``{"abandoned", "retokenized"}``.
         strict: raise instead of leaving something out.
         report: counts what is left out.
 
     Raises:
         ExportError: ``strict``, and something has no place in the format.
-        TypeError: ``allow`` is a text.
+        TypeError: ``allow`` is a string.
     """
-    with exporting("atif", strict, report) as found:
-        return [document for document, _ in documents(trajectories, agent_version, allow, found, _as_it_is)]
+    with exporting("atif", strict, report) as counts:
+        return [document for document, _ in documents(trajectories, agent_version, allow, counts, _unchanged_url)]
 
 
-def _as_it_is(media_type: str, url: str) -> str:
+def _unchanged_url(media_type: str, url: str) -> str:
     return url
 
 
@@ -74,27 +75,28 @@ def documents(
     version: str,
     allow: Collection[str],
     report: ExportReport,
-    keep: Keep,
+    media_path: MediaPath,
     *,
     arrays: bool = False,
 ) -> Iterator[tuple[dict[str, Any], Trajectory]]:
-    """Each document with its outermost trajectory."""
+    """Each document with its outermost trajectory; ``arrays`` as for ``strict_json``."""
     check_allow(allow)
     for group in episodes(trajectories, report):
-        family = _Family(group, version, allow, report, keep)
+        episode = _Episode(group, version, allow, report, media_path)
         for trajectory in group:
             report.read_one()
-            if not family.has_parent(trajectory):
-                document = family.document(trajectory)
+            if not episode.has_parent(trajectory):
+                document = episode.document(trajectory)
                 yield strict_json(document, report, f"trajectory {trajectory.id}", arrays=arrays), trajectory
-        report.drop("trajectories that are inside each other", len(group) - family.seen)
+        # Parents that form a circle, in a file of another program: none of them is outermost.
+        report.drop("trajectories that are inside each other", len(group) - episode.seen)
 
 
-class _Family:
-    """The trajectories of one episode."""
+class _Episode:
+    """The trajectories of one episode, by parent; ``seen`` counts those that are in a document."""
 
     def __init__(
-        self, group: list[Trajectory], version: str, allow: Collection[str], report: ExportReport, keep: Keep
+        self, group: list[Trajectory], version: str, allow: Collection[str], report: ExportReport, media_path: MediaPath
     ) -> None:
         self.seen = 0
         self._ids = {trajectory.id for trajectory in group}
@@ -102,18 +104,18 @@ class _Family:
         for trajectory in group:
             if self.has_parent(trajectory):
                 self._children.setdefault(str(trajectory.parent_id), []).append(trajectory)
-        self._version, self._allow, self._report, self._keep = version, allow, report, keep
+        self._version, self._allow, self._report, self._media_path = version, allow, report, media_path
 
     def has_parent(self, trajectory: Trajectory) -> bool:
-        """Whether the trajectory in which it was opened is here."""
+        """Whether the trajectory in which it was opened is in this episode."""
         return trajectory.parent_id in self._ids
 
     def document(self, trajectory: Trajectory) -> dict[str, Any]:
-        """The document of a trajectory with those inside it."""
+        """The document of a trajectory, with the documents of those inside it."""
         self.seen += 1
         children = self._children.get(trajectory.id, [])
         inner = [self.document(child) for child in children]
-        steps = Steps(trajectory, children, self._allow, self._report, self._keep)
+        steps = Steps(trajectory, children, self._allow, self._report, self._media_path)
         missing = trajectory.parent_id is not None and not self.has_parent(trajectory)
         notes = [*steps.notes, *(["The trajectory in which this one was opened is not here."] if missing else ())]
         return without_none(
@@ -131,10 +133,10 @@ class _Family:
         )
 
     def _agent(self, trajectory: Trajectory) -> dict[str, Any]:
-        once = Once(self._report, f"trajectory {trajectory.id}")
+        cache = ConversionCache(self._report, f"trajectory {trajectory.id}")
         tools: dict[str, Any] = {}
         for step in trajectory.steps:
-            for tool in once.tools(step):
+            for tool in cache.tools(step):
                 tools.setdefault(json.dumps(tool, sort_keys=True, default=str), tool)
         model = next((name for step in trajectory.steps if (name := model_of(step)) is not None), None)
         agent = {"name": trajectory.name, "version": self._version, "model_name": model}
@@ -150,23 +152,22 @@ def write_atif(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> int:
-    """Writes each document of ``atif`` to a file of its own, and gives their number.
+    """Writes each document of ``atif`` to a file of its own, and returns their number.
 
-    A file is named after the id of its outermost trajectory, and appears whole or not at all. Images and audio that are
-    in the messages themselves are written to ``media`` beside them, by their sha256, and named by their path, as ATIF
-    has it.
+    A file is named after the id of its outermost trajectory, and is written whole or not at all. Images and audio in
+    data URLs are written to the subfolder ``media``, named by their sha256, and referenced by that path, as in ATIF.
 
     Raises:
         ExportError: ``strict``, and something has no place in the format.
-        TypeError: ``allow`` is a text.
+        TypeError: ``allow`` is a string.
         OSError: a file cannot be written.
     """
     place = Path(folder)
-    with exporting("write_atif", strict, report) as found:
+    with exporting("write_atif", strict, report) as counts:
         names: dict[str, int] = {}
-        for document, trajectory in documents(trajectories, agent_version, allow, found, _Media(place), arrays=True):
+        for document, trajectory in documents(trajectories, agent_version, allow, counts, _Media(place), arrays=True):
             name = quote(trajectory.id, safe="")
-            # The same trajectory may be given twice: two documents, as of `atif`.
+            # The same trajectory may be given twice; like `atif`, this gives two documents.
             names[name] = names.get(name, 0) + 1
             number = "" if names[name] == 1 else f"-{names[name]}"
             with replacing(place / f"{name}{number}.json") as file:
@@ -175,7 +176,7 @@ def write_atif(
 
 
 class _Media:
-    """Writes what data URLs hold to files, and gives their paths from the folder on; other URLs stay."""
+    """Writes the contents of data URLs to files and returns their paths in the folder; other URLs are unchanged."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""What ATIF documents say beside the messages: the metrics of a step and of a run, and what goes to ``extra``."""
+"""ATIF documents beside their messages: the metrics of a step and of a run, and the facts in ``extra``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def metrics(step: Step, *, first: bool, allow: Collection[str], report: ExportReport) -> dict[str, Any] | None:
-    """The metrics of a step. Usage counts all choices of a call: the first one (``first``) has it."""
+    """The metrics of a step. Usage counts all choices of a call together: only the first (``first``) has it."""
     usage = step.usage if first else None
     cost = step.cost
     in_usd = cost is not None and cost.currency == "USD"
@@ -30,7 +30,7 @@ def metrics(step: Step, *, first: bool, allow: Collection[str], report: ExportRe
         "logprobs_mode": None if step.logprobs is None else step.logprobs_mode,
         "advantage": step.advantage,
     }
-    found = {
+    fields = {
         "prompt_tokens": None if usage is None else usage.input,
         "completion_tokens": None if usage is None else usage.output,
         "cached_tokens": None if usage is None else usage.cache_read,
@@ -38,13 +38,13 @@ def metrics(step: Step, *, first: bool, allow: Collection[str], report: ExportRe
         **_tokens(step, allow, report),
         "extra": without_none(extra) or None,
     }
-    return without_none(found) or None
+    return without_none(fields) or None
 
 
 def _tokens(step: Step, allow: Collection[str], report: ExportReport) -> dict[str, Any]:
-    """Ids and logprobs of a step that can be trained on; none of others, as readers of ATIF train on what is there.
+    """Ids and logprobs of a step that can be trained on; empty for others, as ATIF's readers train on all there are.
 
-    Logprobs alone, of a step without any ids, nobody can train on: they are given where they are sound.
+    Logprobs of a step without any ids cannot be trained on by mistake: they are there if they are sound.
     """
     if n_sampled(step) is None and shared(step, "prompt_token_ids") is None:
         logprobs = step.logprobs
@@ -62,10 +62,12 @@ def _tokens(step: Step, allow: Collection[str], report: ExportReport) -> dict[st
 
 
 def model_of(step: Step) -> str | None:
+    """The model that the response names, else that of the request."""
     return step.response_model or step.model
 
 
 def usage_of(step: Step) -> dict[str, Any] | None:
+    """Input and output tokens of the call; None where neither is known."""
     usage = step.usage
     return None if usage is None else without_none({"input": usage.input, "output": usage.output}) or None
 
@@ -76,6 +78,7 @@ def _error(error: ErrorInfo | None) -> dict[str, Any] | None:
 
 
 def step_facts(step: Step) -> dict[str, Any]:
+    """The facts of a step that ATIF has no field for."""
     issue = step.token_issue
     return without_none(
         {
@@ -98,6 +101,7 @@ def step_facts(step: Step) -> dict[str, Any]:
 
 
 def trajectory_facts(trajectory: Trajectory, failed: list[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of a trajectory that ATIF has no field for; ``failed`` are its calls without an answer."""
     task = trajectory.task
     return without_none(
         {
@@ -118,6 +122,7 @@ def trajectory_facts(trajectory: Trajectory, failed: list[dict[str, Any]]) -> di
 
 
 def final_metrics(trajectory: Trajectory, steps: int, inner: list[dict[str, Any]]) -> dict[str, Any]:
+    """Totals of a trajectory; the cost, in USD, includes the documents inside it (``inner``), if all are known."""
     cost = trajectory.cost
     amounts = [cost.amount if cost is not None and cost.currency == "USD" else None if trajectory.steps else 0.0]
     amounts += [document["final_metrics"].get("total_cost_usd") for document in inner]
@@ -127,7 +132,7 @@ def final_metrics(trajectory: Trajectory, steps: int, inner: list[dict[str, Any]
             "total_prompt_tokens": trajectory.n_input_tokens,
             "total_completion_tokens": trajectory.n_output_tokens,
             "total_cached_tokens": trajectory.n_cache_read_tokens,
-            # Of sub-agents too, as ATIF counts it.
+            # With sub-agents, as ATIF defines it. A sum without one of them would pass for the whole: then None.
             "total_cost_usd": sum(known) if len(known) == len(amounts) else None,
             "total_steps": steps,
             "extra": without_none(

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import ToolRun
     from rollout_trace.report import ExportReport
 
-Keep: TypeAlias = Callable[[str, str], str]
-"""Takes a media type and a URL, and gives the path or URL that the document shall name."""
+MediaPath: TypeAlias = Callable[[str, str], str]
+"""Maps a media type and a URL to the path or URL for the document."""
 
 SOURCES = {"system": "system", "developer": "system", "assistant": "agent"}
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -23,50 +23,50 @@ _NOT_EXTRA = frozenset({"role", "content", "tool_calls", "reasoning", "reasoning
 
 
 def without_none(values: dict[str, Any]) -> dict[str, Any]:
-    """What there is: ATIF leaves out what is missing."""
+    """The values without those that are None: ATIF leaves out what is missing."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def content_of(value: Any, keep: Keep, report: ExportReport) -> str | list[dict[str, Any]]:
-    """The content of a chat message as ATIF has it: a text (empty for none), or parts of text, image and audio."""
+def content_of(value: Any, media_path: MediaPath, report: ExportReport) -> str | list[dict[str, Any]]:
+    """The content of a chat message in ATIF's form: a text (empty for none), or parts of text, image and audio."""
     if not isinstance(value, list):
         return value if isinstance(value, str) else "" if value is None else json.dumps(value)
-    parts = [part for item in value if (part := _part(item, keep, report)) is not None]
+    parts = [part for item in value if (part := _part(item, media_path, report)) is not None]
     return parts if any(part["type"] != "text" for part in parts) else "".join(part["text"] for part in parts)
 
 
-def _part(item: Any, keep: Keep, report: ExportReport) -> dict[str, Any] | None:
+def _part(item: Any, media_path: MediaPath, report: ExportReport) -> dict[str, Any] | None:
     kind = item.get("type") if isinstance(item, dict) else type(item).__name__
-    held = item.get(kind) if isinstance(item, dict) and isinstance(kind, str) else item
-    if isinstance(held, str) and kind in ("text", "refusal", "str"):
-        return {"type": "text", "text": held}
-    url = held.get("url") if isinstance(held, dict) else held
+    payload = item.get(kind) if isinstance(item, dict) and isinstance(kind, str) else item
+    if isinstance(payload, str) and kind in ("text", "refusal", "str"):
+        return {"type": "text", "text": payload}
+    url = payload.get("url") if isinstance(payload, dict) else payload
     if kind == "image_url" and isinstance(url, str):
         media = _media_type(url)
         if media in _IMAGES:
-            return {"type": "image", "source": {"media_type": media, "path": keep(media, url)}}
-    if kind == "input_audio" and isinstance(held, dict) and held.get("format") in _AUDIO:
-        media = _AUDIO[held["format"]]
-        url = f"data:{media};base64,{held.get('data')}"
-        return {"type": "audio", "source": {"media_type": media, "path": keep(media, url)}}
+            return {"type": "image", "source": {"media_type": media, "path": media_path(media, url)}}
+    if kind == "input_audio" and isinstance(payload, dict) and payload.get("format") in _AUDIO:
+        media = _AUDIO[payload["format"]]
+        url = f"data:{media};base64,{payload.get('data')}"
+        return {"type": "audio", "source": {"media_type": media, "path": media_path(media, url)}}
     report.drop(f"content parts that ATIF has no type for: {kind}")
     return None
 
 
 def _media_type(url: str) -> str:
-    """What a data URL says it is, or the ending of another one; empty where neither says."""
+    """The media type of a data URL, or that of another URL's suffix; empty where there is neither."""
     if url.startswith("data:"):
         return url[5:].split(",", 1)[0].split(";", 1)[0]
     return guess_type(url.split("?", 1)[0])[0] or ""
 
 
-def said(message: Message, keep: Keep, report: ExportReport) -> dict[str, Any]:
-    """The fields of an ATIF step that a chat message fills, all but its number and source."""
+def message_fields(message: Message, media_path: MediaPath, report: ExportReport) -> dict[str, Any]:
+    """The fields of an ATIF step from a chat message: all but its number and source."""
     refusal = message.get("refusal")
     extra = {name: value for name, value in message.items() if name not in _NOT_EXTRA and value is not None}
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return {
-        "message": content_of(message.get("content") or refusal, keep, report),
+        "message": content_of(message.get("content") or refusal, media_path, report),
         "reasoning_content": reasoning if isinstance(reasoning, str) and message.get("role") == "assistant" else None,
         "tool_calls": [_call(call, at) for at, call in enumerate(calls_of(message))] or None,
         "extra": extra if refusal is None else {**extra, "refusal": refusal},
@@ -74,30 +74,30 @@ def said(message: Message, keep: Keep, report: ExportReport) -> dict[str, Any]:
 
 
 def call_id(call: Any, position: int) -> str:
-    """The id of a tool call; of one without, its position in the answer."""
-    found = call.get("id") if isinstance(call, dict) else None
-    return found if isinstance(found, str) and found else f"call_{position}"
+    """The id of a tool call; for one without, an id made of its position in the answer."""
+    own = call.get("id") if isinstance(call, dict) else None
+    return own if isinstance(own, str) and own else f"call_{position}"
 
 
 def _call(call: Any, position: int) -> dict[str, Any]:
     kind = call.get("type") if isinstance(call, dict) else None
     function = call.get("custom" if kind == "custom" else "function") if isinstance(call, dict) else None
-    held = function if isinstance(function, dict) else {}
-    written = held.get("input") if kind == "custom" else held.get("arguments")
+    payload = function if isinstance(function, dict) else {}
+    written = payload.get("input") if kind == "custom" else payload.get("arguments")
     arguments = None if kind == "custom" else arguments_of(written)
     return without_none(
         {
             "tool_call_id": call_id(call, position),
-            "function_name": str(held.get("name") or ""),
+            "function_name": str(payload.get("name") or ""),
             "arguments": arguments or {},
-            # Not an object, or a text that is no JSON: what the model wrote is kept as it is.
+            # ATIF's `arguments` is an object: what is none (broken JSON, a custom tool's text) is kept verbatim here.
             "extra": {"arguments": written} if arguments is None else None,
         }
     )
 
 
 def run_result(run: ToolRun) -> tuple[str | None, dict[str, Any]]:
-    """What a tool gave, as a text, and what else is known of its run."""
+    """The result of a tool as a text, and the other facts of its run."""
     error = None if run.error is None else without_none({"type": run.error.type, "message": run.error.message})
     text = run.result if run.result is None or isinstance(run.result, str) else json.dumps(run.result, default=str)
     return text, without_none({"tool": run.name, "duration_seconds": run.duration, "error": error})

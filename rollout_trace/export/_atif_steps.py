@@ -1,4 +1,4 @@
-"""The steps of an ATIF document: what was said, by whom, and what the tools gave."""
+"""The steps of an ATIF document: messages with their sources, tool results, references to sub-agents."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import calls_of
 from rollout_trace.export._atif_facts import metrics, model_of, step_facts, usage_of
-from rollout_trace.export._atif_parts import SOURCES, Keep, call_id, content_of, run_result, said, without_none
-from rollout_trace.export._conversation import Conversation, Node
+from rollout_trace.export._atif_parts import (
+    SOURCES,
+    MediaPath,
+    call_id,
+    content_of,
+    message_fields,
+    run_result,
+    without_none,
+)
+from rollout_trace.export._conversation import MessageTree, Node
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,7 +31,7 @@ _DISPATCH = "Sub-agents that were begun before the first answer are referenced f
 
 
 class Steps:
-    """The steps of one document."""
+    """The steps of one document, its failed calls, and its notes."""
 
     def __init__(
         self,
@@ -31,31 +39,32 @@ class Steps:
         children: list[Trajectory],
         allow: Collection[str],
         report: ExportReport,
-        keep: Keep,
+        media_path: MediaPath,
     ) -> None:
         self.all: list[dict[str, Any]] = []
         self.failed: list[dict[str, Any]] = []
         self.notes: list[str] = []
-        self._allow, self._report, self._keep = allow, report, keep
+        self._allow, self._report, self._media_path = allow, report, media_path
         self._numbers: dict[str, int] = {}
         self._calls: set[str] = set()
-        self._tree = Conversation(report, f"trajectory {trajectory.id}")
+        self._tree = MessageTree(report, f"trajectory {trajectory.id}")
         known = {step.id for step in trajectory.steps}
         early = [child for child in children if child.parent_step_id not in known]
         if early:
+            # A reference is part of an agent step, and these come before any: an empty step without a call has them.
             self.notes.append(_DISPATCH)
-            self._new("agent", {"message": "", "llm_call_count": 0})
+            self._append("agent", {"message": "", "llm_call_count": 0})
             self._tree.root.place = 1
         for step in trajectory.steps:
             self._add(step)
         if not self.all:
             self.notes.append(_NOTHING)
-            self._new("agent", {"message": "", "llm_call_count": 0})
+            self._append("agent", {"message": "", "llm_call_count": 0})
         for child in children:
-            self._refer(child, 1 if child in early else max(1, self._numbers[str(child.parent_step_id)]))
+            self._reference_child(child, 1 if child in early else max(1, self._numbers[str(child.parent_step_id)]))
         self._add_runs(trajectory)
 
-    def _new(self, source: str, fields: dict[str, Any], timestamp: str | None = None) -> dict[str, Any]:
+    def _append(self, source: str, fields: dict[str, Any], timestamp: str | None = None) -> dict[str, Any]:
         step = {"step_id": len(self.all) + 1, "timestamp": timestamp, "source": source, **fields}
         step["extra"] = fields.get("extra") or {}
         self.all.append(step)
@@ -66,69 +75,69 @@ class Steps:
         before, follows = len(self.all), node.place
         when = None if step.started_at is None else step.started_at.isoformat()
         for message in messages:
-            node = self._tree.say(node, message)
-            node.place = self._said(node, when)
-        answer = self._tree.answer(node, step)
+            node = self._tree.append(node, message)
+            node.place = self._add_message(node, when)
+        answer = self._tree.append_answer(node, step)
         if answer is None:
-            self._failed(step, node.place)
+            self._add_failed(step, node.place)
         else:
-            answer.place = self._answered(step, answer.message, when)
+            answer.place = self._add_answer(step, answer.message, when)
         self._numbers[step.id] = len(self.all) if answer is not None else node.place or len(self.all)
         if len(self.all) > before and follows != before:
             self.all[before]["extra"]["follows"] = follows
             if _FORKS not in self.notes:
                 self.notes.append(_FORKS)
 
-    def _said(self, node: Node, when: str | None) -> int:
-        """Puts a message of a request where it belongs; gives the number of that step."""
+    def _add_message(self, node: Node, when: str | None) -> int:
+        """Adds a message of a request: as a step, or to the observation of the calling step; returns the number."""
         message = node.message
         role = message.get("role")
-        if role in ("tool", "function") and (caller := self._caller(node)):
-            self._observe(caller, message)
+        if role in ("tool", "function") and (caller := self._calling_step(node)):
+            self._add_observation(caller, message)
             return caller
-        fields = said(message, self._keep, self._report)
+        fields = message_fields(message, self._media_path, self._report)
         if role == "assistant":
             fields["is_copied_context"] = True
         else:
             fields = {"message": fields["message"], "extra": fields["extra"]}
         if role not in ("user", "system", "assistant"):
             fields["extra"]["role"] = role
-        return int(self._new(SOURCES.get(str(role), "user"), fields, when)["step_id"])
+        return int(self._append(SOURCES.get(str(role), "user"), fields, when)["step_id"])
 
-    def _caller(self, node: Node) -> int:
-        """The agent step above a tool's message that called it, or else the nearest one; 0 without."""
-        asked, nearest, above = node.message.get("tool_call_id"), 0, node.parent
+    def _calling_step(self, node: Node) -> int:
+        """Number of the agent step above a tool's message that has its call, else of the nearest one; 0 for none."""
+        tool_call_id, nearest, above = node.message.get("tool_call_id"), 0, node.parent
         while above is not None:
             if above.message.get("role") == "assistant":
                 calls = calls_of(above.message)
-                if asked is not None and asked in [call_id(call, at) for at, call in enumerate(calls)]:
+                if tool_call_id is not None and tool_call_id in [call_id(call, at) for at, call in enumerate(calls)]:
                     return above.place
                 nearest = nearest or above.place
             above = above.parent
         return nearest
 
-    def _observe(self, number: int, message: Message) -> None:
-        asked = message.get("tool_call_id")
+    def _add_observation(self, number: int, message: Message) -> None:
+        tool_call_id = message.get("tool_call_id")
         extra = {name: message[name] for name in ("is_error", "name") if message.get(name) is not None}
-        known = self._has_call(number, asked)
-        if asked is not None and not known:
-            extra["tool_call_id"] = asked
+        known = self._has_call(number, tool_call_id)
+        if tool_call_id is not None and not known:
+            extra["tool_call_id"] = tool_call_id
         result = {
-            "source_call_id": asked if known else None,
-            "content": content_of(message.get("content"), self._keep, self._report),
+            "source_call_id": tool_call_id if known else None,
+            "content": content_of(message.get("content"), self._media_path, self._report),
             "extra": extra or None,
         }
-        self._result(number, without_none(result))
+        self._add_result(number, without_none(result))
 
-    def _has_call(self, number: int, asked: Any) -> bool:
-        return any(call["tool_call_id"] == asked for call in self.all[number - 1].get("tool_calls") or ())
+    def _has_call(self, number: int, tool_call_id: Any) -> bool:
+        return any(call["tool_call_id"] == tool_call_id for call in self.all[number - 1].get("tool_calls") or ())
 
-    def _result(self, number: int, result: dict[str, Any]) -> None:
+    def _add_result(self, number: int, result: dict[str, Any]) -> None:
         observation = self.all[number - 1].setdefault("observation", {"results": []})
         observation["results"].append(result)
 
-    def _answered(self, step: Step, message: Message, when: str | None) -> int:
-        fields = said(message, self._keep, self._report)
+    def _add_answer(self, step: Step, message: Message, when: str | None) -> int:
+        fields = message_fields(message, self._media_path, self._report)
         first = step.call_id not in self._calls
         self._calls.add(step.call_id)
         effort = (step.sampling or {}).get("reasoning_effort")
@@ -139,28 +148,34 @@ class Steps:
             "llm_call_count": None if step.status == "cached" else 1,
             "extra": {**fields["extra"], **step_facts(step)},
         }
-        return int(self._new("agent", fields, when)["step_id"])
+        return int(self._append("agent", fields, when)["step_id"])
 
-    def _failed(self, step: Step, number: int) -> None:
+    def _add_failed(self, step: Step, number: int) -> None:
         self._calls.add(step.call_id)
         self.failed.append(without_none({"after": number, "usage": usage_of(step), **step_facts(step)}))
 
-    def _refer(self, child: Trajectory, number: int) -> None:
+    def _reference_child(self, child: Trajectory, number: int) -> None:
         reference = without_none({"trajectory_id": child.id, "session_id": child.episode_id})
-        self._result(number, {"subagent_trajectory_ref": [reference]})
+        self._add_result(number, {"subagent_trajectory_ref": [reference]})
 
     def _add_runs(self, trajectory: Trajectory) -> None:
-        """Adds what is known of the runs of tools to their results, and the results that were never sent back."""
+        """Adds facts of tool runs to their results, and results that were never sent back to the model."""
         for run in trajectory.tool_runs:
             number = self._numbers.get(str(run.step_id), 0)
             if not number:
                 self._report.drop("tool runs that no answer asked for", where=f"trajectory {trajectory.id}")
                 continue
             results = self.all[number - 1].get("observation", {"results": []})["results"]
-            asked = run.tool_call_id if self._has_call(number, run.tool_call_id) else None
+            tool_call_id = run.tool_call_id if self._has_call(number, run.tool_call_id) else None
             text, extra = run_result(run)
-            sent = [result for result in results if asked is not None and result.get("source_call_id") == asked]
+            sent = [
+                result
+                for result in results
+                if tool_call_id is not None and result.get("source_call_id") == tool_call_id
+            ]
             if sent:
                 sent[0]["extra"] = {**sent[0].get("extra", {}), **extra}
             else:
-                self._result(number, without_none({"source_call_id": asked, "content": text, "extra": extra or None}))
+                self._add_result(
+                    number, without_none({"source_call_id": tool_call_id, "content": text, "extra": extra or None})
+                )

@@ -1,4 +1,4 @@
-"""Runs compared within their groups, before anything is left out: a run without a row still counts in its baseline."""
+"""Advantages of runs within their groups, computed before anything is left out: a run without a row still counts."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
     from rollout_trace.train.sequence import Sequence
 
-OfRuns: TypeAlias = Literal["grpo", "leave_one_out"]
+AdvantageMethod: TypeAlias = Literal["grpo", "leave_one_out"]
 Advantages: TypeAlias = Literal["grpo", "leave_one_out", "steps"]
 
 
 class RowOptions(SequenceOptions, total=False):
-    """The options of exports whose rows stand for themselves: those of ``Trajectory.sequences()``, and of groups."""
+    """The options of exports of rows: those of ``Trajectory.sequences()``, and ``drop_constant_groups``."""
 
     drop_constant_groups: bool
-    """Leaves out the groups in which no two runs differ in reward, whose advantages are all 0, with all trajectories
-    opened inside their runs. All runs of a group must then be given at once."""
+    """Leave out groups in which no two runs differ in reward (all advantages are 0), with all trajectories opened
+    inside their runs. All runs of a group must then be given in one call."""
 
 
 class Compared(NamedTuple):
-    """Trajectories to make rows of, and what the comparison of runs says of them."""
+    """Trajectories to make rows of, and the advantages of their runs."""
 
     trajectories: Iterable[Trajectory]
     advantages: dict[str, float | None]
-    """Of each run that is in a group, by its id."""
+    """The advantage of each run that is in a group, by trajectory id; None where it was not scored."""
     options: SequenceOptions
 
 
@@ -42,63 +42,66 @@ def compare(
     options: RowOptions,
     advantages: Advantages | None = None,
 ) -> Compared:
-    """Holds the trajectories where advantages over runs or groups are asked for; otherwise they stay a stream.
+    """The trajectories to export, with the advantages of their runs.
+
+    They are read into a list if runs are compared (``advantages``, ``drop_constant_groups``); else they stay a stream.
 
     Raises:
-        TypeError, ValueError: there is no such option, or it has no such value; a reward is no finite number.
+        TypeError, ValueError: an option is unknown or has an unknown value; a reward is no finite number.
     """
-    own = _of_sequences(options)
+    own = _sequence_options(options)
     check_options(own)
     drop = options.get("drop_constant_groups", False)
-    of_runs = advantages in ("grpo", "leave_one_out")
-    if not drop and not of_runs:
+    compares_runs = advantages in ("grpo", "leave_one_out")
+    if not drop and not compares_runs:
         return Compared(each(trajectories), {}, own)
-    held = list(each(trajectories))
-    found = run_advantages(held, advantages) if of_runs else {}  # type: ignore[arg-type]
-    return Compared(_of_different_rewards(held, report) if drop else held, found, own)
+    runs = list(each(trajectories))
+    # Before constant groups are dropped, and of all runs: also those whose tokens cannot be used are in the baseline.
+    values = run_advantages(runs, advantages) if compares_runs else {}  # type: ignore[arg-type]
+    return Compared(_without_constant_groups(runs, report) if drop else runs, values, own)
 
 
-def _of_sequences(options: RowOptions) -> SequenceOptions:
+def _sequence_options(options: RowOptions) -> SequenceOptions:
     own: Any = {name: value for name, value in options.items() if name != "drop_constant_groups"}
-    found: SequenceOptions = own
-    return found
+    sequence_options: SequenceOptions = own
+    return sequence_options
 
 
 def check_row_options(options: RowOptions) -> None:
-    """Refuses what no option can be; see ``check_options``."""
-    check_options(_of_sequences(options))
+    """Validates options of rows; raises as ``check_options``."""
+    check_options(_sequence_options(options))
 
 
-def check_advantages(value: object, words: tuple[str | None, ...]) -> None:
-    """Refuses what no kind of advantages is.
+def check_advantages(value: object, choices: tuple[str | None, ...]) -> None:
+    """Validates the argument ``advantages`` of an exporter.
 
     Raises:
-        ValueError: it is none of the words.
+        ValueError: the value is none of the choices.
     """
-    if value not in words:
-        raise ValueError(f"advantages={value!r}: expected {', '.join(map(repr, words[:-1]))}, or {words[-1]!r}.")
+    if value not in choices:
+        raise ValueError(f"advantages={value!r}: expected {', '.join(map(repr, choices[:-1]))}, or {choices[-1]!r}.")
 
 
-def row_advantages(row: Sequence, kind: Advantages | None, of_run: float | None) -> FloatArray | None:
-    """float32 [length], 0.0 where the mask is 0: of the steps, or the run's on each sampled token. None without."""
+def row_advantages(row: Sequence, kind: Advantages | None, run_advantage: float | None) -> FloatArray | None:
+    """float32 [length], 0.0 where the mask is 0: the steps' advantages, or the run's on each sampled token; or None."""
     import numpy as np
 
     if kind is None or kind == "steps":
         return row.advantages if kind == "steps" else None
-    found: FloatArray | None = None if of_run is None else row.loss_mask * np.float32(of_run)
-    return found
+    values: FloatArray | None = None if run_advantage is None else row.loss_mask * np.float32(run_advantage)
+    return values
 
 
-def _of_different_rewards(trajectories: list[Trajectory], report: ExportReport) -> list[Trajectory]:
+def _without_constant_groups(trajectories: list[Trajectory], report: ExportReport) -> list[Trajectory]:
     constant = {run.id for group in groups(trajectories) if is_constant(group) for run in group.trajectories}
-    around = {trajectory.id: trajectory.parent_id for trajectory in trajectories}
-    kept = [one for one in trajectories if not _is_inside(one.id, constant, around)]
+    parents = {trajectory.id: trajectory.parent_id for trajectory in trajectories}
+    kept = [one for one in trajectories if not _is_inside(one.id, constant, parents)]
     report.drop("trajectories of groups without two different rewards", len(trajectories) - len(kept))
     return kept
 
 
 def is_constant(group: Group) -> bool:
-    """Whether no two runs of the group differ in reward, so that there is nothing to compare.
+    """Whether no two runs of the group differ in reward, so that all advantages are 0.
 
     Raises:
         ValueError: a reward is no finite number.
@@ -106,14 +109,14 @@ def is_constant(group: Group) -> bool:
     return len({finite_reward(run) for run in group.trajectories if run.reward is not None}) < 2
 
 
-def _is_inside(trajectory: str, runs: set[str], around: dict[str, str | None]) -> bool:
+def _is_inside(trajectory: str, runs: set[str], parents: dict[str, str | None]) -> bool:
     """Whether a trajectory is one of these runs, or was opened inside one, at any depth."""
     seen: set[str] = set()
     at: str | None = trajectory
-    # A file that somebody else wrote may have parents that go round in a circle.
+    # `seen`: in a file of another program, parents may form a circle.
     while at is not None and at not in seen:
         if at in runs:
             return True
         seen.add(at)
-        at = around.get(at)
+        at = parents.get(at)
     return False

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from rollout_trace.chat.messages import decoded, with_text
 from rollout_trace.export._arrow import Rows
-from rollout_trace.export._common import exporting, one_by_one, say_without_row, with_steps
+from rollout_trace.export._common import count_without_row, exporting, one_by_one, with_steps
 from rollout_trace.export._conversations import Chain, conversations
 from rollout_trace.export._files import write_rows
-from rollout_trace.export._rows import say_unused, task_id
-from rollout_trace.export._values import copied, counted, number
+from rollout_trace.export._rows import count_unused, task_id
+from rollout_trace.export._values import copied, finite_counted, number
 from rollout_trace.train.selection import check_allow
 
 if TYPE_CHECKING:
@@ -32,25 +32,25 @@ class ChatOptions(TypedDict, total=False):
     """The options of ``chat`` and ``write_chat``."""
 
     per: Literal["conversation", "step"]
-    """A row for each conversation (the default), or for each step, with the messages exactly as they were sent."""
+    """One row per conversation (the default), or per step, with the messages exactly as they were sent."""
     arguments: Arguments
-    """Of tool calls: ``dict`` (the default), which TRL's and verl's templates take, or ``json`` for the text that the
-    model wrote, which OpenAI, Together and Fireworks take. What is no JSON object stays text, and is counted."""
+    """Form of tool calls' arguments: ``dict`` (the default), for TRL's and verl's templates, or ``json``, the text that
+    the model wrote, for OpenAI, Together and Fireworks. What is no JSON object stays text, and is counted."""
     content: Literal["text", "parts"]
-    """Of messages whose parts are all text: one ``text`` (the default), joined with newlines as engines render them
-    for templates that take texts; or the ``parts``, for templates that take those. Images and the like stay parts."""
+    """Form of messages whose parts are all text: one ``text`` (the default), joined by newlines as engines do for
+    templates that expect strings; or the ``parts``, for templates that expect those. Images and the like stay parts."""
     reasoning: str | None
-    """The name under which messages have what the model thought: ``reasoning_content`` (the default) is what most chat
-    templates read, some read ``thinking``. None leaves it out."""
+    """Key of the model's reasoning in messages: most chat templates read ``reasoning_content`` (the default), some
+    ``thinking``. None leaves it out."""
     weight: bool
-    """Gives every assistant message a ``weight``: 1 for an answer to train on, 0 for one that an earlier row trains on
-    too, or that no recorded step gave in this place."""
+    """Give every assistant message a ``weight``: 1 for an answer to train on, 0 for one that is in an earlier row as
+    well, or that is not the answer of a recorded step."""
     columns: Collection[str]
-    """Which of ``CHAT_COLUMNS`` to add; by default the first four. None of them where a service refuses others."""
+    """The ``CHAT_COLUMNS`` to add; by default the first four. Pass ``()`` for services that refuse further columns."""
     include: Include | None
-    """Which steps to take."""
+    """Returns True for the steps to keep; the others are left out as ``excluded``."""
     allow: Collection[str]
-    """Reasons for leaving steps out that do not count, such as ``{"abandoned", "not_trainable"}``."""
+    """Reasons that do not exclude a step, such as ``{"abandoned", "not_trainable"}``."""
 
 
 CHAT_COLUMNS: dict[str, Column] = {
@@ -84,11 +84,11 @@ _DEFAULTS: ChatOptions = {
     "include": None,
     "allow": (),
 }
-_WORDS = {"per": ("conversation", "step"), "arguments": ("dict", "json"), "content": ("text", "parts")}
-_TAUGHT = frozenset({"messages", "tools", "reward"})
-"""Columns that a consumer learns from; the others stand beside them."""
+_CHOICES = {"per": ("conversation", "step"), "arguments": ("dict", "json"), "content": ("text", "parts")}
+_TRAINED_ON = frozenset({"messages", "tools", "reward"})
+"""Columns that a consumer trains on; losses in the others count as metadata."""
 _REASONING = ("reasoning_content", "reasoning")
-"""Where servers have what a model thought."""
+"""Keys under which servers put the model's reasoning."""
 
 
 def chat(
@@ -98,22 +98,23 @@ def chat(
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> Rows:
-    """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; without tools there is no such key.
+    """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; the key ``tools`` is absent without
+    tools.
 
     A row is a conversation: calls whose messages extend each other, up to the last answer. An agent that forks, samples
-    several choices or rewrites its history has one for each end. Messages are in the shape of OpenAI's chat format,
-    whatever the protocol was. What cannot be in a row is counted: steps that are not ``ok``, not trainable, without
+    several choices or rewrites its history has one for each last answer. Messages are in OpenAI's chat format, whatever
+    the protocol was. What is left out is counted: steps that are not ``ok``, not trainable, without
     messages or answer; parts of messages that chat has no place for; numbers that are not finite (they are None);
     rewards and advantages of steps.
 
     Raises:
         ExportError: ``strict``, and something would be left out.
-        TypeError: there is no such option, or ``allow`` is a text.
-        ValueError: an option has no such value.
+        TypeError: an option is unknown, or ``allow`` is a string.
+        ValueError: an option has an unknown value.
     """
     settings = _settings(options)
-    with exporting("chat", strict, report) as found:
-        return Rows(map(copied, _rows(trajectories, settings, found)), _types(settings))
+    with exporting("chat", strict, report) as counts:
+        return Rows(map(copied, _rows(trajectories, settings, counts)), _types(settings))
 
 
 def iter_chat(
@@ -123,9 +124,9 @@ def iter_chat(
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> Iterator[dict[str, Any]]:
-    """The rows of ``chat``, each made when it is asked for."""
+    """The rows of ``chat``, each made on demand."""
     settings = _settings(options)
-    return one_by_one("iter_chat", strict, report, lambda found: map(copied, _rows(trajectories, settings, found)))
+    return one_by_one("iter_chat", strict, report, lambda counts: map(copied, _rows(trajectories, settings, counts)))
 
 
 def write_chat(
@@ -136,18 +137,19 @@ def write_chat(
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> int:
-    """Writes the rows of ``chat`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; gives their number.
+    """Writes the rows of ``chat`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; returns their number.
 
-    In parquet, ``messages`` and ``tools`` have Arrow's JSON type: ``datasets`` gives lists of dicts, others see text.
+    In parquet, ``messages`` and ``tools`` have Arrow's JSON type: ``datasets`` returns lists of dicts, other readers
+    text.
 
     Raises:
         ExportError: ``strict``, and something would be left out.
         ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
-        ValueError: an option has no such value, or the name has another suffix.
+        ValueError: an option has an unknown value, or the name has another suffix.
     """
     settings = _settings(options)
-    with exporting("write_chat", strict, report) as found:
-        return write_rows(path, _rows(trajectories, settings, found), _types(settings))
+    with exporting("write_chat", strict, report) as counts:
+        return write_rows(path, _rows(trajectories, settings, counts), _types(settings))
 
 
 def _settings(options: ChatOptions) -> ChatOptions:
@@ -155,9 +157,9 @@ def _settings(options: ChatOptions) -> ChatOptions:
     unknown = [name for name in settings if name not in _DEFAULTS]
     if unknown:
         raise TypeError(f"there is no option {unknown[0]!r}; there are {', '.join(_DEFAULTS)}.")
-    for name, words in _WORDS.items():
-        if settings.get(name) not in words:
-            raise ValueError(f"{name}={settings.get(name)!r}: expected {' or '.join(map(repr, words))}.")
+    for name, choices in _CHOICES.items():
+        if settings.get(name) not in choices:
+            raise ValueError(f"{name}={settings.get(name)!r}: expected {' or '.join(map(repr, choices))}.")
     check_allow(settings["allow"])
     for name in settings["columns"]:
         if name not in CHAT_COLUMNS:
@@ -175,22 +177,22 @@ def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportRepor
         where = f"trajectory {trajectory.id}"
         chains = conversations(trajectory, report, include=settings["include"], allow=settings["allow"], join=join)
         taken = (step.id for chain in chains for step in chain.steps)
-        say_unused(trajectory, taken, report, versions=False, named=False)
+        count_unused(trajectory, taken, report, versions=False, named=False)
         if not chains:
-            say_without_row(trajectory, report)
+            count_without_row(trajectory, report)
         for chain in chains:
             row: dict[str, Any] = {"messages": rendered(chain, settings, report)}
             if chain.tools:
                 row["tools"] = chain.tools
             row |= {name: CHAT_COLUMNS[name][1](trajectory, chain) for name in settings["columns"]}
             yield {
-                name: counted(value, report, f"values of {name}", where, metadata=name not in _TAUGHT)
+                name: finite_counted(value, report, f"values of {name}", where, metadata=name not in _TRAINED_ON)
                 for name, value in row.items()
             }
 
 
 def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[Message]:
-    """The messages of a conversation as a row has them: arguments, reasoning and weights as the settings say."""
+    """The messages of a conversation for a row, with arguments, contents, reasoning and weights by the settings."""
     trained = set(chain.answers[chain.shared :])
     messages = []
     for at, message in enumerate(chain.messages):
@@ -206,7 +208,7 @@ def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[
 
 
 def _with_reasoning(message: Message, name: str | None) -> Message:
-    """A copy of the message that has its reasoning under this name, or has none."""
+    """A copy of the message with its reasoning under this key; without it where ``name`` is None."""
     kept = {key: value for key, value in message.items() if key not in _REASONING}
     thought = next((message[key] for key in _REASONING if message.get(key) is not None), None)
     if name is not None and thought is not None:

@@ -1,4 +1,4 @@
-"""What exporters share: trajectories one by one, their rows of tokens, and an account of what is left out."""
+"""Shared by all exporters: iteration over trajectories and their rows of tokens, and counts of what is left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.data.trajectory import Trajectory, each_trajectory
-from rollout_trace.export._values import counted
+from rollout_trace.export._values import finite_counted
 from rollout_trace.report import ExportReport, Strict, listed
 from rollout_trace.train.selection import check_options
 from rollout_trace.train.sequences import sequences
@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def exporting(exporter: str, strict: Strict, report: ExportReport | None) -> Iterator[ExportReport]:
-    """Gives the report to count in, and says once, at the end, what was left out."""
-    found = ExportReport() if report is None else report
-    before, noted = dict(found.dropped), dict(found.noted)
-    found.begin(exporter, strict)
+    """Yields the report to count in; at the end, logs a warning for what was left out and one for what was noted."""
+    counts = ExportReport() if report is None else report
+    before, noted = dict(counts.dropped), dict(counts.noted)
+    counts.begin(exporter, strict)
     try:
-        yield found
+        yield counts
     finally:
-        found.end()
-    left, new = _more(found.dropped, before), _more(found.noted, noted)
+        counts.end()
+    # A user's report may have counts of earlier exports: the warnings are about this one.
+    left, new = _increase(counts.dropped, before), _increase(counts.noted, noted)
     if left:
         guard.warn(
             f"export.{exporter} left out: {listed(left)}. Pass report=ExportReport() to read the counts, or "
@@ -39,7 +40,7 @@ def exporting(exporter: str, strict: Strict, report: ExportReport | None) -> Ite
         guard.warn(f"export.{exporter}: {listed(new)}. See docs/training.md.")
 
 
-def _more(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
+def _increase(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
     return {what: count - before.get(what, 0) for what, count in counts.items() if count > before.get(what, 0)}
 
 
@@ -47,18 +48,18 @@ each = each_trajectory
 
 
 def with_steps(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
-    """Each trajectory that has a step; counts the others, of which no row says anything."""
+    """The trajectories that have steps; counts the others, of which there are no rows."""
     for trajectory in each(trajectories):
         if trajectory.steps:
             yield trajectory
         else:
             report.drop("trajectories without steps", where=f"trajectory {trajectory.id}")
-            say_without_row(trajectory, report)
+            count_without_row(trajectory, report)
         report.read_one()
 
 
-def say_without_row(trajectory: Trajectory, report: ExportReport) -> None:
-    """Counts a trajectory that was scored and of which there is no row: its reward reaches no baseline either."""
+def count_without_row(trajectory: Trajectory, report: ExportReport) -> None:
+    """Counts a scored trajectory without a row: its reward is missing in the consumer's baseline as well."""
     scored = trajectory.reward is not None
     report.drop("scored trajectories without a row", scored, where=f"trajectory {trajectory.id}")
 
@@ -66,22 +67,22 @@ def say_without_row(trajectory: Trajectory, report: ExportReport) -> None:
 def scored_rows(
     trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
 ) -> Iterator[tuple[Trajectory, Sequences]]:
-    """``token_rows`` of consumers that take nothing but rows: a trajectory without any is counted, if it was scored."""
+    """``token_rows`` for consumers of rows alone: a scored trajectory without any is counted."""
     for trajectory, rows in token_rows(with_steps(trajectories, report), report, options):
         if not rows:
-            say_without_row(trajectory, report)
+            count_without_row(trajectory, report)
         yield trajectory, rows
 
 
 def token_rows(
     trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: SequenceOptions
 ) -> Iterator[tuple[Trajectory, Sequences]]:
-    """Each trajectory with its sequences, also where it has none; counts the steps and tokens that are in no row.
+    """Each trajectory with its sequences, even if there are none; counts the steps and tokens that are in no row.
 
-    Rewards that are not finite numbers are counted, and None in what is given: the trajectory is then a copy.
+    Rewards that are not finite numbers are counted and replaced by None, in a copy of the trajectory.
 
     Raises:
-        TypeError, ValueError: at once: there is no such option, or it has no such value.
+        TypeError, ValueError: before the first row: an option is unknown, or has an unknown value.
     """
     check_options(options)
     return (_with_rows(_scored(trajectory, report), report, options) for trajectory in each(trajectories))
@@ -97,26 +98,28 @@ def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOp
     for grammar, ids in rows.report.constrained.items():
         count = sum(spans.get(step_id, 0) for step_id in ids)
         note_grammar(grammar, count, report)
-    # Every loss predicts a token from those before it.
+    # Losses predict each token from those before it: without one, the first token cannot be trained on.
     report.drop("sampled tokens with no token before them", sum(not row.prompt_length for row in rows), where=where)
     return trajectory, rows
 
 
 def note_grammar(grammar: str | None, count: int, report: ExportReport) -> None:
-    """Counts the tokens that a grammar decided, where one did (see ``shaping.constrained``)."""
+    """Counts tokens sampled under a grammar; nothing where ``grammar`` is None (see ``shaping.constrained``)."""
     if grammar is not None:
         report.note(f"tokens sampled under a grammar ({grammar}), whose ratios are not 1", count)
 
 
 def _scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
-    """The trajectory itself, or a copy without those of its rewards that are not finite numbers."""
+    """The trajectory itself, or a copy in which rewards that are not finite numbers are None."""
     where = f"trajectory {trajectory.id}"
-    reward = counted(trajectory.reward, report, "rewards", where)
-    named = counted(trajectory.rewards, report, "rewards", where)
-    rewards = [counted(step.reward, report, "step rewards", f"{where}, step {step.id}") for step in trajectory.steps]
+    reward = finite_counted(trajectory.reward, report, "rewards", where)
+    named = finite_counted(trajectory.rewards, report, "rewards", where)
+    rewards = [
+        finite_counted(step.reward, report, "step rewards", f"{where}, step {step.id}") for step in trajectory.steps
+    ]
     pairs = list(zip(trajectory.steps, rewards, strict=True))
-    as_it_is = reward is trajectory.reward and named is trajectory.rewards
-    if as_it_is and all(step.reward is own for step, own in pairs):
+    unchanged = reward is trajectory.reward and named is trajectory.rewards
+    if unchanged and all(step.reward is own for step, own in pairs):
         return trajectory
     steps = [step if step.reward is own else replace(step, reward=own) for step, own in pairs]
     return replace(trajectory, reward=reward, rewards=named, steps=steps)
@@ -130,6 +133,6 @@ def plain(array: Any) -> Any:
 def one_by_one(
     exporter: str, strict: Strict, report: ExportReport | None, rows: Callable[[ExportReport], Iterable[dict[str, Any]]]
 ) -> Iterator[dict[str, Any]]:
-    """Rows as they are asked for. What was left out is said after the last of them."""
-    with exporting(exporter, strict, report) as found:
-        yield from rows(found)
+    """An iterator over rows, each made on demand. The warnings come after the last row."""
+    with exporting(exporter, strict, report) as counts:
+        yield from rows(counts)

@@ -1,4 +1,4 @@
-"""What is new in each request: the messages of a trajectory's steps as a tree."""
+"""The messages of a trajectory's steps as a tree: which messages are new in each request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollout_trace.chat.messages import (
     parts_of,
 )
 from rollout_trace.chat.parts import texts_of
-from rollout_trace.export._once import Once
+from rollout_trace.export._once import ConversionCache
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 
@@ -32,111 +32,112 @@ _NOTHING: tuple[Any, ...] = (None, "", [], {})
 
 @dataclass(eq=False)
 class Node:
-    """A message after those of its parents."""
+    """A message that follows those of its ancestors."""
 
     message: Message
     parent: Node | None
     key: bytes = b""
     children: dict[bytes, Node] = field(default_factory=dict)
     place: int = 0
-    """Where an exporter put it."""
+    """Position of the message in an exporter's output."""
 
     def path(self) -> list[Node]:
         """The nodes from the first message to this one."""
-        found: list[Node] = []
+        nodes: list[Node] = []
         node = self
         while node.parent is not None:
-            found.append(node)
+            nodes.append(node)
             node = node.parent
-        return found[::-1]
+        return nodes[::-1]
 
 
-class Conversation:
-    """The messages of the steps of one trajectory, each as often as it was said anew."""
+class MessageTree:
+    """The messages of the steps of one trajectory; one that a later request repeats in its place is one node."""
 
     def __init__(self, report: ExportReport, where: str) -> None:
         self.root = Node({}, None)
         self._report = report
-        self._once = Once(report, where)
+        self._cache = ConversionCache(report, where)
         self._keys: dict[int, tuple[Message, bytes]] = {}
-        self._unnamed_keys: dict[int, tuple[Message, bytes]] = {}
+        self._keys_without_name: dict[int, tuple[Message, bytes]] = {}
         self._answers: dict[str, Node] = {}
 
     def read(self, step: Step) -> tuple[Node, list[Message]]:
-        """The node at which a step's request goes on from what was said before, and its messages after that."""
+        """The last node that a step's request has in common with the tree, and the request's messages after it."""
         messages = [message for part in parts_of(step) for message in self._converted(step.protocol, part)]
-        node = self._held(step)
+        node = self._continued_answer(step)
         if node is not None:
             first = node.path()[0]
             if messages and self._key(messages[0]) == first.key and first.message.get("role") == "system":
-                # A request that goes on from a held answer says its instructions again.
+                # Instructions are no part of a stored response: each request that continues one repeats them.
                 messages = messages[1:]
         node = node or self.root
         for position, message in enumerate(messages):
-            child = node.children.get(self._key(message)) or self._unnamed(node, message)
+            child = node.children.get(self._key(message)) or self._child_without_name(node, message)
             if child is None:
                 return node, messages[position:]
             node = child
         return node, []
 
     def _converted(self, protocol: str | None, part: tuple[Any, ...]) -> list[Message]:
-        made: list[Message] = self._once.convert(protocol, part, lambda lost: convert(protocol, part, lost))
+        made: list[Message] = self._cache.convert(protocol, part, lambda dropped: convert(protocol, part, dropped))
         return made
 
-    def say(self, node: Node, message: Message) -> Node:
-        """Puts a message after a node."""
+    def append(self, node: Node, message: Message) -> Node:
+        """Adds a message as a child of a node."""
         key = self._key(message)
-        said = Node(message, node, key)
-        node.children.setdefault(key, said)
-        return said
+        child = Node(message, node, key)
+        # The first of equal children stays the one that later requests continue.
+        node.children.setdefault(key, child)
+        return child
 
-    def answer(self, node: Node, step: Step) -> Node | None:
-        """Puts a step's answer after the last message of its request; None where it has none."""
+    def append_answer(self, node: Node, step: Step) -> Node | None:
+        """Adds a step's answer as a child of its request's last message; None where the step has no answer."""
         message = answer(step, report=self._report)
         if message is None:
             return None
-        said = self.say(node, message)
+        child = self.append(node, message)
         if step.response_id is not None:
-            self._answers.setdefault(step.response_id, said)
-        return said
+            self._answers.setdefault(step.response_id, child)
+        return child
 
-    def _held(self, step: Step) -> Node | None:
-        """The answer that a Responses request goes on from, where it is one of this trajectory's."""
+    def _continued_answer(self, step: Step) -> Node | None:
+        """The answer that a Responses request continues by its id; None where it is not in this trajectory."""
         previous = asks_of_the_server(step)
         node = self._answers.get(previous) if isinstance(previous, str) else None
         if previous and node is None:
-            lost = ExportReport()
-            lost.drop(HELD_BY_SERVER)
-            self._once.tell((HELD_BY_SERVER, previous), lost)
+            dropped = ExportReport()
+            dropped.drop(HELD_BY_SERVER)
+            self._cache.count_lost((HELD_BY_SERVER, previous), dropped)
         return node
 
-    def _unnamed(self, node: Node, message: Message) -> Node | None:
-        """The answer that an agent sends back under its own name, which no model gives."""
+    def _child_without_name(self, node: Node, message: Message) -> Node | None:
+        """The answer that an agent sent back with a ``name``, found by the key without it: models give no names."""
         if message.get("role") != "assistant" or message.get("name") in _NOTHING:
             return None
-        known = self._unnamed_keys.get(id(message))
-        if known is None:
-            known = self._unnamed_keys[id(message)] = message, _digest({**message, "name": None})
-        return node.children.get(known[1])
+        entry = self._keys_without_name.get(id(message))
+        if entry is None:
+            entry = self._keys_without_name[id(message)] = message, _digest({**message, "name": None})
+        return node.children.get(entry[1])
 
     def _key(self, message: Message) -> bytes:
-        known = self._keys.get(id(message))
-        if known is None:
-            # The message is kept beside its key: another one must not get its id.
-            known = self._keys[id(message)] = message, _digest(message)
-        return known[1]
+        entry = self._keys.get(id(message))
+        if entry is None:
+            # The message is stored with its key: a freed message's id could be given to another one.
+            entry = self._keys[id(message)] = message, _digest(message)
+        return entry[1]
 
 
 def _digest(message: Message) -> bytes:
-    return blake2b(dumps(_said(message), orjson.OPT_SORT_KEYS), digest_size=16).digest()
+    return blake2b(dumps(_normalized(message), orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
-def _said(message: Message) -> dict[str, Any]:
-    """What two forms of one message have in common: a client that sends an answer back drops nulls, the reasoning and
-    its own fields, and writes the arguments of a tool call anew."""
+def _normalized(message: Message) -> dict[str, Any]:
+    """The fields by which messages are compared: equal for an answer and for the form in which a client sends it back,
+    without nulls, reasoning and fields of its own, and with the arguments of tool calls serialized anew."""
     kept = {name: message[name] for name in _COMPARED if message.get(name) not in _NOTHING}
     texts = texts_of(message.get("content"))
-    # An answer that was cut into parts is sent back whole. What an agent sent is compared as a template renders it.
+    # An answer in several parts is often sent back as one string. Other messages are joined as templates render parts.
     joined = None if texts is None else ("" if message.get("role") == "assistant" else "\n").join(texts)
     content = (message.get("content") if joined is None else joined) or message.get("refusal")
     calls = message.get("tool_calls")
@@ -151,7 +152,7 @@ def _call(call: Any) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         return call
-    # Some answers have no arguments where others have an empty object; an agent may send back either.
+    # Absent arguments and an empty object are the same call: an agent may send back either.
     text = function.get("arguments") or "{}"
     arguments = arguments_of(text)
     return [call.get("id"), function.get("name"), text if arguments is None else arguments]

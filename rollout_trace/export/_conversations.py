@@ -1,8 +1,8 @@
-"""Calls whose messages extend each other, as one conversation each.
+"""Conversations: calls whose messages extend each other, merged into one list of messages.
 
-A call goes on with the conversation whose messages, answer included, begin its own, and that was given the same tools.
-So an agent that only ever appends has one; one that forks, samples several choices, rewrites its history or runs
-conversations in turn has one for each end.
+A call continues the conversation whose messages, answer included, are the beginning of its own, and that had the same
+tools. An agent that only ever appends has one conversation; one that forks, samples several choices, rewrites its
+history or runs conversations in turn has one for each last answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import orjson
 
 from rollout_trace.chat.messages import tools_of
-from rollout_trace.export._conversation import Conversation
+from rollout_trace.export._conversation import MessageTree
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Chain:
-    """A conversation up to its last answer, in chat's shape; tool arguments are JSON texts."""
+    """A conversation up to its last answer, in chat's shape; tool arguments are JSON strings."""
 
     messages: list[Message]
-    """Answers are as they were recorded, also where the agent sent them back without their reasoning."""
+    """Answers are as they were recorded, even where the agent sent them back without their reasoning."""
     tools: list[dict[str, Any]] | None
     steps: list[Step]
-    """Those whose answers are among the messages, in order."""
+    """The steps whose answers are among the messages, in order."""
     answers: list[int]
-    """Where in ``messages`` the answer of each step is."""
+    """For each step, the index of its answer in ``messages``."""
     shared: int
-    """How many of the answers, the first ones, are in an earlier conversation too."""
+    """Number of answers, from the first on, that are in an earlier conversation as well."""
 
 
 def conversations(
@@ -52,38 +52,42 @@ def conversations(
 ) -> list[Chain]:
     """The conversations of a trajectory, in the order of their last answers.
 
-    Counted in the report are steps that are left out (``text_reason``, or ``messages_missing``), and what no chat
-    message has a place for. ``join=False``: each step is a conversation of its own, its messages as they were sent.
+    The report counts the steps that are left out (``text_reason``, or ``messages_missing``), and what no chat message
+    has a place for. ``join=False``: each step is a conversation of its own, with its messages as they were sent.
     """
     where = f"trajectory {trajectory.id}"
-    tellers: dict[bytes, Conversation] = {}
-    answered: dict[Node, Step] = {}
+    trees: dict[bytes, MessageTree] = {}
+    step_of_answer: dict[Node, Step] = {}
     ends: dict[Node, list[dict[str, Any]] | None] = {}
     for step in trajectory.steps:
         reason = text_reason(step, include, allow)
         if reason is not None:
             report.drop(f"steps left out: {reason}", where=f"{where}, step {step.id}")
             continue
-        drops = ExportReport()
-        tools = tools_of(step, drops)
+        # A report of its own: steps with the same tools must not count the same loss again.
+        dropped = ExportReport()
+        tools = tools_of(step, dropped)
         key = dumps([tools, None if join else step.id], orjson.OPT_SORT_KEYS)
-        if key not in tellers:
-            tellers[key] = Conversation(report, where)
-            report.take(drops, where=f"{where}, step {step.id}")
-        said = _say(tellers[key], step)
-        if said is None:
+        if key not in trees:
+            trees[key] = MessageTree(report, where)
+            report.take(dropped, where=f"{where}, step {step.id}")
+        leaf = _insert(trees[key], step)
+        if leaf is None:
             report.drop("steps left out: messages_missing", where=f"{where}, step {step.id}")
             continue
-        before = next((node for node in said.path()[-2::-1] if node in answered), None)
-        if before is not None:
-            ends.pop(before, None)
-        answered[said], ends[said] = step, tools
-    return _chains(ends, answered)
+        # `[-2::-1]`: from the parent up. The conversation that this step continues no longer ends there.
+        previous = next((node for node in leaf.path()[-2::-1] if node in step_of_answer), None)
+        if previous is not None:
+            ends.pop(previous, None)
+        step_of_answer[leaf], ends[leaf] = step, tools
+    return _chains(ends, step_of_answer)
 
 
 def text_reason(step: Step, include: Include | None, allow: Collection[str]) -> str | None:
-    """Why a step's answer is not taken, its tokens aside: a status, ``not_trainable``, ``completion_missing``,
-    ``excluded``; None where it is."""
+    """The reason for which a step's answer is left out, tokens aside; None where it is used.
+
+    A status, ``not_trainable``, ``completion_missing`` or ``excluded``.
+    """
     if step.status != "ok" and step.status not in allow:
         return step.status
     if not step.trainable and "not_trainable" not in allow:
@@ -93,27 +97,27 @@ def text_reason(step: Step, include: Include | None, allow: Collection[str]) -> 
     return "excluded" if include is not None and not include(step) else None
 
 
-def _say(conversation: Conversation, step: Step) -> Node | None:
-    """Puts a step's messages and answer where they belong; None where it has no messages."""
-    node, new = conversation.read(step)
-    if node is conversation.root and not new:
+def _insert(tree: MessageTree, step: Step) -> Node | None:
+    """Adds a step's messages and answer to the tree; returns the answer's node, None for a step without messages."""
+    node, new = tree.read(step)
+    if node is tree.root and not new:
         return None
     for message in new:
-        node = conversation.say(node, message)
-    return conversation.answer(node, step)
+        node = tree.append(node, message)
+    return tree.append_answer(node, step)
 
 
-def _chains(ends: dict[Node, list[dict[str, Any]] | None], answered: dict[Node, Step]) -> list[Chain]:
+def _chains(ends: dict[Node, list[dict[str, Any]] | None], step_of_answer: dict[Node, Step]) -> list[Chain]:
     chains = []
     seen: set[Node] = set()
     for end, tools in ends.items():
         path = end.path()
-        answers = [at for at, node in enumerate(path) if node in answered]
+        answers = [at for at, node in enumerate(path) if node in step_of_answer]
         chains.append(
             Chain(
                 messages=[node.message for node in path],
                 tools=tools,
-                steps=[answered[path[at]] for at in answers],
+                steps=[step_of_answer[path[at]] for at in answers],
                 answers=answers,
                 shared=sum(path[at] in seen for at in answers),
             )

@@ -1,4 +1,4 @@
-"""The trajectories of one run together, from a stream in which those of several runs may be mixed."""
+"""Trajectories grouped by episode, from a stream in which several episodes may be interleaved."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
 
-HELD = 256
-"""Trajectories that wait for others of their episode. A process writes an episode's lines one after the other; those
-of other processes may stand between them."""
+MAX_WAITING = 256
+"""Maximum number of trajectories that wait for others of their episode. A process writes the lines of an episode one
+after the other; lines of other processes may come between them."""
 REMEMBERED = 1 << 16
-"""Episodes that were given and are still known, to tell a trajectory that comes too late."""
+"""Number of finished episodes whose ids are kept, to count trajectories that come too late."""
 
 
 def episodes(
-    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, *, held: int = HELD
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, *, max_waiting: int = MAX_WAITING
 ) -> Iterator[list[Trajectory]]:
-    """The trajectories of each episode, in the order in which the first of each came.
+    """The trajectories of each episode, in the order of the first of each.
 
-    Memory is bounded: a trajectory that comes more than ``held`` later than the first of its episode is a group of its
-    own, and is counted, while its episode is one of the latest ``REMEMBERED``.
+    Memory is bounded. A trajectory that comes more than ``max_waiting`` after the first of its episode is yielded as a
+    group of its own, and counted while its episode is one of the latest ``REMEMBERED``.
     """
     waiting: dict[str, list[Trajectory]] = {}
-    given: OrderedDict[str, None] = OrderedDict()
+    finished: OrderedDict[str, None] = OrderedDict()
     size = 0
     for trajectory in each(trajectories):
         episode = trajectory.episode_id or trajectory.id
-        if episode in given:
+        if episode in finished:
             report.drop("trajectories too far from the first of their episode", where=f"trajectory {trajectory.id}")
             yield [trajectory]
             continue
         waiting.setdefault(episode, []).append(trajectory)
         size += 1
-        if size > held:
+        if size > max_waiting:
             oldest = next(iter(waiting))
             group = waiting.pop(oldest)
-            given[oldest] = None
-            if len(given) > REMEMBERED:
-                given.popitem(last=False)
+            finished[oldest] = None
+            if len(finished) > REMEMBERED:
+                finished.popitem(last=False)
             size -= len(group)
             yield group
     yield from waiting.values()

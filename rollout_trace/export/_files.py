@@ -26,18 +26,18 @@ PARQUET_SUFFIXES = (".parquet",)
 
 
 def write_rows(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema) -> int:
-    """Writes rows to a file of the kind that its name says. See ``write_jsonl`` and ``write_parquet``."""
+    """Writes rows to JSON lines or parquet, by the file's suffix. See ``write_jsonl`` and ``write_parquet``."""
     if _suffix(path, JSONL_SUFFIXES + PARQUET_SUFFIXES) in PARQUET_SUFFIXES:
         return write_parquet(path, rows, schema)
     return write_jsonl(path, rows)
 
 
 def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
-    """Writes rows as JSON, one a line, and gives their number. Memory stays flat: a row is written as it comes.
+    """Writes rows as JSON, one per line, and returns their number. Each row is written at once: memory stays flat.
 
-    The name ends with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` (needs the package zstandard). Folders that are
-    missing are made. An existing file is replaced when the last row is written; if anything is raised it stays as it
-    was. Arrays are written as lists; a float32 is written with all digits of its value as a double.
+    The name must end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` (needs the package zstandard). Missing folders
+    are created. An existing file is replaced after the last row; on an error it is unchanged. Arrays are written as
+    lists; a float32 is written with all digits of its value as a double.
 
     Raises:
         ImportError: the name ends with ``.zst`` and zstandard is not installed.
@@ -55,15 +55,15 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
 
 
 def write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema | None = None) -> int:
-    """Writes rows as parquet (zstd inside), and gives their number. Memory stays flat: a row group at a time.
+    """Writes rows as parquet (zstd inside), and returns their number. Memory stays flat: one row group at a time.
 
-    The name ends with ``.parquet``. Folders and existing files: as ``write_jsonl``.
+    The name must end with ``.parquet``. Folders and existing files: as ``write_jsonl``.
 
     Args:
-        path: of the file.
-        rows: mappings; a key that a row lacks is null.
-        schema: types by the name of their column (see ``rollout_trace.export.arrow``), or a ``pyarrow.Schema``. None:
-            that of the exporter, otherwise what the first rows look like, which all others must fit.
+        path: the file to write.
+        rows: mappings; a missing key is null.
+        schema: types by column name (see ``rollout_trace.export.arrow``), or a ``pyarrow.Schema``. None: the
+            exporter's, otherwise inferred from the first rows, which all others must fit.
 
     Raises:
         ImportError: pyarrow is not installed.
@@ -80,13 +80,13 @@ def write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Sch
         first = next(parts)
         with ParquetWriter(file, first.schema, compression="zstd") as writer:
             parts = chain((first,), parts)
-            # No batch stays while the rows of the next one are collected.
+            # `del`: the first batch must not stay in memory while the next ones are written.
             del first
             return sum(map(partial(_write_group, writer), parts))
 
 
 def _write_group(writer: Any, part: Any) -> int:
-    # datasets cannot read a group without rows, not even among other files.
+    # datasets cannot read a row group without rows, not even among other files.
     if part.num_rows:
         writer.write_batch(part)
     return int(part.num_rows)
@@ -102,8 +102,8 @@ def _suffix(path: str | os.PathLike[str], known: tuple[str, ...]) -> str:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file that takes the place of ``path`` when the block ends; if it raises, nothing changes."""
-    # The file that a link names, and not the link, is replaced.
+    """A new file that replaces ``path`` when the block ends; if the block raises, ``path`` is unchanged."""
+    # `os.replace` would replace a symbolic link itself: the file it points to is meant.
     place = Path(os.path.realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)
     new = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}")
@@ -113,7 +113,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, place)
-    except BaseException:
+    except BaseException:  # KeyboardInterrupt too must leave no half-written file.
         new.unlink(missing_ok=True)
         raise
 
@@ -121,7 +121,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 @contextmanager
 def _compressed(file: BinaryIO, suffix: str, path: str | os.PathLike[str]) -> Iterator[Any]:
     if suffix.endswith(".gz"):
-        # No name and no time in its head: the same rows give the same bytes.
+        # No file name and no time in the header: the same rows give the same bytes.
         with gzip.GzipFile("", "wb", 6, file, 0) as packed:
             yield packed
     elif suffix.endswith(".zst"):
@@ -133,5 +133,5 @@ def _compressed(file: BinaryIO, suffix: str, path: str | os.PathLike[str]) -> It
 
 
 def _doubles(value: Any) -> Any:
-    """An array of float32 as doubles of the same values: their shortest text as float32 would be another double."""
+    """A float32 array as doubles of the same values: the shortest text of a float32 is read back as another double."""
     return value.astype("float64") if getattr(value, "dtype", None) == "float32" else value

@@ -1,4 +1,4 @@
-"""Conversions of what the requests of a trajectory repeat: each object once, and each loss counted once."""
+"""A cache for what the requests of a trajectory repeat: each object is converted once, each loss counted once."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 
 
-class Once:
-    """Converts objects, and knows what it made of them. Equal messages of one trajectory mostly are one object."""
+class ConversionCache:
+    """Converts each object once, by identity: equal messages of one trajectory mostly are one object."""
 
     def __init__(self, report: ExportReport, where: str) -> None:
         self._report = report
         self._where = where
-        self._made: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
-        self._told: set[bytes] = set()
+        self._converted: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any]] = {}
+        self._counted: set[bytes] = set()
 
-    def convert(self, kind: Any, given: tuple[Any, ...], read: Callable[[ExportReport], Any]) -> Any:
-        """What ``read`` makes of these objects, called once for each kind of conversion.
+    def convert(self, kind: Any, objects: tuple[Any, ...], read: Callable[[ExportReport], Any]) -> Any:
+        """The result of ``read``, called once for these objects and this kind of conversion.
 
-        What it drops is counted unless equal objects have lost it before.
+        What it drops is counted, unless equal objects were counted before.
         """
-        key = (kind, *map(id, given))
-        known = self._made.get(key)
-        if known is None:
+        key = (kind, *map(id, objects))
+        entry = self._converted.get(key)
+        if entry is None:
             lost = ExportReport()
-            # The objects are kept beside what was made of them: others must not get their ids.
-            known = self._made[key] = given, read(lost)
+            # The objects are stored with the result: a freed object's id could be given to another one.
+            entry = self._converted[key] = objects, read(lost)
             if lost.dropped:
-                self.tell((kind, *given), lost)
-        return known[1]
+                self.count_lost((kind, *objects), lost)
+        return entry[1]
 
-    def tell(self, what: Any, lost: ExportReport) -> None:
-        """Counts what was lost of something, unless an equal thing has lost it before."""
+    def count_lost(self, what: Any, lost: ExportReport) -> None:
+        """Counts what was lost in converting ``what``, unless an equal value was counted before."""
         digest = blake2b(dumps(what, orjson.OPT_SORT_KEYS), digest_size=16).digest()
-        if digest not in self._told:
-            self._told.add(digest)
+        if digest not in self._counted:
+            self._counted.add(digest)
             self._report.take(lost, where=self._where)
 
     def tools(self, step: Step) -> list[dict[str, Any]]:
-        """The tools of a step's request in chat's shape; none where it has none."""
+        """The tools of a step's request in chat's shape; empty where it has none."""
         if step.tools is None:
             return tools_of(step) or []
         made = (self.convert("tool", (tool,), partial(tool_of, tool)) for tool in step.tools)

@@ -1,4 +1,4 @@
-"""What exporters of rows share: a row cut at its first sampled token, and what a consumer has no field for."""
+"""Shared by exporters of rows: prompt and response of a row, and counts of what a consumer has no field for."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 LOST_LOGPROBS = "rows whose logprobs are left out because other rows have none"
 
 
-class Halves(NamedTuple):
-    """The prompt, and what follows it: sampled tokens and those that the environment put between them."""
+class PromptAndResponse(NamedTuple):
+    """The first prompt of a row, and all that follows: sampled tokens, and the environment's between them."""
 
     prompt_ids: list[int]
     response_ids: list[int]
     response_mask: list[int]
-    """1 where the model sampled the token."""
+    """1 where the model sampled the token, 0 where it read it."""
     logprobs: list[float] | None
     """Of the response, 0.0 where the mask is 0; None when a step of the row has none."""
 
 
-def halves(row: Sequence) -> Halves:
-    """A row cut at its first sampled token."""
+def prompt_and_response(row: Sequence) -> PromptAndResponse:
+    """The row split at its first sampled token."""
     at = row.prompt_length
-    return Halves(
+    return PromptAndResponse(
         plain(row.token_ids[:at]),
         plain(row.token_ids[at:]),
         plain(row.loss_mask[at:]),
@@ -39,7 +39,7 @@ def halves(row: Sequence) -> Halves:
     )
 
 
-def say_unused(
+def count_unused(
     trajectory: Trajectory,
     step_ids: Iterable[str],
     report: ExportReport,
@@ -49,14 +49,14 @@ def say_unused(
     versions: bool = True,
     named: bool = True,
 ) -> None:
-    """Counts what the user set on a trajectory and the given steps of it, where the consumer has no field for it.
+    """Counts what the user set on a trajectory and these steps of it, and for which the consumer has no field.
 
     Args:
-        rewards, advantages, versions: count those of the steps: rewards, advantages and policy versions.
+        rewards, advantages, versions: count the steps' rewards, advantages and policy versions.
         named: count the trajectory's rewards by name.
     """
-    held = set(step_ids)
-    steps = [step for step in trajectory.steps if step.id in held]
+    ids = set(step_ids)
+    steps = [step for step in trajectory.steps if step.id in ids]
     unused = {
         "step rewards": rewards and sum(step.reward is not None for step in steps),
         "step advantages": advantages and sum(step.advantage is not None for step in steps),
@@ -68,19 +68,22 @@ def say_unused(
         report.drop(what, count, where=f"trajectory {trajectory.id}", metadata=metadata)
 
 
-def sampled_at(row: Sequence, report: ExportReport) -> dict[str, Any]:
-    """``temperature`` and ``logprobs_mode`` of a row; None where they are not known, or steps differ."""
-    # Of modes that differ a finding says enough; a temperature is needed to scale logits.
+def sampling_facts(row: Sequence, report: ExportReport) -> dict[str, Any]:
+    """``temperature`` and ``logprobs_mode`` of a row; None where they are not known, or steps differ.
+
+    Rows whose temperatures differ are counted.
+    """
+    # Temperatures alone: a trainer scales logits by them. Modes that differ are a finding of ``check()``.
     differ = len(set(row.temperatures)) > 1
     report.drop("temperatures of rows whose steps differ", differ, where=f"step {row.step_ids[0]}", metadata=True)
     return {"temperature": row.temperature, "logprobs_mode": row.logprobs_mode}
 
 
-def all_ids(rows: Iterable[Sequence]) -> Iterator[str]:
-    """The ids of the steps that rows hold."""
+def step_ids_of(rows: Iterable[Sequence]) -> Iterator[str]:
+    """Ids of all steps in these rows."""
     return (step_id for row in rows for step_id in row.step_ids)
 
 
 def task_id(trajectory: Trajectory) -> str | None:
-    """The id of a trajectory's task, where it has one."""
+    """The id of a trajectory's task; None where it has none."""
     return None if trajectory.task is None else trajectory.task.id

@@ -1,7 +1,7 @@
-"""SkyRL: what its generators return.
+"""SkyRL: the output of its generators.
 
 Shapes: SkyRL 0.3.0, ``GeneratorOutput`` in ``skyrl/train/generators/base.py``, as its
-``validate_generator_output`` and ``merge_stepwise_output`` take it.
+``validate_generator_output`` and ``merge_stepwise_output`` expect it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import compare
 from rollout_trace.export._common import exporting, plain, scored_rows
-from rollout_trace.export._rows import LOST_LOGPROBS, all_ids, halves, say_unused, task_id
+from rollout_trace.export._rows import LOST_LOGPROBS, count_unused, prompt_and_response, step_ids_of, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,37 +36,38 @@ def skyrl(
 ) -> dict[str, Any]:
     """A ``GeneratorOutput``: one row for each sequence, or for each step with ``stepwise=True``.
 
-    The rows of a trajectory stand together, in the order of the steps, as SkyRL's trainer needs them; ``is_last_step``
-    is True on the last, which alone has the reward: that is where the trainer looks. ``stop_reasons`` are "stop" for
-    every natural end (tool calls too) and "length", the two that SkyRL tells apart; others are as the server said.
+    The rows of a trajectory are consecutive, in the order of the steps, as SkyRL's trainer needs them; ``is_last_step``
+    is True on the last, which alone has the reward: the trainer reads it there. ``stop_reasons`` are "stop" for every
+    natural end (tool calls too) and "length", the two that SkyRL distinguishes; others are the server's own.
     A trajectory with several rows is valid in SkyRL's step-wise training alone (``step_wise_trajectories``).
 
-    ``trajectory_ids`` are plain: ``instance_id`` is the group (else the task's id, else the trajectory's own; for a
-    trajectory opened inside another with its name after it, so that agents compare with their own kind), and
-    ``repetition_id`` the ``rollout_index``, or the next number that is free. The trainer takes
+    ``trajectory_ids`` are dicts: ``instance_id`` is the group (else the task's id, else the trajectory's own; followed
+    by the name of a trajectory opened inside another, so that each agent is compared with its own kind), and
+    ``repetition_id`` the ``rollout_index``, or the next free number. For the trainer, convert them:
     ``[TrajectoryID(**one) for one in output["trajectory_ids"]]``.
 
     Args:
-        trajectories: one, or any iterable. Those without a reward are left out: SkyRL has no word for "not scored".
-        stepwise: a row for each step, with its whole prompt; ``merge_stepwise_output`` makes of them what
-            ``stepwise=False, linear=True`` gives.
-        strict: raise at the first thing that would be left out.
-        report: counts what is left out. ``rollout_logprobs`` is for all rows or none: one step without logprobs leaves
-            out all.
-        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``; ``reward`` is "last".
+        trajectories: one, or any iterable. Those without a reward are left out: SkyRL has no value for "not scored".
+        stepwise: a row for each step, with its whole prompt; ``merge_stepwise_output`` merges them into the rows of
+            ``stepwise=False, linear=True``.
+        strict: raise ExportError instead of leaving something out.
+        report: counts what is left out. ``rollout_logprobs`` has all rows or none: one step without logprobs makes it
+            None.
+        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``; ``reward`` is "last".
 
     Raises:
-        ExportError: something would be left out, and ``strict``.
-        ValueError: another ``reward``, another option has no such value, or a step's ``advantage`` does not fit.
+        ExportError: ``strict``, and something would be left out.
+        ValueError: ``reward`` is not "last", an option has an unknown value, or a step's ``advantage`` does not fit its
+            completion.
     """
     if options.setdefault("reward", "last") != "last":
         raise ValueError(f"reward={options['reward']!r}: SkyRL takes a trajectory's reward on its last row: 'last'.")
-    with exporting("skyrl", strict, report) as found:
-        rows = list(_rows(trajectories, stepwise, found, options))
+    with exporting("skyrl", strict, report) as counts:
+        rows = list(_rows(trajectories, stepwise, counts, options))
         unknown = sum(row.rollout_logprobs is None for row in rows)
-        found.drop("rows without logprobs", unknown)
+        counts.drop("rows without logprobs", unknown)
         if unknown:
-            found.drop(LOST_LOGPROBS, len(rows) - unknown)
+            counts.drop(LOST_LOGPROBS, len(rows) - unknown)
     columns = {name: [getattr(row, name) for row in rows] for name in _Row._fields}
     return {**columns, "rollout_logprobs": None if unknown else columns["rollout_logprobs"], "rollout_metrics": None}
 
@@ -85,31 +86,31 @@ class _Row(NamedTuple):
 def _rows(
     trajectories: Trajectory | Iterable[Trajectory], stepwise: bool, report: ExportReport, options: RowOptions
 ) -> Iterator[_Row]:
-    names = _Names()
+    ids = _TrajectoryIds()
     compared = compare(trajectories, report, options)
     for trajectory, sequences in scored_rows(compared.trajectories, report, compared.options):
         if trajectory.reward is None:
             report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
             continue
-        say_unused(trajectory, all_ids(sequences), report)
+        count_unused(trajectory, step_ids_of(sequences), report)
         found = list(_steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences))
-        name = names.of(trajectory) if found else {}
+        trajectory_id = ids.of(trajectory) if found else {}
         for position, row in enumerate(found):
             last = position == len(found) - 1
             reward = float(trajectory.reward) if last else 0.0
-            yield row._replace(rewards=reward, trajectory_ids=name, is_last_step=last)
+            yield row._replace(rewards=reward, trajectory_ids=trajectory_id, is_last_step=last)
 
 
 def _merged(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
     steps = {step.id: step for step in trajectory.steps}
     for row in sequences:
-        cut = halves(row)
+        parts = prompt_and_response(row)
         reason = _stop_reason(steps[row.step_ids[-1]], row.truncated)
-        yield _Row(cut.prompt_ids, cut.response_ids, 0.0, cut.response_mask, reason, cut.logprobs, {}, False)
+        yield _Row(parts.prompt_ids, parts.response_ids, 0.0, parts.response_mask, reason, parts.logprobs, {}, False)
 
 
 def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
-    """The steps that the sequences hold, in the order in which their calls began."""
+    """A row for each step that is in a sequence, in the order in which their calls began."""
     places: dict[str, tuple[Sequence, int, int]] = {}
     for row in sequences:
         for step_id, (start, end) in zip(row.step_ids, row.spans, strict=True):
@@ -142,8 +143,8 @@ def _stop_reason(step: Step, truncated: bool) -> str | None:
     return "stop" if step.finish_reason in _NATURAL_ENDS else step.finish_reason
 
 
-class _Names:
-    """Gives each trajectory a name that no other has."""
+class _TrajectoryIds:
+    """Unique ids for trajectories: the trainer groups rows by ``instance_id`` and needs distinct ``repetition_id``."""
 
     def __init__(self) -> None:
         self._taken: dict[str, set[int]] = {}

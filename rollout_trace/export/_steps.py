@@ -1,4 +1,4 @@
-"""One row a step: the per-turn dataset, of token ids, logprobs and text."""
+"""The per-turn dataset: one row per step, with token ids, logprobs and text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rollout_trace.chat.messages import answer, to_chat, tools_of
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_advantages, compare
-from rollout_trace.export._common import exporting, note_grammar, one_by_one, plain, say_without_row, with_steps
+from rollout_trace.export._common import count_without_row, exporting, note_grammar, one_by_one, plain, with_steps
 from rollout_trace.export._conversations import text_reason
 from rollout_trace.export._files import write_rows
 from rollout_trace.export._rows import task_id
-from rollout_trace.export._values import copied, counted, number
+from rollout_trace.export._values import copied, finite_counted, number
 from rollout_trace.train.advantages import advantage_array
 from rollout_trace.train.selection import check_allow, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
@@ -63,8 +63,8 @@ _FACTS: dict[str, tuple[str, Read]] = {
     "step_reward": ("float64", lambda _, step: number(step.reward)),
 }
 _TEXTS = {"messages": "json", "completion": "json", "tools": "json"}
-_TAUGHT = frozenset({*_TOKENS, *_TEXTS, "reward", "step_reward"})
-"""Columns that a consumer learns from; the others stand beside them."""
+_TRAINED_ON = frozenset({*_TOKENS, *_TEXTS, "reward", "step_reward"})
+"""Columns that a consumer trains on; losses in the others count as metadata."""
 STEP_COLUMNS = {name: kind for name, (kind, _) in (*_FACTS.items(), *_TOKENS.items())} | _TEXTS
 """The columns of ``steps``, with their types (see ``rollout_trace.export.arrow``)."""
 
@@ -82,32 +82,32 @@ def steps(
 ) -> Rows:
     """One row for each step that can be trained on token for token, by the rules of ``Trajectory.sequences()``.
 
-    Every row has every column of ``STEP_COLUMNS``; what is not known is None. ``reward`` is the trajectory's,
-    ``step_reward`` the step's own; ``turn`` is the step's position in its trajectory. ``advantages`` has one number a
-    token, also where the step has one for all. ``messages``, ``completion`` and ``tools`` are in chat's shape whatever
-    the protocol was; tool arguments are the text that the model wrote. ``policy_version`` is a text.
+    Every row has all columns of ``STEP_COLUMNS``; what is not known is None. ``reward`` is the trajectory's,
+    ``step_reward`` the step's own; ``turn`` is the step's position in its trajectory. ``advantages`` has one number per
+    token, even where the step has one for all. ``messages``, ``completion`` and ``tools`` are in chat's shape whatever
+    the protocol was; tool arguments are the text that the model wrote. ``policy_version`` is a string.
 
     Args:
         trajectories: one or several.
         tokens: False: a row for each trainable step with an answer, with or without ids; the columns of ids, logprobs
             and advantages are None.
-        arrays: the columns of ids, logprobs and advantages are arrays (read-only, int32 and float32), not lists.
-        include: which steps to take.
-        allow: reasons for leaving steps out that do not count, such as ``{"abandoned", "retokenized"}``.
-        advantages: ``steps``: what is set on the steps; ``grpo`` or ``leave_one_out``: that of each run within its
-            group, on all its tokens (all runs of a group must be given); None in rows of runs that have none.
-        strict: raise at the first thing that would be left out.
+        arrays: True: ids, logprobs and advantages are read-only arrays (int32, float32) instead of lists.
+        include: returns True for the steps to keep.
+        allow: reasons that do not exclude a step, such as ``{"abandoned", "retokenized"}``.
+        advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: that of each run within its
+            group, on all its tokens (all runs of a group must be given); None for runs without one.
+        strict: raise ExportError instead of leaving something out.
         report: counts what is left out: steps, what a chat message has no place for, and numbers that are not finite
             (they are None).
 
     Raises:
         ExportError: ``strict``, and something would be left out.
-        TypeError: ``allow`` is a text.
+        TypeError: ``allow`` is a string.
         ValueError: a step's ``advantage`` does not fit its completion.
     """
     _check(advantages, allow)
-    with exporting("steps", strict, report) as found:
-        rows = _rows(trajectories, tokens, include, allow, advantages, found)
+    with exporting("steps", strict, report) as counts:
+        rows = _rows(trajectories, tokens, include, allow, advantages, counts)
         own = map(copied, rows)
         return Rows(own if arrays else map(_listed, own), STEP_COLUMNS)
 
@@ -123,7 +123,7 @@ def iter_steps(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of ``steps``, each made when it is asked for."""
+    """The rows of ``steps``, each made on demand."""
     _check(advantages, allow)
 
     def rows(found: ExportReport) -> Iterator[dict[str, Any]]:
@@ -144,10 +144,10 @@ def write_steps(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> int:
-    """Writes the rows of ``steps`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; gives their number.
+    """Writes the rows of ``steps`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; returns their number.
 
     In parquet ids are lists of int32, logprobs and advantages of float32; ``messages`` and the like have Arrow's JSON
-    type: ``datasets`` gives the values, others see text.
+    type: ``datasets`` returns the values, other readers text.
 
     Raises:
         ExportError: ``strict``, and something would be left out.
@@ -155,8 +155,8 @@ def write_steps(
         ValueError: as ``steps``, or the name has another suffix.
     """
     _check(advantages, allow)
-    with exporting("write_steps", strict, report) as found:
-        return write_rows(path, _rows(trajectories, tokens, include, allow, advantages, found), STEP_COLUMNS)
+    with exporting("write_steps", strict, report) as counts:
+        return write_rows(path, _rows(trajectories, tokens, include, allow, advantages, counts), STEP_COLUMNS)
 
 
 def _rows(
@@ -169,7 +169,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     compared = compare(trajectories, report, {}, advantages)
     for trajectory in with_steps(compared.trajectories, report):
-        given = 0
+        n_rows = 0
         for step in trajectory.steps:
             where = f"trajectory {trajectory.id}, step {step.id}"
             if tokens:
@@ -179,7 +179,7 @@ def _rows(
             if reason is not None:
                 report.drop(f"steps left out: {reason}", where=where)
                 continue
-            given += 1
+            n_rows += 1
             if tokens:
                 note_grammar(constrained(step), n_sampled(step) or 0, report)
             row = {name: read(trajectory, step) for name, (_, read) in _FACTS.items()}
@@ -190,13 +190,13 @@ def _rows(
                 "tools": tools_of(step, report),
             }
             if tokens and advantages != "steps":
-                row["advantages"] = _of_run(step, compared.advantages.get(trajectory.id))
+                row["advantages"] = _run_advantages(step, compared.advantages.get(trajectory.id))
             yield {
-                name: counted(value, report, f"values of {name}", where, metadata=name not in _TAUGHT)
+                name: finite_counted(value, report, f"values of {name}", where, metadata=name not in _TRAINED_ON)
                 for name, value in row.items()
             }
-        if not given:
-            say_without_row(trajectory, report)
+        if not n_rows:
+            count_without_row(trajectory, report)
 
 
 def _check(advantages: Advantages, allow: Collection[str]) -> None:
@@ -210,8 +210,8 @@ def _advantages(step: Step) -> Any:
     return None if length is None else advantage_array(step, length)
 
 
-def _of_run(step: Step, advantage: float | None) -> Any:
-    """float32 [completion length]: the run's advantage on each token; None where it has none."""
+def _run_advantages(step: Step, advantage: float | None) -> Any:
+    """float32 [completion length]: the run's advantage on each token; None where there is none, or there are no ids."""
     import numpy as np
 
     length = n_sampled(step)

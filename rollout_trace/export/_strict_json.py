@@ -1,4 +1,4 @@
-"""Values as strict readers of JSON take them."""
+"""Values as JSON for strict readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
 
 _CHECKED = ("int32", "int8", "bool", "float32")
-"""Arrays of ids, masks and logprobs: exporters give them only where they are sound."""
+"""Types of arrays of ids, masks and logprobs: exporters pass sound ones alone, so their items need no check."""
 
 
 def strict_json(value: Any, report: ExportReport, where: str, *, arrays: bool = False) -> Any:
-    """A copy of a value as plain JSON that pydantic takes, too.
+    """A copy of a value as plain JSON that pydantic accepts as well.
 
-    Half characters become U+FFFD and numbers that are not finite become null; both are counted. What JSON has no form
-    for is written as in a file of trajectories. ``arrays``: those of ids and logprobs stay arrays, for a writer.
+    Lone surrogates become U+FFFD and numbers that are not finite become null; both are counted. Types without a form in
+    JSON are written as in a file of trajectories. ``arrays``: ids, masks and logprobs stay arrays, for a writer.
     """
     if value is None or isinstance(value, (bool, int)):
         return value

@@ -1,4 +1,4 @@
-"""Tinker: shifted arrays, as its training client takes them.
+"""Tinker: shifted arrays for its training client.
 
 Shapes: ``tinker`` 0.38, ``tinker.Datum``; and ``trajectory_to_data`` of ``tinker_cookbook.rl.data_processing``.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._baselines import check_advantages, check_row_options, compare, row_advantages
 from rollout_trace.export._common import exporting, one_by_one, plain, scored_rows
-from rollout_trace.export._rows import all_ids, sampled_at, say_unused
+from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,34 +30,35 @@ def tinker(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> list[dict[str, Any]]:
-    """What a ``tinker.Datum`` is made of, one dict for each sequence.
+    """The parts of a ``tinker.Datum``, one dict for each sequence.
 
-    Arrays are shifted: ``model_input`` has all ids but the last, and the others, as long as it, say of each next token:
-    ``loss_fn_inputs`` its id (``target_tokens``), ``logprobs`` and ``advantages`` (0.0 where it was not sampled), and
-    ``mask`` whether it was sampled. ``mask`` stands beside ``loss_fn_inputs``, because the losses do not take it::
+    Arrays are shifted by one: ``model_input`` has all ids but the last, and position i of the others is about token
+    i + 1: in ``loss_fn_inputs`` its id (``target_tokens``), ``logprobs`` and ``advantages`` (0.0 where it was not
+    sampled); in ``mask`` 1 where it was sampled. ``mask`` is not in ``loss_fn_inputs``, as no loss accepts it::
 
         tinker.Datum(model_input=tinker.ModelInput.from_ints(row["model_input"]), loss_fn_inputs=row["loss_fn_inputs"])
 
     With ``advantages=None`` the rows are for supervised training (``cross_entropy``): ``target_tokens`` and ``weights``
-    (1.0 where the token was sampled). Beside them stand ``reward``, ``trajectory_id``, ``temperature`` and
+    (1.0 where the token was sampled). Each row also has ``reward``, ``trajectory_id``, ``temperature`` and
     ``logprobs_mode``.
 
     Args:
         trajectories: one, or any iterable; all runs of a group must be in it.
-        advantages: ``grpo`` or ``leave_one_out``, of each run within its group: ``rt.Group.advantages()``; ``steps``:
-            what is set on the steps; None: no reinforcement learning.
-        strict: raise at the first thing that would be left out.
-        report: counts what is left out. Rows without logprobs are, and those without an advantage: a run that was not
-            scored, is in no group, or is part of another run of its group.
-        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``. The cookbook merges as ``linear=True``.
+        advantages: ``grpo`` or ``leave_one_out``: computed for each run within its group (``rt.Group.advantages()``);
+            ``steps``: those set on the steps; None: rows for supervised training.
+        strict: raise ExportError instead of leaving something out.
+        report: counts what is left out: rows without logprobs, and rows without an advantage (the run was not scored,
+            is in no group, or is part of another run of its group).
+        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``. Tinker's cookbook merges as with
+            ``linear=True``.
 
     Raises:
-        ExportError: something would be left out, and ``strict``.
-        ValueError: a reward is no finite number, there are no such advantages, an option has no such value, or a step's
+        ExportError: ``strict``, and something would be left out.
+        ValueError: a reward is no finite number, ``advantages`` is unknown, an option has no such value, or a step's
             ``advantage`` does not fit its completion.
     """
-    with exporting("tinker", strict, report) as found:
-        return list(_rows(trajectories, advantages, found, options))
+    with exporting("tinker", strict, report) as counts:
+        return list(_rows(trajectories, advantages, counts, options))
 
 
 def iter_tinker(
@@ -68,13 +69,13 @@ def iter_tinker(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> Iterator[dict[str, Any]]:
-    """The rows of ``tinker``, each made when it is asked for: a row as lists takes ten times the memory of its arrays.
+    """The rows of ``tinker``, each made on demand: a row as lists takes ten times the memory of its arrays.
 
-    Where ``advantages`` compare runs, the trajectories are all read before the first row.
+    With ``grpo`` or ``leave_one_out``, or ``drop_constant_groups``, all trajectories are read before the first row.
     """
     check_advantages(advantages, _KINDS)
     check_row_options(options)
-    return one_by_one("iter_tinker", strict, report, lambda found: _rows(trajectories, advantages, found, options))
+    return one_by_one("iter_tinker", strict, report, lambda counts: _rows(trajectories, advantages, counts, options))
 
 
 _KINDS = ("grpo", "leave_one_out", "steps", None)
@@ -89,7 +90,7 @@ def _rows(
     check_advantages(advantages, _KINDS)
     compared = compare(trajectories, report, options, advantages)
     for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
-        say_unused(trajectory, all_ids(rows), report, advantages=advantages != "steps")
+        count_unused(trajectory, step_ids_of(rows), report, advantages=advantages != "steps")
         for row in rows:
             inputs = _inputs(row, advantages, compared.advantages.get(trajectory.id), report)
             if inputs is None:
@@ -100,12 +101,12 @@ def _rows(
                 "mask": plain(row.loss_mask[1:]),
                 "reward": row.reward,
                 "trajectory_id": trajectory.id,
-                **sampled_at(row, report),
+                **sampling_facts(row, report),
             }
 
 
 def _inputs(
-    row: Sequence, advantages: Advantages | None, of_run: float | None, report: ExportReport
+    row: Sequence, advantages: Advantages | None, run_advantage: float | None, report: ExportReport
 ) -> dict[str, Any] | None:
     """Unshifted arrays by the names of Tinker's losses; None where the row cannot be trained on."""
     import numpy as np
@@ -113,7 +114,7 @@ def _inputs(
     where = f"step {row.step_ids[0]}"
     if advantages is None:
         return {"target_tokens": row.token_ids, "weights": row.loss_mask.astype(np.float32)}
-    found = row_advantages(row, advantages, of_run)
+    found = row_advantages(row, advantages, run_advantage)
     if found is None:
         report.drop("rows without an advantage", where=where)
     if row.logprobs is None:

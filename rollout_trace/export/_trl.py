@@ -1,4 +1,4 @@
-"""TRL: rows of ids and labels for ``SFTTrainer``, and what a ``rollout_func`` of ``GRPOTrainer`` returns.
+"""TRL: rows of ids and labels for ``SFTTrainer``, and the result of a ``rollout_func`` for ``GRPOTrainer``.
 
 Shapes: TRL 1.16, its pages "Dataset formats" and "GRPO Trainer", and ``trl/trainer/{sft,grpo}_trainer.py``.
 """
@@ -11,7 +11,7 @@ from rollout_trace.errors import ExportError
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, plain, scored_rows, token_rows
-from rollout_trace.export._rows import all_ids, halves, sampled_at, say_unused
+from rollout_trace.export._rows import count_unused, prompt_and_response, sampling_facts, step_ids_of
 from rollout_trace.export._values import copied
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollout_trace.train.sequence import Sequence, Sequences
 
 NO_LOSS = -100
-"""The label of a token that is read, not learned: ``ignore_index`` of torch's cross entropy."""
+"""The label of a token without loss: ``ignore_index`` of torch's cross entropy."""
 
 
 def trl(
@@ -40,21 +40,21 @@ def trl(
     """Rows for ``trl.SFTTrainer`` that need no tokenizer: one for each sequence.
 
     Each has ``input_ids``, ``labels`` (the same ids, -100 where the model did not sample them), ``reward`` and
-    ``trajectory_id``; the trainer takes the first two and leaves the others to you, to filter by. Supervised training
-    takes no logprobs: they are not in the rows.
+    ``trajectory_id``; the trainer uses the first two, the others are there to filter by. Logprobs are not in the rows:
+    supervised training needs none.
 
     Args:
         trajectories: one, or any iterable.
-        strict: raise at the first thing that would be left out.
+        strict: raise ExportError instead of leaving something out.
         report: counts what is left out.
-        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``.
+        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
-        ExportError: something would be left out, and ``strict``.
-        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
+        ExportError: ``strict``, and something would be left out.
+        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("trl", strict, report) as found:
-        return Rows(map(_listed, _rows(trajectories, found, options)), SCHEMA)
+    with exporting("trl", strict, report) as counts:
+        return Rows(map(_listed, _rows(trajectories, counts, options)), SCHEMA)
 
 
 def iter_trl(
@@ -64,9 +64,9 @@ def iter_trl(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> Iterator[dict[str, Any]]:
-    """The rows of ``trl``, each made when it is asked for: for ``datasets.Dataset.from_generator`` and the like."""
+    """The rows of ``trl``, each made on demand: for ``datasets.Dataset.from_generator`` and the like."""
     check_row_options(options)
-    rows = one_by_one("iter_trl", strict, report, lambda found: _rows(trajectories, found, options))
+    rows = one_by_one("iter_trl", strict, report, lambda counts: _rows(trajectories, counts, options))
     return map(_listed, rows)
 
 
@@ -81,7 +81,7 @@ def write_trl(
     """Writes the rows of ``trl()`` for ``datasets.load_dataset``; returns how many.
 
     Args:
-        path: ends in ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``.
+        path: must end with ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``.
 
     Raises:
         ExportError, ValueError: as ``trl``.
@@ -89,8 +89,8 @@ def write_trl(
     """
     from rollout_trace.export._files import write_rows
 
-    with exporting("write_trl", strict, report) as found:
-        return write_rows(path, _rows(trajectories, found, options), SCHEMA)
+    with exporting("write_trl", strict, report) as counts:
+        return write_rows(path, _rows(trajectories, counts, options), SCHEMA)
 
 
 SCHEMA = {"input_ids": "list<int32>", "labels": "list<int32>", "reward": "float64", "trajectory_id": "string"}
@@ -103,7 +103,7 @@ def _rows(
 
     compared = compare(trajectories, report, options)
     for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
-        say_unused(trajectory, all_ids(rows), report)
+        count_unused(trajectory, step_ids_of(rows), report)
         for row in rows:
             yield {
                 "input_ids": row.token_ids,
@@ -125,34 +125,34 @@ def trl_rollout(
     report: ExportReport | None = None,
     **options: Unpack[SequenceOptions],
 ) -> dict[str, list[Any]]:
-    """What a ``rollout_func`` of ``trl.GRPOTrainer`` returns: lists with one entry for each trajectory, in order.
+    """The result of a ``rollout_func`` for ``trl.GRPOTrainer``: lists with one entry for each trajectory, in order.
 
     ``prompt_ids``, ``completion_ids`` (all that follows the first prompt), ``logprobs`` (0.0 on tokens that were not
-    sampled; None for tokens whose logprobs are not known, which TRL takes for "no correction") and ``env_mask`` (1
-    where the model sampled the token) are TRL's. The others go to the reward functions as keyword arguments, one value
-    a rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``. Without
-    ``use_vllm`` GRPOTrainer does not read the logprobs: it computes those of the weights at hand.
+    sampled; None where they are not known, which TRL reads as "no correction") and ``env_mask`` (1 where the model
+    sampled the token) are TRL's. The others are passed to the reward functions as keyword arguments, one value per
+    rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``. Without
+    ``use_vllm`` GRPOTrainer does not read the logprobs: it computes those of the current weights.
 
-    TRL pairs the entries with its prompts by position, so there must be exactly one row for each trajectory. Give
-    outermost trajectories: those opened inside one of the others are left out and counted.
+    TRL pairs the entries with its prompts by position, so there must be exactly one row for each trajectory.
+    Trajectories that were opened inside one of the others are left out and counted.
 
     Args:
-        several: of a trajectory with several sequences (drift, forks): ``raise``, or take the one with the most sampled
-            tokens and count the steps of the others.
+        several: for a trajectory with several sequences (drift, forks): ``raise``, or ``longest``: use the one with the
+            most sampled tokens and count the steps of the others.
         strict, report, **options: as for ``trl``.
 
     Raises:
         ExportError: a trajectory has no sequence, or has several and ``several="raise"``; or as for ``trl``.
-        ValueError: there is no such ``several``; or as for ``trl``.
+        ValueError: ``several`` is unknown; or as for ``trl``.
     """
     if several not in ("raise", "longest"):
         raise ValueError(f"several={several!r}: expected 'raise' or 'longest'.")
     columns: dict[str, list[Any]] = {name: [] for name in _ROLLOUT}
-    with exporting("trl_rollout", strict, report) as found:
-        for trajectory, rows in token_rows(_outermost(trajectories, found), found, options):
-            found.read_one()
-            row = _only(trajectory, rows, several, found)
-            for name, value in zip(_ROLLOUT, _sample(trajectory, row, found), strict=True):
+    with exporting("trl_rollout", strict, report) as counts:
+        for trajectory, rows in token_rows(_outermost(trajectories, counts), counts, options):
+            counts.read_one()
+            row = _only(trajectory, rows, several, counts)
+            for name, value in zip(_ROLLOUT, _sample(trajectory, row, counts), strict=True):
                 columns[name].append(value)
     return columns
 
@@ -164,21 +164,21 @@ _ROLLOUT = (
 
 
 def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tuple[Any, ...]:
-    say_unused(trajectory, row.step_ids, report, rewards=False, named=False)
-    cut = halves(row)
-    logprobs: list[float | None] = list(cut.logprobs or [])
-    if cut.logprobs is None:
-        logprobs = [None if sampled else 0.0 for sampled in cut.response_mask]
+    count_unused(trajectory, row.step_ids, report, rewards=False, named=False)
+    parts = prompt_and_response(row)
+    logprobs: list[float | None] = list(parts.logprobs or [])
+    if parts.logprobs is None:
+        logprobs = [None if sampled else 0.0 for sampled in parts.response_mask]
         report.drop("rows without logprobs", where=f"trajectory {trajectory.id}")
-    own: tuple[Any, ...] = (row.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
-    own += tuple(sampled_at(row, report).values())
-    return (cut.prompt_ids, cut.response_ids, logprobs, cut.response_mask, *own)
+    extra: tuple[Any, ...] = (row.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
+    extra += tuple(sampling_facts(row, report).values())
+    return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
 
 
 def _outermost(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
-    given = list(each(trajectories))
-    ids = {trajectory.id for trajectory in given}
-    for trajectory in given:
+    all_trajectories = list(each(trajectories))
+    ids = {trajectory.id for trajectory in all_trajectories}
+    for trajectory in all_trajectories:
         if trajectory.parent_id in ids:
             report.drop("trajectories inside another", where=f"trajectory {trajectory.id}")
         else:

@@ -11,7 +11,7 @@ from rollout_trace.chat.messages import decoded, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._conversations import conversations
-from rollout_trace.export._rows import say_unused
+from rollout_trace.export._rows import count_unused
 from rollout_trace.export._values import copied
 from rollout_trace.train.groups import finite_reward, groups
 
@@ -29,27 +29,28 @@ def trl_dpo(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> Rows:
-    """Rows for ``trl.DPOTrainer``: of each group, the run with the highest reward over the one with the lowest.
+    """Rows for ``trl.DPOTrainer``: for each group, the run with the highest reward over the one with the lowest.
 
-    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` where
-    the agent had any. The first of equal runs counts. TRL renders and tokenises the messages anew, and learns from all
-    that follows the prompt, results of tools as well. Tool arguments are dicts, as chat templates take them: make a
-    dataset with ``export.dataset(rows)``; ``Dataset.from_list(rows)`` gives all calls the keys and number types of one.
+    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` is
+    present where the agent had any. The first of equal runs counts. TRL renders and tokenises the messages anew, and
+    trains on all that follows the prompt, results of tools included. Tool arguments are dicts, as chat templates need
+    them. Make a dataset with ``export.dataset(rows)``: ``Dataset.from_list(rows)`` gives all calls the keys and number
+    types of one.
 
     Args:
         trajectories: one, or any iterable; all runs of a group must be in it.
-        strict: raise at the first thing that would be left out.
+        strict: raise ExportError instead of leaving something out.
         report: counts what is left out: runs that were not scored, are in no group, are not one conversation (see
-            ``chat``), or go on from an answer that is not to be trained on; groups in which no two of the others
+            ``chat``), or continue an answer that is not to be trained on; groups in which no two of the other runs
             differ in reward; pairs whose prompts or tools differ; rewards and advantages of steps.
 
     Raises:
-        ExportError: something would be left out, and ``strict``.
+        ExportError: ``strict``, and something would be left out.
         ValueError: a reward is no finite number.
     """
-    with exporting("trl_dpo", strict, report) as found:
+    with exporting("trl_dpo", strict, report) as counts:
         return Rows(
-            map(copied, _pairs(trajectories, found)), dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
+            map(copied, _pairs(trajectories, counts)), dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
         )
 
 
@@ -64,16 +65,18 @@ def trl_kto(
 
     Args:
         trajectories: one, or any iterable; without a threshold all runs of a group must be in it.
-        threshold: the label is whether the reward is as high as this. None: whether it is above the mean of the run's
-            group; runs exactly at the mean say nothing and are left out.
+        threshold: the label is True for a reward of at least this. None: True for a reward above the mean of the run's
+            group; runs exactly at the mean are left out.
         strict, report: as for ``trl_dpo``.
 
     Raises:
-        ExportError: something would be left out, and ``strict``.
+        ExportError: ``strict``, and something would be left out.
         ValueError: a reward is no finite number.
     """
-    with exporting("trl_kto", strict, report) as found:
-        labelled = _by_mean(trajectories, found) if threshold is None else _by_threshold(trajectories, threshold, found)
+    with exporting("trl_kto", strict, report) as counts:
+        labelled = (
+            _by_mean(trajectories, counts) if threshold is None else _by_threshold(trajectories, threshold, counts)
+        )
         rows = (_row(run, completion=run.completion, label=label) for run, label in labelled)
         return Rows(map(copied, rows), {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"})
 
@@ -122,11 +125,17 @@ def _by_threshold(
 def _groups(
     trajectories: Trajectory | Iterable[Trajectory], report: ExportReport
 ) -> Iterator[tuple[str, float, list[_Run]]]:
-    """Each group by its name, with the mean of its rewards and those of its runs that can be shown."""
-    given = list(each(trajectories))
-    found = groups(given)
-    report.drop("trajectories in no group", len(given) - sum(len(group.trajectories) for group in found))
-    for group in found:
+    """Each group: its name, the mean of its rewards, and the runs that are one conversation.
+
+    The mean is of all scored runs, those that are left out included.
+    """
+    all_trajectories = list(each(trajectories))
+    all_groups = groups(all_trajectories)
+    report.drop(
+        "trajectories in no group",
+        len(all_trajectories) - sum(len(group.trajectories) for group in all_groups),
+    )
+    for group in all_groups:
         yield f"group {group.id}", group.mean or 0.0, list(_runs(group.trajectories, report))
 
 
@@ -138,15 +147,17 @@ def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[
             report.drop("trajectories without a reward", where=where)
             continue
         reward = finite_reward(trajectory)
-        held = conversations(trajectory, report)
-        if len(held) != 1:
+        chains = conversations(trajectory, report)
+        if len(chains) != 1:
             report.drop("trajectories that are not one conversation", where=where)
             continue
-        messages = [decoded(with_text(message), report) for message in held[0].messages]
-        first = held[0].answers[0]
-        said = {at for at, message in enumerate(messages) if at >= first and message.get("role") == "assistant"}
-        if said - set(held[0].answers):
+        chain = chains[0]
+        messages = [decoded(with_text(message), report) for message in chain.messages]
+        first = chain.answers[0]
+        # TRL trains on every assistant message after the prompt, so each must be the answer of a usable step.
+        replies = {at for at, message in enumerate(messages) if at >= first and message.get("role") == "assistant"}
+        if replies - set(chain.answers):
             report.drop("trajectories that go on from an answer that cannot be trained on", where=where)
             continue
-        say_unused(trajectory, [step.id for step in held[0].steps], report, versions=False, named=False)
-        yield _Run(reward, messages[:first], messages[first:], held[0].tools)
+        count_unused(trajectory, [step.id for step in chain.steps], report, versions=False, named=False)
+        yield _Run(reward, messages[:first], messages[first:], chain.tools)

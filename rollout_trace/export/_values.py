@@ -1,4 +1,4 @@
-"""Numbers that files can hold: JSON has no NaN and no infinity."""
+"""Values that files can hold: JSON has no NaN and no infinity."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
 
-Tell = Callable[[str, Any], None]
+OnReplaced = Callable[[str, Any], None]
 
 
-def finite(value: Any, tell: Tell, path: str = "$") -> Any:
-    """The value with None in the place of each number that is not finite, whose path and value are told.
+def finite(value: Any, on_replaced: OnReplaced, path: str = "$") -> Any:
+    """The value with None for each number that is not finite; ``on_replaced`` is called with its path and the number.
 
-    Where there is none, it is the value itself.
+    A value without such numbers is returned itself, not copied.
     """
     if _is_finite(value):
         return value
     if isinstance(value, Mapping):
-        return {key: finite(item, tell, f"{path}.{key}") for key, item in value.items()}
+        return {key: finite(item, on_replaced, f"{path}.{key}") for key, item in value.items()}
     items = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(items, (list, tuple)):
-        return [finite(item, tell, f"{path}[{at}]") for at, item in enumerate(items)]
-    tell(path, items)
+        return [finite(item, on_replaced, f"{path}[{at}]") for at, item in enumerate(items)]
+    on_replaced(path, items)
     return None
 
 
-def counted(value: Any, report: ExportReport, what: str, where: str, *, metadata: bool = False) -> Any:
-    """``finite``, that counts what it replaces in a report; ``metadata`` as for ``ExportReport.drop``."""
+def finite_counted(value: Any, report: ExportReport, what: str, where: str, *, metadata: bool = False) -> Any:
+    """``finite``, with the replaced numbers counted in a report; ``metadata`` as for ``ExportReport.drop``."""
 
-    def tell(path: str, found: Any) -> None:
+    def on_replaced(path: str, found: Any) -> None:
         place = f"{where}, {path}: {found!r}"
         report.drop(f"{what} that are not finite numbers", where=place, metadata=metadata)
 
-    return finite(value, tell)
+    return finite(value, on_replaced)
 
 
 def copied(value: Any) -> Any:
-    """A value whose dicts and lists are its own: what is changed in it changes nothing that was recorded."""
+    """A copy of all dicts and lists in a value, so that changing it does not change what was recorded."""
     if isinstance(value, dict):
         return {name: copied(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -48,12 +48,12 @@ def copied(value: Any) -> Any:
 
 
 def number(value: Any) -> float | None:
-    """A reward or the like, of whatever kind of number it is; None stays None."""
+    """A reward or the like as a float, whatever its type of number; None stays None."""
     return None if value is None else float(value)
 
 
 def _is_finite(value: Any) -> bool:
-    # The most frequent first: every value of every row comes through here, and `Mapping` is slow to tell.
+    # The most frequent types first: every value of every row is checked, and `isinstance(_, Mapping)` is slow.
     if value is None or isinstance(value, (str, int)):
         return True
     if isinstance(value, float):
@@ -70,7 +70,7 @@ def _is_finite(value: Any) -> bool:
     if not isinstance(value, (list, tuple)):
         return True
     try:
-        # Finite only if every item is, and as fast as the list is long.
+        # Fast path: a sum is finite only if every item is. A sum that overflows falls through to the slow one.
         if math.isfinite(sum(value)):
             return True
     except (TypeError, ValueError, OverflowError):

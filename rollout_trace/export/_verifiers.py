@@ -11,7 +11,7 @@ from rollout_trace.export._baselines import check_advantages, compare, row_advan
 from rollout_trace.export._common import exporting, token_rows
 from rollout_trace.export._episodes import episodes
 from rollout_trace.export._files import write_jsonl
-from rollout_trace.export._rows import all_ids, say_unused
+from rollout_trace.export._rows import count_unused, step_ids_of
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
 from rollout_trace.export._verifiers_graph import Graph
@@ -36,31 +36,31 @@ def verifiers(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> list[dict[str, Any]]:
-    """One ``Episode`` for each run, as ``verifiers.v1.WireEpisode`` reads it; each of its trajectories is a ``Trace``.
+    """One ``Episode`` for each run, in the form of ``verifiers.v1.WireEpisode``; each trajectory in it is a ``Trace``.
 
-    Each sequence is one branch of the trace's graph, and nothing else is: the concatenated ``token_ids``, ``mask`` and
-    ``logprobs`` of its nodes are the sequence's own. A node of a message that was read has no ids: those of the prompt
-    that are new stand before the completion's, on the node of the answer, as verifiers itself has it where it does not
-    know which message a token belongs to. Branches share the messages they begin with, but no sampled node: an answer
-    that a second branch goes on from is context there, and is trained on once.
+    The branches of a trace's graph are exactly the sequences: the concatenated ``token_ids``, ``mask`` and ``logprobs``
+    of a branch's nodes are those of its sequence. Nodes of messages that were read have no ids: the new ids of a prompt
+    are on the node of the answer, before the completion's, as verifiers itself does where it cannot assign tokens to
+    messages. Branches share the messages they begin with, but no sampled node: an answer that a second branch continues
+    is context there, and is trained on once.
 
-    ``Trace.reward`` is the trajectory's reward; its parts by name have weight 0. A trajectory without sequences keeps
-    its text: nodes without ids. What verifiers has no field for is in ``info["rollout_trace"]``.
+    ``Trace.reward`` is the trajectory's reward; its parts by name have weight 0. A trajectory without sequences has
+    its text, in nodes without ids. What verifiers has no field for is in ``info["rollout_trace"]``.
 
     Args:
         trajectories: one, or any iterable of them.
-        strict: raise instead of leaving something out.
+        advantages: of the sampled nodes. ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: that of each
+            run within its group (``rt.Group.advantages()``), for which all trajectories are read first; None: none.
+        strict: raise ExportError instead of leaving something out.
         report: counts what was left out.
-        advantages: of the sampled nodes: ``steps``: what is set on the steps; ``grpo`` or ``leave_one_out``: that of
-            each run within its group (``rt.Group.advantages()``), for which all trajectories are held; None: none.
-        options: of ``Trajectory.sequences()``, and ``drop_constant_groups``.
+        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
         ExportError: ``strict``, and something has no place in the format.
-        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
+        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("verifiers", strict, report) as found:
-        return list(_episodes(trajectories, advantages, found, options, arrays=False))
+    with exporting("verifiers", strict, report) as counts:
+        return list(_episodes(trajectories, advantages, counts, options, arrays=False))
 
 
 def write_verifiers(
@@ -72,7 +72,7 @@ def write_verifiers(
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> int:
-    """Writes the episodes of ``verifiers``, one a line (``traces.jsonl``), and gives their number.
+    """Writes the episodes of ``verifiers``, one per line (``traces.jsonl``), and returns their number.
 
     Logprobs are written with all their digits, where verifiers itself rounds to four.
 
@@ -81,8 +81,8 @@ def write_verifiers(
         OSError: the file cannot be written.
         ValueError: the name does not end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``; or as for ``verifiers``.
     """
-    with exporting("write_verifiers", strict, report) as found:
-        return write_jsonl(path, _episodes(trajectories, advantages, found, options, arrays=True))
+    with exporting("write_verifiers", strict, report) as counts:
+        return write_jsonl(path, _episodes(trajectories, advantages, counts, options, arrays=True))
 
 
 def _episodes(
@@ -101,7 +101,7 @@ def _episodes(
             _trace(
                 trajectory,
                 _advantages(trajectory, rows, advantages, compared, report),
-                Graph(trajectory, report, of_steps=advantages == "steps"),
+                Graph(trajectory, report, uses_step_advantages=advantages == "steps"),
                 report,
             )
             for trajectory, rows in token_rows(group, report, compared.options)
@@ -120,10 +120,10 @@ def _episodes(
 def _advantages(
     trajectory: Trajectory, rows: Sequences, kind: Advantages | None, compared: Compared, report: ExportReport
 ) -> list[Sequence]:
-    """The rows with the advantages that are asked for."""
+    """The rows with the requested advantages."""
     if kind == "steps":
         return rows
-    say_unused(trajectory, all_ids(rows), report, rewards=False, versions=False, named=False)
+    count_unused(trajectory, step_ids_of(rows), report, rewards=False, versions=False, named=False)
     found = [row_advantages(row, kind, compared.advantages.get(trajectory.id)) for row in rows]
     if kind is not None:
         report.drop(
@@ -135,7 +135,7 @@ def _advantages(
 def _trace(trajectory: Trajectory, rows: list[Sequence], graph: Graph, report: ExportReport) -> dict[str, Any]:
     report.read_one()
     graph.add(rows)
-    # Sequences whose logprobs are not known are text.
+    # Sequences without logprobs are exported as text: there is nothing to train on in them.
     trainable = any(row.logprobs is not None for row in rows)
     is_done = trajectory.status != "running"
     began, ended = seconds(trajectory.started_at), seconds(trajectory.ended_at)
@@ -171,7 +171,7 @@ def _task(trajectory: Trajectory) -> dict[str, Any]:
     task = trajectory.task
     if task is None:
         return {"type": "Task", "data": {}}
-    # Under a name of its own: the data are the user's, and verifiers has types for fields such as `prompt` and `image`.
+    # Nested, not merged: verifiers gives fields such as `prompt` and `image` types that a user's data need not have.
     return {"type": "Task", "key": task.id, "data": {"id": task.id, "data": task.data}}
 
 

@@ -1,4 +1,4 @@
-"""Model calls, messages and tools as verifiers has them."""
+"""Model calls, messages and tools in the forms of verifiers."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ _SAMPLING: dict[str, type | tuple[type, ...]] = {
 
 
 def seconds(when: datetime | None) -> float:
-    """Seconds since 1970; 0.0, which verifiers takes for none, where it is not known."""
+    """Seconds since 1970; 0.0, which verifiers reads as unset, where the time is not known."""
     return 0.0 if when is None else when.timestamp()
 
 
 def error_of(error: ErrorInfo) -> dict[str, Any]:
-    """An error as verifiers has it."""
+    """An error in verifiers' form."""
     return {"type": error.type, "message": error.message, "status_code": error.status}
 
 
 def _endpoint(step: Step) -> str | None:
-    """The path of a protocol, as verifiers has it: without the version."""
+    """The path of a protocol without its version, as verifiers writes it; None for protocols without a decoder."""
     protocol = record_of(step.protocol)
     return None if protocol.decoder is None else protocol.path.removeprefix("/v1")
 
 
 def call_of(step: Step, node: int | None, first: bool) -> dict[str, Any]:
-    """A ``ModelCall``. Usage counts all choices of a call: the first one (``first``) has it."""
+    """A ``ModelCall``. Usage counts all choices of a call together: only the first (``first``) has it."""
     usage = step.usage if first else None
     began = seconds(step.started_at)
-    counted = usage is not None and usage.input is not None and usage.output is not None
+    has_counts = usage is not None and usage.input is not None and usage.output is not None
     return {
         "node": node,
         "model": step.model,
         "sampling": _sampling(step),
         "endpoint": _endpoint(step),
         "finish_reason": _FINISHES.get(step.finish_reason or ""),
-        "usage": _usage(step) if counted else None,
+        "usage": _usage(step) if has_counts else None,
         "time": {"start": began, "end": began + (step.latency or 0.0) if began else 0.0},
         "error": None if step.error is None else error_of(step.error),
     }
@@ -70,7 +70,7 @@ def call_of(step: Step, node: int | None, first: bool) -> dict[str, Any]:
 def _usage(step: Step) -> dict[str, Any]:
     usage, cost = step.usage or Usage(), step.cost
     return {
-        # Verifiers counts what was read from the cache apart.
+        # In verifiers, prompt tokens do not include those read from the cache.
         "prompt_tokens": (usage.input or 0) - (usage.cache_read or 0),
         "completion_tokens": usage.output,
         "cached_input_tokens": usage.cache_read,
@@ -80,19 +80,19 @@ def _usage(step: Step) -> dict[str, Any]:
 
 
 def _sampling(step: Step) -> dict[str, Any]:
-    """As sent, but for values that are not of the type that verifiers has for them."""
-    asked = dict(step.sampling or {})
-    if "max_completion_tokens" in asked:
-        asked["max_tokens"] = asked.pop("max_completion_tokens")
+    """The request's sampling settings, without values of another type than verifiers' own."""
+    settings = dict(step.sampling or {})
+    if "max_completion_tokens" in settings:
+        settings["max_tokens"] = settings.pop("max_completion_tokens")
     return {
         name: value
-        for name, value in asked.items()
+        for name, value in settings.items()
         if name not in _SAMPLING or value is None or isinstance(value, _SAMPLING[name])
     }
 
 
 def message_of(message: Message, report: ExportReport) -> dict[str, Any]:
-    """A chat message as verifiers has it: contents are texts or parts of text and image, an answer's is one text."""
+    """A chat message in verifiers' form: contents are texts or parts of text and image, an answer's is one text."""
     role = _ROLES.get(str(message.get("role")), message.get("role"))
     content = _content(message.get("content"), report)
     if role == "assistant":
@@ -141,19 +141,19 @@ def _only_text(content: Any, report: ExportReport) -> str | None:
 def _call(call: Any, report: ExportReport) -> dict[str, Any]:
     kind = "custom" if isinstance(call, dict) and call.get("type") == "custom" else "function"
     inner = call.get(kind) if isinstance(call, dict) else None
-    held = inner if isinstance(inner, dict) else {}
-    arguments = held.get("input" if kind == "custom" else "arguments")
+    fields = inner if isinstance(inner, dict) else {}
+    arguments = fields.get("input" if kind == "custom" else "arguments")
     return {
         "id": str(call.get("id") or "") if isinstance(call, dict) else "",
         "type": kind,
-        "name": str(held.get("name") or ""),
+        "name": str(fields.get("name") or ""),
         "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
     }
 
 
 def tool_of(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool in chat's shape as verifiers has it: flat."""
+    """A tool of chat's shape in verifiers' flat form."""
     kind = "custom" if tool.get("type") == "custom" else "function"
     inner = tool.get(kind)
-    held = {name: value for name, value in inner.items() if value is not None} if isinstance(inner, dict) else {}
-    return {**held, "type": kind, "name": str(held.get("name") or "")}
+    fields = {name: value for name, value in inner.items() if value is not None} if isinstance(inner, dict) else {}
+    return {**fields, "type": kind, "name": str(fields.get("name") or "")}

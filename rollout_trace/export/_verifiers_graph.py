@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.export._conversation import Conversation, Node
-from rollout_trace.export._once import Once
+from rollout_trace.export._conversation import MessageTree, Node
+from rollout_trace.export._once import ConversionCache
 from rollout_trace.export._verifiers_calls import message_of, seconds, tool_of
 
 if TYPE_CHECKING:
@@ -17,33 +17,35 @@ if TYPE_CHECKING:
 
 
 class Graph:
-    """The nodes of one trajectory. Each sequence is a path of its own, from the first message it does not share on."""
+    """The nodes of one trajectory. Each sequence is a path; paths share the messages they begin with, but no answer."""
 
-    def __init__(self, trajectory: Trajectory, report: ExportReport, *, of_steps: bool = True) -> None:
+    def __init__(self, trajectory: Trajectory, report: ExportReport, *, uses_step_advantages: bool = True) -> None:
         self.nodes: list[dict[str, Any]] = []
         self.tools: list[dict[str, Any]] = []
         self.node_of: dict[str, int] = {}
-        """The node of each step's answer."""
+        """Index of the node of each step's answer, by step id."""
         self._report = report
-        self._of_steps = of_steps
+        self._uses_step_advantages = uses_step_advantages
         self._where = f"trajectory {trajectory.id}"
         self._steps = trajectory.steps
         self._tools_of: dict[str, list[dict[str, Any]]] = {}
-        self._read: dict[tuple[int | None, int, str], int] = {}
+        self._message_nodes: dict[tuple[int | None, int, str], int] = {}
         self._requests: dict[str, list[Node]] = {}
         self._answers: dict[str, Node] = {}
-        tree = Conversation(report, self._where)
+        tree = MessageTree(report, self._where)
         for step in self._steps:
             node, messages = tree.read(step)
             for message in messages:
-                node = tree.say(node, message)
+                node = tree.append(node, message)
             self._requests[step.id] = node.path()
-            # A step may hold the ids of an answer and not its text.
-            self._answers[step.id] = tree.answer(node, step) or Node({"role": "assistant", "content": None}, node)
+            # A step may have the ids of its answer without the text: its sequence needs a node all the same.
+            self._answers[step.id] = tree.append_answer(node, step) or Node(
+                {"role": "assistant", "content": None}, node
+            )
         self._find_tools()
 
     def add(self, rows: list[Sequence]) -> None:
-        """Puts the sequences of the trajectory into the graph; its text alone where there are none."""
+        """Adds the sequences of the trajectory; where there are none, its text alone."""
         steps = {step.id: step for step in self._steps}
         for row in rows:
             self._add_row(row, [steps[step_id] for step_id in row.step_ids])
@@ -54,18 +56,18 @@ class Graph:
         if row.logprobs is None:
             self._report.drop("sequences without logprobs, given as text: verifiers would read 0.0", where=self._where)
         advantages = row.advantages
-        if self._of_steps and (advantages is None or row.logprobs is None):
+        if self._uses_step_advantages and (advantages is None or row.logprobs is None):
             unused = sum(step.advantage is not None for step in steps)
             self._report.drop("step advantages", unused, where=self._where)
         end = 0
         parent: int | None = None
         for number, (step, span) in enumerate(zip(steps, row.spans, strict=True)):
-            for node in self._new(step, steps[number - 1] if number else None):
-                parent = self._message(parent, node, step)
+            for node in self._new_messages(step, steps[number - 1] if number else None):
+                parent = self._message_node(parent, node, step)
             start, begin, end = end, span[0], span[1]
-            # A cut sequence may go on after its last completion, with a part of the next prompt.
+            # The last node has the rest: a sequence cut by `max_length` may end inside a prompt, after its last answer.
             stop = end if number + 1 < len(steps) else len(row.token_ids)
-            parent = self._sampled(parent, step)
+            parent = self._answer_node(parent, step)
             if row.logprobs is not None:
                 self.nodes[parent] |= {
                     "token_ids": row.token_ids[start:stop],
@@ -74,32 +76,32 @@ class Graph:
                     "advantages": None if advantages is None else advantages[begin:end],
                 }
 
-    def _new(self, step: Step, before: Step | None) -> list[Node]:
-        """The messages of a step's request that are new after the step before it in its sequence."""
+    def _new_messages(self, step: Step, before: Step | None) -> list[Node]:
+        """The messages of a step's request that follow the answer of the step before it in its sequence."""
         path = self._requests[step.id]
         if before is None:
             return path
         known = self._requests[before.id]
         common = sum(one is other for one, other in zip(known, path, strict=False))
         rest = path[common:]
-        # The answer itself, or as the client wrote it anew.
+        # The answer has its sampled node already, also where the client sent it back in another form.
         answered = common == len(known) and rest and rest[0].message.get("role") == "assistant"
         return rest[1:] if answered else rest
 
-    def _message(self, parent: int | None, node: Node, step: Step) -> int:
-        """The node of a message that was read: the one it is already, or a new one."""
-        # Of equal messages after the same parent the tree has one node; the tools stand on a root.
+    def _message_node(self, parent: int | None, node: Node, step: Step) -> int:
+        """The index of the node of a message that was read; a new one where this parent has none for it."""
+        # A root carries the tools, so requests with the same first message and other tools need roots of their own.
         place = (parent, id(node), json.dumps(self._tools_of[step.id]) if parent is None else "")
-        if place not in self._read:
-            self._read[place] = self._put(parent, node, step, sampled=False)
-        return self._read[place]
+        if place not in self._message_nodes:
+            self._message_nodes[place] = self._append_node(parent, node, step, sampled=False)
+        return self._message_nodes[place]
 
-    def _sampled(self, parent: int | None, step: Step) -> int:
-        self.node_of[step.id] = self._put(parent, self._answers[step.id], step, sampled=True)
+    def _answer_node(self, parent: int | None, step: Step) -> int:
+        self.node_of[step.id] = self._append_node(parent, self._answers[step.id], step, sampled=True)
         return self.node_of[step.id]
 
-    def _put(self, parent: int | None, node: Node, step: Step, *, sampled: bool) -> int:
-        made: dict[str, Any] = {
+    def _append_node(self, parent: int | None, node: Node, step: Step, *, sampled: bool) -> int:
+        fields: dict[str, Any] = {
             "parent": parent,
             "message": message_of(node.message, self._report),
             "sampled": sampled,
@@ -109,12 +111,12 @@ class Graph:
             "logprobs": [],
         }
         if parent is None:
-            made["tools"] = self._tools_of[step.id]
-        self.nodes.append(made)
+            fields["tools"] = self._tools_of[step.id]
+        self.nodes.append(fields)
         return len(self.nodes) - 1
 
     def _add_text(self) -> None:
-        """A graph of the whole answers without ids: what one goes on from is one node, sampled or not."""
+        """Adds the text of all whole answers, without ids; here branches share answers too, as none is trained on."""
         places: dict[int, int] = {}
         for step in self._steps:
             if step.status != "ok" or step.completion is None:
@@ -122,14 +124,14 @@ class Graph:
             parent: int | None = None
             for node in self._requests[step.id]:
                 if id(node) not in places:
-                    places[id(node)] = self._put(parent, node, step, sampled=False)
+                    places[id(node)] = self._append_node(parent, node, step, sampled=False)
                 parent = places[id(node)]
-            places[id(self._answers[step.id])] = self._sampled(parent, step)
+            places[id(self._answers[step.id])] = self._answer_node(parent, step)
 
     def _find_tools(self) -> None:
         distinct: dict[str, dict[str, Any]] = {}
-        once = Once(self._report, self._where)
+        cache = ConversionCache(self._report, self._where)
         for step in self._steps:
-            self._tools_of[step.id] = [tool_of(tool) for tool in once.tools(step)]
+            self._tools_of[step.id] = [tool_of(tool) for tool in cache.tools(step)]
             distinct.update((json.dumps(tool, sort_keys=True, default=str), tool) for tool in self._tools_of[step.id])
         self.tools = list(distinct.values())

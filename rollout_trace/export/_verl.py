@@ -1,4 +1,4 @@
-"""verl: what an agent loop returns, and prompts for its datasets.
+"""verl: the output of agent loops, and rows of its prompt datasets.
 
 Shapes: verl 0.9.1, ``verl/experimental/agent_loop/agent_loop.py`` and ``verl/utils/dataset/rl_dataset.py``.
 """
@@ -14,7 +14,7 @@ from rollout_trace.chat.messages import to_chat, tools_of, with_text
 from rollout_trace.export._arrow import import_pyarrow
 from rollout_trace.export._baselines import check_advantages, check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, scored_rows
-from rollout_trace.export._rows import LOST_LOGPROBS, halves, sampled_at, say_unused, task_id
+from rollout_trace.export._rows import LOST_LOGPROBS, count_unused, prompt_and_response, sampling_facts, task_id
 from rollout_trace.export._values import copied
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rollout_trace.chat.messages import Message
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.export._baselines import OfRuns, RowOptions
+    from rollout_trace.export._baselines import AdvantageMethod, RowOptions
     from rollout_trace.report import Strict
     from rollout_trace.train.sequence import Sequence
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 def verl(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    advantages: OfRuns | None = None,
+    advantages: AdvantageMethod | None = None,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
@@ -43,49 +43,49 @@ def verl(
     """The arguments of ``AgentLoopOutput``, one dict for each sequence: ``AgentLoopOutput(**row)``.
 
     ``response_ids`` is all that follows the first prompt; ``response_logprobs`` is 0.0 where ``response_mask`` is 0.
-    ``num_turns`` counts as verl does: two for each completion.
-    ``extra_fields`` says which rows belong together (``trajectory_id``, ``group_id``, ``rollout_index``), has the parts
-    of the reward (``reward_extra_info``), the step rewards where every step has one (``turn_scores``), ``temperature``
-    and ``logprobs_mode``, the run's ``advantage`` where it is asked for, and the policy versions where all are integers
-    (``min_global_steps``, ``max_global_steps``).
+    ``num_turns`` counts two for each completion, as verl does. ``extra_fields`` has the ids that relate rows
+    (``trajectory_id``, ``group_id``, ``rollout_index``), the parts of the reward (``reward_extra_info``), the step
+    rewards where every step has one (``turn_scores``), ``temperature`` and ``logprobs_mode``, the ``advantage`` of the
+    run if ``advantages`` is set, and the policy versions where all are integers (``min_global_steps``,
+    ``max_global_steps``).
 
-    verl makes columns of these, for all rows or none; so does this, for what is given in one call. One row without
-    logprobs leaves ``response_logprobs`` None in all. Where some trajectories are scored, those that are not have no
-    row; where none is, ``reward_score`` is None. ``reward_extra_info`` has the names that every row has.
+    verl makes columns of these, for all rows or none; so does this function, for the rows of one call. One row without
+    logprobs makes ``response_logprobs`` None in all. Where some trajectories are scored, the others have no row; where
+    none is, ``reward_score`` is None. ``reward_extra_info`` has the names that every row has.
 
-    The rows of a trajectory stand together, in order. A trajectory with several has drift or forks; an agent loop may
-    return them as a list in verl's v1 trainer alone, which gives all the reward of the last. verl cuts nothing: keep
-    rows within its lengths with ``max_length=``.
+    The rows of a trajectory are consecutive, in order. A trajectory with several has drift or forks; an agent loop may
+    return them as a list in verl's v1 trainer alone, which gives all rows the reward of the last. verl cuts nothing:
+    keep rows within its lengths with ``max_length=``.
 
     Args:
         trajectories: one, or any iterable.
-        advantages: ``grpo`` or ``leave_one_out``: of each run within its group, however many rows it has
-            (``rt.Group.advantages()``); all runs of a group must be given. Rows that have none are left out. None:
-            leave it to verl, which counts each row of a ``uid`` as a run.
-        strict: raise at the first thing that would be left out.
+        advantages: ``grpo`` or ``leave_one_out``: computed for each run within its group, however many rows it has
+            (``rt.Group.advantages()``); all runs of a group must be given. Rows without one are left out. None: verl
+            computes them, and counts each row of a ``uid`` as a run.
+        strict: raise ExportError instead of leaving something out.
         report: counts what is left out.
-        **options: of ``Trajectory.sequences()``, and ``drop_constant_groups``.
+        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
 
     Raises:
-        ExportError: something would be left out, and ``strict``.
-        ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
+        ExportError: ``strict``, and something would be left out.
+        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
     """
-    with exporting("verl", strict, report) as found:
-        return list(_outputs(trajectories, advantages, found, options))
+    with exporting("verl", strict, report) as counts:
+        return list(_outputs(trajectories, advantages, counts, options))
 
 
 def iter_verl(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
-    advantages: OfRuns | None = None,
+    advantages: AdvantageMethod | None = None,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
 ) -> Iterator[dict[str, Any]]:
-    """The rows of ``verl``, each made when it is asked for; their arrays are held from the first on."""
+    """The rows of ``verl``, each made on demand; the arrays of all are in memory from the first row on."""
     check_advantages(advantages, _KINDS)
     check_row_options(options)
-    return one_by_one("iter_verl", strict, report, lambda found: _outputs(trajectories, advantages, found, options))
+    return one_by_one("iter_verl", strict, report, lambda counts: _outputs(trajectories, advantages, counts, options))
 
 
 _KINDS = ("grpo", "leave_one_out", None)
@@ -93,70 +93,70 @@ _KINDS = ("grpo", "leave_one_out", None)
 
 def _outputs(
     trajectories: Trajectory | Iterable[Trajectory],
-    advantages: OfRuns | None,
+    advantages: AdvantageMethod | None,
     report: ExportReport,
     options: RowOptions,
 ) -> Iterator[dict[str, Any]]:
     check_advantages(advantages, _KINDS)
     compared = compare(trajectories, report, options, advantages)
-    made = [
+    pairs = [
         (trajectory, row)
         for trajectory, rows in scored_rows(compared.trajectories, report, compared.options)
         for row in rows
     ]
     if advantages is not None:
-        made = list(_with_advantage(made, compared.advantages, report))
-    made = _scored(made, report)
-    names = _common_names([trajectory for trajectory, _ in made], report)
-    unknown = sum(row.logprobs is None for _, row in made)
+        pairs = list(_with_advantage(pairs, compared.advantages, report))
+    pairs = _scored(pairs, report)
+    names = _common_names([trajectory for trajectory, _ in pairs], report)
+    unknown = sum(row.logprobs is None for _, row in pairs)
     report.drop("rows without logprobs", unknown)
     if unknown:
-        report.drop(LOST_LOGPROBS, len(made) - unknown)
-    for trajectory, row in made:
+        report.drop(LOST_LOGPROBS, len(pairs) - unknown)
+    for trajectory, row in pairs:
         output = _output(trajectory, row, names, report)
         if advantages is not None:
             output["extra_fields"]["advantage"] = compared.advantages[trajectory.id]
         yield {**output, "response_logprobs": None} if unknown else output
 
 
-_Made: TypeAlias = "tuple[Trajectory, Sequence]"
+_Pair: TypeAlias = "tuple[Trajectory, Sequence]"
 
 
-def _with_advantage(made: list[_Made], advantages: dict[str, float | None], report: ExportReport) -> Iterator[_Made]:
-    for trajectory, row in made:
+def _with_advantage(pairs: list[_Pair], advantages: dict[str, float | None], report: ExportReport) -> Iterator[_Pair]:
+    for trajectory, row in pairs:
         if advantages.get(trajectory.id) is None:
             report.drop("rows without an advantage", where=f"trajectory {trajectory.id}")
         else:
             yield trajectory, row
 
 
-def _scored(made: list[_Made], report: ExportReport) -> list[_Made]:
-    """All rows where none is scored; otherwise those that are, as verl takes the scores of all rows or of none."""
-    scored = [(trajectory, row) for trajectory, row in made if row.reward is not None]
+def _scored(pairs: list[_Pair], report: ExportReport) -> list[_Pair]:
+    """All rows where none is scored, otherwise the scored ones: verl needs the scores of all rows or of none."""
+    scored = [(trajectory, row) for trajectory, row in pairs if row.reward is not None]
     if not scored:
-        return made
-    report.drop("rows without a reward, where others have one", len(made) - len(scored))
+        return pairs
+    report.drop("rows without a reward, where others have one", len(pairs) - len(scored))
     return scored
 
 
 def _common_names(trajectories: list[Trajectory], report: ExportReport) -> list[str]:
-    """Names of rewards that every row has, as verl takes those of the first from all."""
-    each_has = [trajectory.rewards or {} for trajectory in trajectories]
-    names = [name for name in (each_has[0] if each_has else ()) if all(name in rewards for rewards in each_has)]
-    others = sum(len(rewards) - len(names) for rewards in each_has)
+    """Names of rewards that every row has: verl looks up the names of the first row in all rows."""
+    all_rewards = [trajectory.rewards or {} for trajectory in trajectories]
+    names = [name for name in (all_rewards[0] if all_rewards else ()) if all(name in one for one in all_rewards)]
+    others = sum(len(rewards) - len(names) for rewards in all_rewards)
     report.drop("rewards by name that not every row has", others, metadata=True)
     return names
 
 
 def _output(trajectory: Trajectory, row: Sequence, names: list[str], report: ExportReport) -> dict[str, Any]:
     scored = None not in row.step_rewards
-    say_unused(trajectory, row.step_ids, report, rewards=not scored, versions=False, named=False)
-    cut = halves(row)
+    count_unused(trajectory, row.step_ids, report, rewards=not scored, versions=False, named=False)
+    parts = prompt_and_response(row)
     return {
-        "prompt_ids": cut.prompt_ids,
-        "response_ids": cut.response_ids,
-        "response_mask": cut.response_mask,
-        "response_logprobs": cut.logprobs,
+        "prompt_ids": parts.prompt_ids,
+        "response_ids": parts.response_ids,
+        "response_mask": parts.response_mask,
+        "response_logprobs": parts.logprobs,
         "reward_score": row.reward,
         "num_turns": 2 * len(row.step_ids),
         "metrics": _metrics(trajectory, row),
@@ -167,14 +167,14 @@ def _output(trajectory: Trajectory, row: Sequence, names: list[str], report: Exp
             "trajectory_id": trajectory.id,
             "group_id": trajectory.group_id,
             "rollout_index": trajectory.rollout_index,
-            **sampled_at(row, report),
+            **sampling_facts(row, report),
             **_versions(row, report),
         },
     }
 
 
 def _metrics(trajectory: Trajectory, row: Sequence) -> dict[str, float]:
-    """Seconds that the steps of the row took, and the tools that they asked for; where they are known."""
+    """Seconds spent in the row's steps and in the tools that they called; a key is absent where none is known."""
     ids = set(row.step_ids)
     spent = {
         "generate_sequences": [step.latency for step in trajectory.steps if step.id in ids],
@@ -185,7 +185,10 @@ def _metrics(trajectory: Trajectory, row: Sequence) -> dict[str, float]:
 
 
 def _versions(row: Sequence, report: ExportReport) -> dict[str, int]:
-    """First and last version of the weights that sampled the row, which verl counts in training steps."""
+    """First and last version of the weights that sampled the row; empty where one is no integer.
+
+    verl's versions are numbers of training steps.
+    """
     numbers = [version for version in row.policy_versions if isinstance(version, int)]
     if len(numbers) < len(row.policy_versions):
         others = sum(version is not None for version in row.policy_versions)
@@ -205,23 +208,24 @@ def verl_prompts(
     strict: Strict = False,
     report: ExportReport | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows for verl's ``RLHFDataset``: the tasks of these trajectories, to sample them again.
+    """Rows for verl's ``RLHFDataset``: the prompts of the tasks of these trajectories, to sample them again.
 
     One row for each task: the messages of the first call of its first run, ``data_source`` and ``ability`` as given,
     ``reward_model`` (``style`` "rule" and the ground truth) and ``extra_info`` (``index``, ``split``, ``task_id``).
-    Runs are of one task where they share their ``group_id``, else the task's id; without both each has its own row.
+    Runs with the same ``group_id``, else the same task id, are of one task; without both, each run has its own row.
 
     Args:
-        ground_truth: what a reward function compares with; by default the task's data, as JSON unless it is a string.
+        ground_truth: returns the text that a reward function compares with; by default the task's data, as JSON unless
+            it is a string.
         strict, report: as for ``verl``. Left out are trajectories that were opened inside another, those without
             messages, prompts of more than roles and texts, tools, and what a chat message has no place for.
 
     Raises:
-        ExportError: something would be left out, and ``strict``.
+        ExportError: ``strict``, and something would be left out.
     """
-    with exporting("verl_prompts", strict, report) as found:
+    with exporting("verl_prompts", strict, report) as counts:
         facts = {"data_source": data_source, "ability": ability, "split": split}
-        return list(map(copied, _prompts(trajectories, facts, ground_truth or _task_data, found)))
+        return list(map(copied, _prompts(trajectories, facts, ground_truth or _task_data, counts)))
 
 
 def write_verl_prompts(
@@ -238,13 +242,13 @@ def write_verl_prompts(
     """Writes the rows of ``verl_prompts()``; returns how many.
 
     Args:
-        path: ends in ``.parquet``, which verl's documents use, or in ``.jsonl``.
+        path: must end with ``.parquet``, the format of verl's documentation, or with ``.jsonl``.
     """
     from rollout_trace.export._files import write_rows
 
-    with exporting("write_verl_prompts", strict, report) as found:
+    with exporting("write_verl_prompts", strict, report) as counts:
         facts = {"data_source": data_source, "ability": ability, "split": split}
-        return write_rows(path, _prompts(trajectories, facts, ground_truth or _task_data, found), _schema(path))
+        return write_rows(path, _prompts(trajectories, facts, ground_truth or _task_data, counts), _schema(path))
 
 
 def _prompts(
@@ -288,12 +292,12 @@ def _prompts(
 
 
 def _digest(prompt: list[Message]) -> bytes:
-    # A digest, and not the prompt itself: it is kept for each task until the end.
+    # A digest instead of the prompt: it stays in memory for each task until the end.
     return blake2b(dumps(prompt, orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 def _schema(path: str | Path) -> Any:
-    """The types of the columns in parquet, also where there are no rows."""
+    """The column types of parquet, so that a file without rows has them as well; None for other formats."""
     if not str(path).endswith(".parquet"):
         return None
     pa = import_pyarrow()

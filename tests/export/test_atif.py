@@ -291,7 +291,7 @@ def test_episodes_are_put_together_within_bounds() -> None:
         ["c0", "c1"],
     ]
     assert report.dropped == {}
-    late = episodes([runs[0], runs[2], runs[4], runs[1]], report, held=2)
+    late = episodes([runs[0], runs[2], runs[4], runs[1]], report, max_waiting=2)
     assert [[one.id for one in group] for group in late] == [["a0"], ["a1"], ["b0"], ["c0"]]
     assert report.dropped == {"trajectories too far from the first of their episode": 1}
 
@@ -301,7 +301,7 @@ def test_only_the_latest_episodes_are_remembered(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(_episodes, "REMEMBERED", 2)
     runs = [rt.Trajectory(id=name, episode_id=name[0]) for name in ("a0", "b0", "c0", "d0", "c1", "a1", "e0")]
     report = ExportReport()
-    assert [[one.id for one in group] for group in episodes(runs, report, held=1)] == [
+    assert [[one.id for one in group] for group in episodes(runs, report, max_waiting=1)] == [
         ["a0"],
         ["b0"],
         ["c0"],
