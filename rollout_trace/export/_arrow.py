@@ -45,8 +45,8 @@ def arrow(rows: Iterable[Row], schema: Schema | None = None) -> Any:
     """
     pyarrow = import_pyarrow()
     parts = batches(rows, schema)
-    found = next(parts)
-    return pyarrow.Table.from_batches([found, *parts], found.schema)
+    first = next(parts)
+    return pyarrow.Table.from_batches([first, *parts], first.schema)
 
 
 def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
@@ -124,6 +124,7 @@ def _groups(rows: Iterable[Row], fields: Any) -> Iterator[list[dict[str, Any]]]:
     size = 0
     for number, row in enumerate(rows):
         values = {name: _value(value, number, name, name in texts) for name, value in row.items()}
+        # `_batch` reads the columns of the schema alone: another one would be lost without an error.
         unknown = None if fields is None else next((name for name in values if fields.get_field_index(name) < 0), None)
         if unknown is not None:
             raise ValueError(f"row {number}: the schema has no column {unknown!r}; it has {', '.join(fields.names)}.")
@@ -159,8 +160,8 @@ def require_finite(value: Any, number: int, path: str = "$") -> None:
         ValueError: the value has such a number; the message has the row, the path in it and the number.
     """
 
-    def refuse(where: str, found: Any) -> None:
-        raise ValueError(f"row {number}, {where}: {found!r} is no finite number, which JSON cannot hold: make it None.")
+    def refuse(where: str, value: Any) -> None:
+        raise ValueError(f"row {number}, {where}: {value!r} is no finite number, which JSON cannot hold: make it None.")
 
     finite(value, refuse, path)
 
@@ -205,6 +206,7 @@ def _array(values: list[Any], kind: Any) -> Any:
     import pyarrow as pa
 
     array = pa.array(values, kind)
+    # Arrow makes 1 of 1.5 in a column of integers, and inf of 1e39 in one of float32: both are errors here.
     numbers = array
     while pa.types.is_list(numbers.type):
         numbers = numbers.flatten()

@@ -124,6 +124,7 @@ def trajectory_facts(trajectory: Trajectory, failed: list[dict[str, Any]]) -> di
 def final_metrics(trajectory: Trajectory, steps: int, inner: list[dict[str, Any]]) -> dict[str, Any]:
     """Totals of a trajectory; the cost, in USD, includes the documents inside it (``inner``), if all are known."""
     cost = trajectory.cost
+    # A trajectory without steps cost nothing; one whose cost is not known leaves the total unknown.
     amounts = [cost.amount if cost is not None and cost.currency == "USD" else None if trajectory.steps else 0.0]
     amounts += [document["final_metrics"].get("total_cost_usd") for document in inner]
     known = [amount for amount in amounts if amount is not None]

@@ -37,6 +37,7 @@ def content_of(value: Any, media_path: MediaPath, report: ExportReport) -> str |
 
 def _part(item: Any, media_path: MediaPath, report: ExportReport) -> dict[str, Any] | None:
     kind = item.get("type") if isinstance(item, dict) else type(item).__name__
+    # A chat part has its value under the name of its type: {"type": "text", "text": ...}.
     payload = item.get(kind) if isinstance(item, dict) and isinstance(kind, str) else item
     if isinstance(payload, str) and kind in ("text", "refusal", "str"):
         return {"type": "text", "text": payload}

@@ -82,7 +82,9 @@ class Steps:
             self._add_failed(step, node.place)
         else:
             answer.place = self._add_answer(step, answer.message, when)
+        # Without an answer, tool runs and sub-agents of this step are put on the last message that it read.
         self._numbers[step.id] = len(self.all) if answer is not None else node.place or len(self.all)
+        # Readers assume that each step follows the one before it: the first new one has its true predecessor.
         if len(self.all) > before and follows != before:
             self.all[before]["extra"]["follows"] = follows
             if _FORKS not in self.notes:

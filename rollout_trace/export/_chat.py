@@ -202,6 +202,7 @@ def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[
             message = with_text(message)
         message = _with_reasoning(message, settings["reasoning"])
         if settings["weight"] and message.get("role") == "assistant":
+            # `_with_reasoning` made a copy: the recorded message gets no weight.
             message["weight"] = int(at in trained)
         messages.append(message)
     return messages

@@ -84,6 +84,7 @@ def token_rows(
     Raises:
         TypeError, ValueError: before the first row: an option is unknown, or has an unknown value.
     """
+    # No generator function: that would check the options at the first row, not at the call.
     check_options(options)
     return (_with_rows(_scored(trajectory, report), report, options) for trajectory in each(trajectories))
 

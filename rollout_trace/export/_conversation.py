@@ -80,8 +80,8 @@ class MessageTree:
         return node, []
 
     def _converted(self, protocol: str | None, part: tuple[Any, ...]) -> list[Message]:
-        made: list[Message] = self._cache.convert(protocol, part, lambda dropped: convert(protocol, part, dropped))
-        return made
+        messages: list[Message] = self._cache.convert(protocol, part, lambda dropped: convert(protocol, part, dropped))
+        return messages
 
     def append(self, node: Node, message: Message) -> Node:
         """Adds a message as a child of a node."""

@@ -67,6 +67,7 @@ def conversations(
         # A report of its own: steps with the same tools must not count the same loss again.
         dropped = ExportReport()
         tools = tools_of(step, dropped)
+        # A row has one list of tools, so requests with other tools are other conversations, in trees of their own.
         key = dumps([tools, None if join else step.id], orjson.OPT_SORT_KEYS)
         if key not in trees:
             trees[key] = MessageTree(report, where)

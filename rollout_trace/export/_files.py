@@ -94,10 +94,10 @@ def _write_group(writer: Any, part: Any) -> int:
 
 def _suffix(path: str | os.PathLike[str], known: tuple[str, ...]) -> str:
     name = os.fspath(path)
-    found = next((suffix for suffix in known if name.endswith(suffix)), None)
-    if found is None:
+    match = next((suffix for suffix in known if name.endswith(suffix)), None)
+    if match is None:
         raise ValueError(f"{name}: expected a name that ends with {' or '.join(known)}.")
-    return found
+    return match
 
 
 @contextmanager
@@ -106,11 +106,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     # `os.replace` would replace a symbolic link itself: the file it points to is meant.
     place = Path(os.path.realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, as a rename is atomic within a file system alone; cut, as names have a maximum length.
     new = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}")
     try:
         with open(new, "xb") as file:
             yield file
             file.flush()
+            # On disk before it gets its name: after a crash of the machine the file is whole or absent.
             os.fsync(file.fileno())
         os.replace(new, place)
     except BaseException:  # KeyboardInterrupt too must leave no half-written file.

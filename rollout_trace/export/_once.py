@@ -50,5 +50,5 @@ class ConversionCache:
         """The tools of a step's request in chat's shape; empty where it has none."""
         if step.tools is None:
             return tools_of(step) or []
-        made = (self.convert("tool", (tool,), partial(tool_of, tool)) for tool in step.tools)
-        return [tool for tool in made if tool is not None]
+        converted = (self.convert("tool", (tool,), partial(tool_of, tool)) for tool in step.tools)
+        return [tool for tool in converted if tool is not None]

@@ -93,10 +93,11 @@ def _rows(
             report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
             continue
         count_unused(trajectory, step_ids_of(sequences), report)
-        found = list(_steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences))
-        trajectory_id = ids.of(trajectory) if found else {}
-        for position, row in enumerate(found):
-            last = position == len(found) - 1
+        rows = list(_steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences))
+        # No id without rows: the numbers are for the runs that the trainer gets.
+        trajectory_id = ids.of(trajectory) if rows else {}
+        for position, row in enumerate(rows):
+            last = position == len(rows) - 1
             reward = float(trajectory.reward) if last else 0.0
             yield row._replace(rewards=reward, trajectory_ids=trajectory_id, is_last_step=last)
 
@@ -119,6 +120,7 @@ def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
         if step.id not in places:
             continue
         row, start, end = places[step.id]
+        # A row may also be cut in a prompt after this step: then the step itself is whole.
         cut = row.truncated and end == len(row.token_ids)
         yield _Row(
             plain(row.token_ids[:start]),
@@ -148,6 +150,7 @@ class _TrajectoryIds:
 
     def __init__(self) -> None:
         self._taken: dict[str, set[int]] = {}
+        # Where the search for a free number continues: starting at 0 each time would be quadratic in the runs.
         self._free: dict[str, int] = {}
 
     def of(self, trajectory: Trajectory) -> dict[str, Any]:

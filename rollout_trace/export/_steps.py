@@ -126,8 +126,8 @@ def iter_steps(
     """The rows of ``steps``, each made on demand."""
     _check(advantages, allow)
 
-    def rows(found: ExportReport) -> Iterator[dict[str, Any]]:
-        own = map(copied, _rows(trajectories, tokens, include, allow, advantages, found))
+    def rows(counts: ExportReport) -> Iterator[dict[str, Any]]:
+        own = map(copied, _rows(trajectories, tokens, include, allow, advantages, counts))
         return own if arrays else map(_listed, own)
 
     return one_by_one("iter_steps", strict, report, rows)

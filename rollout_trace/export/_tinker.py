@@ -114,11 +114,11 @@ def _inputs(
     where = f"step {row.step_ids[0]}"
     if advantages is None:
         return {"target_tokens": row.token_ids, "weights": row.loss_mask.astype(np.float32)}
-    found = row_advantages(row, advantages, run_advantage)
-    if found is None:
+    values = row_advantages(row, advantages, run_advantage)
+    if values is None:
         report.drop("rows without an advantage", where=where)
     if row.logprobs is None:
         report.drop("rows without logprobs", where=where)
-    if found is None or row.logprobs is None:
+    if values is None or row.logprobs is None:
         return None
-    return {"target_tokens": row.token_ids, "logprobs": row.logprobs, "advantages": found}
+    return {"target_tokens": row.token_ids, "logprobs": row.logprobs, "advantages": values}

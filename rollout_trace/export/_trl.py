@@ -192,10 +192,10 @@ def _only(trajectory: Trajectory, rows: Sequences, several: str, report: ExportR
             f"trajectory {trajectory.id!r} has no sequence to train on: {left}. TRL needs a row for each prompt."
         )
     if len(rows) > 1 and several == "raise":
-        made = rows.report
+        facts = rows.report
         raise ExportError(
-            f"trajectory {trajectory.id!r} has {len(rows)} sequences ({len(made.drift)} by drift, {made.forks} by "
-            f"forks; {made.roots} conversations), and TRL takes one row for each rollout. Mend the drift (rt.drift() "
+            f"trajectory {trajectory.id!r} has {len(rows)} sequences ({len(facts.drift)} by drift, {facts.forks} by "
+            f"forks; {facts.roots} conversations), and TRL takes one row for each rollout. Mend the drift (rt.drift() "
             "shows it), leave steps out (include=), or take one of the sequences (several='longest')."
         )
     longest = max(rows, key=lambda row: int(row.loss_mask.sum()))

@@ -31,8 +31,8 @@ def finite(value: Any, on_replaced: OnReplaced, path: str = "$") -> Any:
 def finite_counted(value: Any, report: ExportReport, what: str, where: str, *, metadata: bool = False) -> Any:
     """``finite``, with the replaced numbers counted in a report; ``metadata`` as for ``ExportReport.drop``."""
 
-    def on_replaced(path: str, found: Any) -> None:
-        place = f"{where}, {path}: {found!r}"
+    def on_replaced(path: str, number: Any) -> None:
+        place = f"{where}, {path}: {number!r}"
         report.drop(f"{what} that are not finite numbers", where=place, metadata=metadata)
 
     return finite(value, on_replaced)
@@ -43,6 +43,7 @@ def copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: copied(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
+        # A recorded list is a `FrozenList`, which cannot be changed: its copy is a plain list.
         return type(value)(map(copied, value)) if type(value) in (list, tuple) else list(map(copied, value))
     return value
 

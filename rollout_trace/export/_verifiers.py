@@ -124,12 +124,12 @@ def _advantages(
     if kind == "steps":
         return rows
     count_unused(trajectory, step_ids_of(rows), report, rewards=False, versions=False, named=False)
-    found = [row_advantages(row, kind, compared.advantages.get(trajectory.id)) for row in rows]
+    arrays = [row_advantages(row, kind, compared.advantages.get(trajectory.id)) for row in rows]
     if kind is not None:
         report.drop(
-            "rows without an advantage", sum(values is None for values in found), where=f"trajectory {trajectory.id}"
+            "rows without an advantage", sum(array is None for array in arrays), where=f"trajectory {trajectory.id}"
         )
-    return [replace(row, advantages=values) for row, values in zip(rows, found, strict=True)]
+    return [replace(row, advantages=array) for row, array in zip(rows, arrays, strict=True)]
 
 
 def _trace(trajectory: Trajectory, rows: list[Sequence], graph: Graph, report: ExportReport) -> dict[str, Any]:
@@ -176,6 +176,7 @@ def _task(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _rewards(trajectory: Trajectory, report: ExportReport) -> dict[str, Any]:
+    # A trace's reward is the weighted sum: parts with a weight would count twice beside the whole.
     parts = {name: {"score": value, "weight": 0.0} for name, value in (trajectory.rewards or {}).items()}
     if "reward" in parts:
         report.drop('rewards by the name "reward", which the whole one has', where=f"trajectory {trajectory.id}")

@@ -69,6 +69,7 @@ class Graph:
             stop = end if number + 1 < len(steps) else len(row.token_ids)
             parent = self._answer_node(parent, step)
             if row.logprobs is not None:
+                # Ids and mask are of prompt and completion, logprobs and advantages of the sampled tokens alone.
                 self.nodes[parent] |= {
                     "token_ids": row.token_ids[start:stop],
                     "mask": row.loss_mask[start:stop].astype(bool),
@@ -82,6 +83,7 @@ class Graph:
         if before is None:
             return path
         known = self._requests[before.id]
+        # Two paths of a tree share nodes at their beginning alone: their number is the length of the shared part.
         common = sum(one is other for one, other in zip(known, path, strict=False))
         rest = path[common:]
         # The answer has its sampled node already, also where the client sent it back in another form.

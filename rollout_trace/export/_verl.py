@@ -99,6 +99,7 @@ def _outputs(
 ) -> Iterator[dict[str, Any]]:
     check_advantages(advantages, _KINDS)
     compared = compare(trajectories, report, options, advantages)
+    # All rows before the first is given: whether a column exists depends on every row.
     pairs = [
         (trajectory, row)
         for trajectory, rows in scored_rows(compared.trajectories, report, compared.options)

@@ -58,8 +58,8 @@ def check(trajectory: Trajectory, *, vocab_size: int | None = None) -> list[Find
         trajectory: the trajectory to check; it is not changed.
         vocab_size: valid ids are below this number. None: any int32 from 0 on is valid.
     """
-    found = [item for step in trajectory.steps for item in _step_findings(step, vocab_size)]
-    return found + list(_reward_findings(trajectory)) + list(_sequence_findings(trajectory))
+    findings = [item for step in trajectory.steps for item in _step_findings(step, vocab_size)]
+    return findings + list(_reward_findings(trajectory)) + list(_sequence_findings(trajectory))
 
 
 def _finding(

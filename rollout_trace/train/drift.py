@@ -141,7 +141,7 @@ def drift(trajectory: Trajectory, tokenizer: Any = None, *, linear: bool = False
         linear: as in ``Trajectory.sequences()``.
     """
     breaks = trajectory.sequences(linear=linear).report.breaks
-    return [found for one in breaks if (found := one.explain(tokenizer)) is not None]
+    return [event for one in breaks if (event := one.explain(tokenizer)) is not None]
 
 
 def _ids(array: IntArray, at: int) -> tuple[int, ...]:
@@ -149,10 +149,13 @@ def _ids(array: IntArray, at: int) -> tuple[int, ...]:
 
 
 def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[Decodes, IntArray] | None) -> DriftKind:
+    """The kind of a break at token ``at``. ``texts``: the tokenizer and the prompt's ids, or None."""
     owner, begin, stop = _step_at(row, at, end) or (None, 0, 0)
     if owner is None or owner.completion is None:
         return "template"
     repetition = history.compare_answer(step, owner)
+    # Reasoning comes first in a completion: a break at its first token is there even if the messages still have it,
+    # as templates remove the reasoning of earlier turns.
     if owner.completion.reasoning and not (
         repetition == "same" and history.keeps_reasoning(step, owner) and at > begin
     ):

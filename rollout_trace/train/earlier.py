@@ -115,14 +115,14 @@ class _Index:
         if isinstance(messages[0], str):
             yield from self._of_text(messages[0], count)
             return
-        found = []
+        predecessors = []
         chain = 0
         for message in messages:
             # Before the message is added: an answer follows all messages of the step that it answers.
             if chain in self._whole and history.is_from_assistant(message):
-                found.append(self._whole[chain])
+                predecessors.append(self._whole[chain])
             chain = hash((chain, self._hashes.of(message)))
-        for positions in reversed(found):
+        for positions in reversed(predecessors):
             yield from _below(positions, count)
 
     def hash_of_first(self, messages: Sequence[Any] | None) -> int | None:
@@ -159,6 +159,7 @@ class _Index:
                 chain = self._extended_chain(stored.items, reached, end, before)
                 self._reached[place] = (stored.items, end, chain)
             else:
+                # A shorter part than was hashed before: from its start, and the mark is not moved back.
                 chain = self._extended_chain(stored.items, first, end, chain)
         return chain
 
@@ -181,16 +182,16 @@ class _Index:
         self._texts.setdefault((chain, rest), {}).setdefault(len(messages), []).append(at)
 
     def _of_text(self, text: str, count: int) -> Iterator[int]:
-        found: list[tuple[int, int, list[int]]] = []
+        matches: list[tuple[int, int, list[int]]] = []
         chain = 0
         for start in range(0, len(text) + 1, _BLOCK):
             block = text[start : start + _BLOCK]
             for length in self._rests.get(chain, ()):
                 for n_messages, positions in self._texts.get((chain, block[:length]), {}).items():
                     if positions[0] < count:
-                        found.append((n_messages, positions[bisect_left(positions, count) - 1], positions))
+                        matches.append((n_messages, positions[bisect_left(positions, count) - 1], positions))
             chain = hash((chain, block))
-        for _, _, positions in sorted(found, key=lambda one: one[:2], reverse=True):
+        for _, _, positions in sorted(matches, key=lambda one: one[:2], reverse=True):
             yield from _below(positions, count)
 
 

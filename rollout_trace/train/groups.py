@@ -112,6 +112,7 @@ def groups(
         TypeError: one of them is no trajectory. To read them from a path, use ``rt.read(path)``.
     """
     times: Counter[str] = Counter()
+    # Of equal ids a dict keeps the place of the first and the value of the last.
     latest: dict[str, Trajectory] = {}
     for run in each_trajectory(trajectories):
         times[run.id] += 1
@@ -125,8 +126,8 @@ def groups(
         if run_key is not None and not _is_inside(run, run_key, parents):
             members.setdefault(run_key, []).append(run)
     return [
-        Group(id=run_key, trajectories=tuple(found), n_repeated=sum(times[run.id] - 1 for run in found))
-        for run_key, found in members.items()
+        Group(id=run_key, trajectories=tuple(runs), n_repeated=sum(times[run.id] - 1 for run in runs))
+        for run_key, runs in members.items()
     ]
 
 

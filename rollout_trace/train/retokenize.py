@@ -115,6 +115,7 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[Count
     if issue is None and differ:
         counts = " and ".join(f"{one.made} {one.part} ids were made, usage says {one.counted}" for one in differ)
         issue = TokenIssue(code="usage_differs", message=f"{counts}.")
+    # Recorded logprobs go with ids that are not known: aligned with these they would be wrong.
     amend(
         step,
         prompt_token_ids=prompt,
@@ -147,13 +148,13 @@ def _ids_from_text(
     if not accepts_parts:
         messages = [{**message, "content": _as_text(message.get("content"))} for message in messages]
     counted = (step.usage or Usage()).input
-    made = [_rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": tool_candidates[0]})]
-    if counted is None or len(made[0][0]) == counted:
-        return made[0]
-    made += [
+    rendered = [_rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": tool_candidates[0]})]
+    if counted is None or len(rendered[0][0]) == counted:
+        return rendered[0]
+    rendered += [
         _rendered_ids(step, tokenizer, messages, reply, {**arguments, "tools": one}) for one in tool_candidates[1:]
     ]
-    return min(made, key=lambda ids: abs(len(ids[0]) - counted))
+    return min(rendered, key=lambda ids: abs(len(ids[0]) - counted))
 
 
 def _rendered_ids(

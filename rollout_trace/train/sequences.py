@@ -70,7 +70,7 @@ def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
     for step, (prompt, completion) in zip(steps, _spans_in_one_tree(steps), strict=True):
         row = rows.take(prompt, step.token_source == "retokenized")
         if not row.steps and placed:
-            # Imported here: most trajectories extend one row and never break.
+            # Imported at the first break: a trajectory that only appends needs neither module.
             from rollout_trace.train.drift import Break
             from rollout_trace.train.earlier import Earlier
 

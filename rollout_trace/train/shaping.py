@@ -41,9 +41,9 @@ def constrained(step: Step) -> str | None:
 
     None where there was none. For an unknown engine, every field that is a grammar for some engine counts.
     """
-    found = [name for settings in _settings(step) for name in _grammars(settings, step.engine)]
-    found.extend(_tool_grammars(step))
-    return ", ".join(dict.fromkeys(found)) or None
+    grammars = [name for settings in _settings(step) for name in _grammars(settings, step.engine)]
+    grammars.extend(_tool_grammars(step))
+    return ", ".join(dict.fromkeys(grammars)) or None
 
 
 def truncated(step: Step) -> str | None:
@@ -54,23 +54,23 @@ def truncated(step: Step) -> str | None:
     merged: dict[str, Any] = {**profile_of_step(step.engine).sampling}
     for settings in _settings(step):
         merged.update({name: value for name, value in settings.items() if value is not None})
-    found = [
+    texts = [
         f"{name} {merged[name]}" for name, whole in _BELOW.items() if 0 <= _number(merged.get(name), whole) < whole
     ]
-    found += [f"{name} {merged[name]}" for name in _ABOVE if 0 < _number(merged.get(name), 0) < _ALL_TOKENS]
-    found += [name for name in _LISTS if merged.get(name)]
-    return ", ".join(found) or None
+    texts += [f"{name} {merged[name]}" for name in _ABOVE if 0 < _number(merged.get(name), 0) < _ALL_TOKENS]
+    texts += [name for name in _LISTS if merged.get(name)]
+    return ", ".join(texts) or None
 
 
 def biased(step: Step) -> str | None:
     """Settings that changed probabilities of tokens: a bias, penalties, a beam search; None where there were none."""
-    found = []
+    texts = []
     for settings in _settings(step):
-        found += [name for name in ("logit_bias", "use_beam_search") if settings.get(name)]
-        found += [
+        texts += [name for name in ("logit_bias", "use_beam_search") if settings.get(name)]
+        texts += [
             f"{name} {settings[name]}" for name, none in _NEUTRAL.items() if _number(settings.get(name), none) != none
         ]
-    return ", ".join(dict.fromkeys(found)) or None
+    return ", ".join(dict.fromkeys(texts)) or None
 
 
 def temperature(step: Step) -> Real | None:
@@ -125,6 +125,7 @@ def _tool_grammars(step: Step) -> Iterator[str]:
     if engine.constrains_tool_calls:
         if answer.tool_calls:
             yield "tool calls"
+    # An answer that was cut off may have been inside a call, which is then not among its calls.
     elif (answer.tool_calls or step.finish_reason in CUT_OFF) and any(map(_is_strict, step.tools)):
         yield "strict tools"
 
