@@ -154,4 +154,5 @@ def test_old_paths_give_the_same_objects() -> None:
         assert getattr(frames, name) is getattr(integration, name), name
     assert installed.About is integration.About
     assert grouping.groups is rt.groups
+    assert grouping.run_advantages is rt.run_advantages
     assert rt.frames is frames
