@@ -97,6 +97,7 @@ def with_decoded_arguments(message: Message, report: ExportReport | None = None)
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return message
+    # A copy, as the steps share the message.
     return {**message, "tool_calls": [_decoded_call(call, report) for call in calls]}
 
 
@@ -135,6 +136,7 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
     """
     tools = step.tools
     if tools is None:
+        # The older field of chat requests, from before `tools`.
         functions = (step.sampling or {}).get("functions")
         return [{"type": "function", "function": one} for one in functions] if isinstance(functions, list) else None
     return [converted for tool in tools if (converted := tool_of(tool, report)) is not None]
@@ -160,6 +162,7 @@ def _from_blocks(message: dict[str, Any], report: ExportReport | None) -> Iterat
     elif role == "assistant":
         yield _message(blocks.completion_of(role, [blocks.Block(value) for value in content], {}), report)
     else:
+        # Chat has a message per tool result; texts before and between them keep their places.
         for is_result, values in groupby(content, _is_result):
             if is_result:
                 yield from (_tool_message(value, report) for value in values)

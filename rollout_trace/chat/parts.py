@@ -55,6 +55,7 @@ def _parts(item: Any, report: ExportReport | None) -> list[dict[str, Any]]:
         if report is not None:
             report.drop(f"content parts without a place in a chat message: {kind}")
         return []
+    # A document can have parts of Anthropic's shape inside, which are converted in turn.
     return [
         part for inner in parts for part in (_parts(inner, report) if str(inner.get("type")) not in _CHAT else [inner])
     ]

@@ -64,6 +64,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         facts.error = error_of(response, status)
         return facts
     message = _Message()
+    # Requests to Bedrock have no `stream` in their body: only the bytes of the answer show that it is a stream.
     framed = aws_events.is_framed(response)
     if framed or streamed:
         parts = list(aws_events.events(response) if framed else events(response))

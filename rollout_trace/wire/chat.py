@@ -75,6 +75,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     facts.choices = answer.choices(done=done)
     _fill_from_places(parts, facts)
+    # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     if not facts.choices and facts.error is None:
@@ -181,6 +182,7 @@ def _set_found_ids(choice: ChoiceFacts, found: places.FoundIds | None, *, counte
     if found is not None and found.lossy and not counted:
         withhold(choice, "ids_unconfirmed", UNCONFIRMED)
     elif found is not None:
+        # Sizes were compared with the usual place, chunk by chunk; these ids come from another one.
         choice.completion_token_ids, choice.token_source, choice.uneven = found.ids, found.source, False
         choice.logprobs = choice.logprobs if found.logprobs is None else _floats(found.logprobs)
 

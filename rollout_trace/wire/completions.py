@@ -78,6 +78,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     answer.fill_from_places(parts)
     facts.choices = answer.choices(done=done)
+    # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     if not facts.choices and facts.error is None:

@@ -155,6 +155,7 @@ class SampleReader:
             return
         choice.logprobs = columns.logprobs
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
+        # Ids from among the logprobs cannot differ from them in number.
         if ids is None:
             choice.completion_token_ids, choice.uneven = columns.token_ids(), False
             choice.token_source = None if choice.completion_token_ids is None else "logprobs"

@@ -37,6 +37,7 @@ class LenientDecoder(Generic[T]):
 
     def _repair(self, value: Any) -> tuple[T, str | None]:
         problem = None
+        # msgspec reports one wrong field at a time.
         for repairs in count():
             try:
                 return msgspec.convert(value, self._kind), problem

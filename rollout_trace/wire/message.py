@@ -7,6 +7,7 @@ from typing import Any
 
 from rollout_trace.data.model import Completion, ToolCall
 
+# Servers repeat these in every delta: concatenated, the role would become "assistantassistant".
 _KEPT_ONCE = frozenset({"role", "id", "type", "index"})
 
 

@@ -191,6 +191,7 @@ def prompt_ids(protocol: str, bodies: list[Any], choice: int) -> list[int] | Non
         if protocol not in place.protocols:
             continue
         scopes = bodies if place.of_body else _of_choice(bodies, choice)
+        # A prompt is whole wherever it stands, in one chunk or in each: concatenated, it would be doubled.
         ids = _numbers(_gather(scopes, place.ids, choice, whole=True))
         if ids:
             return ids

@@ -28,6 +28,7 @@ class Prompts:
         if whole and choices != per_prompt * len(self.all):
             if choices != len(self.all):
                 return None
+            # As many choices as prompts, although more were requested: the server ignored `n`.
             per_prompt = 1
         position = index // per_prompt
         return position if 0 <= position < len(self.all) else None

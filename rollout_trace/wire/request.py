@@ -58,6 +58,7 @@ def _prompt(values: dict[str, Raw], layout: RequestLayout) -> list[Raw] | None:
     items = _items(values, layout.messages, text=layout.text)
     if layout.system is None or bytes(values.get(layout.system, Raw(b"null"))) == b"null":
         return items
+    # Built as bytes, like the messages: a system prompt that requests repeat is stored once, too.
     system = Raw(b'{"role":"system","content":' + bytes(values.pop(layout.system)) + b"}")
     return [system, *(items or ())]
 

@@ -28,6 +28,7 @@ class GrowingList:
         if not before:
             self.items = [*items]
         elif repeats and len(items) == counted:
+            # A whole list that the count confirms replaces whatever was doubtful before.
             self.items, self.problem = [*items], None
             self.incremental = False if len(items) > len(before) else self.incremental
         elif len(before) + len(items) == counted:
@@ -55,6 +56,7 @@ class GrowingText:
 
     def add(self, text: str | None) -> None:
         """Adds the text of a chunk."""
+        # An empty text after the first adds nothing as a delta, and as a snapshot would take away what came.
         if text is None or (self._chunks and not text):
             return
         if self._chunks:
@@ -69,6 +71,7 @@ class GrowingText:
         """
         if not self._chunks:
             return None
+        # A single chunk, or equal ones ("a", "a"), can be of either kind: then the lists decide.
         whole = self._repeats and logprobs.incremental is not True
         if whole and (self._grew or logprobs.incremental is False or not ids.incremental):
             return self._chunks[-1]

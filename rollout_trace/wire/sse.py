@@ -25,6 +25,7 @@ def events(body: bytes) -> Iterator[Event]:
     """
     if body.startswith(_BOM):
         body = body[len(_BOM) :]
+    # By the standard a lone \r ends a line too. It cannot be inside JSON, which escapes it.
     if b"\r" in body:
         body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     *blocks, rest = body.split(b"\n\n")
