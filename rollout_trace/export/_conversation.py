@@ -13,9 +13,9 @@ from rollout_trace.chat.messages import (
     Message,
     answer,
     arguments_of,
-    asks_of_the_server,
     convert,
-    parts_of,
+    message_groups,
+    previous_response_of,
 )
 from rollout_trace.chat.parts import texts_of
 from rollout_trace.export._once import Once
@@ -64,7 +64,7 @@ class Conversation:
 
     def read(self, step: Step) -> tuple[Node, list[Message]]:
         """The node at which a step's request goes on from what was said before, and its messages after that."""
-        messages = [message for part in parts_of(step) for message in self._converted(step.protocol, part)]
+        messages = [message for part in message_groups(step) for message in self._converted(step.protocol, part)]
         node = self._held(step)
         if node is not None:
             first = node.path()[0]
@@ -102,7 +102,7 @@ class Conversation:
 
     def _held(self, step: Step) -> Node | None:
         """The answer that a Responses request goes on from, where it is one of this trajectory's."""
-        previous = asks_of_the_server(step)
+        previous = previous_response_of(step)
         node = self._answers.get(previous) if isinstance(previous, str) else None
         if previous and node is None:
             lost = ExportReport()

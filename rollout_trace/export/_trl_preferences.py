@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.chat.messages import decoded, with_text
+from rollout_trace.chat.messages import with_decoded_arguments, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._conversations import conversations
@@ -142,7 +142,7 @@ def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[
         if len(held) != 1:
             report.drop("trajectories that are not one conversation", where=where)
             continue
-        messages = [decoded(with_text(message), report) for message in held[0].messages]
+        messages = [with_decoded_arguments(with_text(message), report) for message in held[0].messages]
         first = held[0].answers[0]
         said = {at for at, message in enumerate(messages) if at >= first and message.get("role") == "assistant"}
         if said - set(held[0].answers):
