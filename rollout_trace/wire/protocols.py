@@ -35,8 +35,8 @@ class ProtocolRecord:
     """One protocol."""
 
     name: str
-    path: str
-    """End of its endpoint's path."""
+    paths: tuple[str, ...]
+    """Ends of its endpoints' paths."""
     decoder: str | None
     """The module of this folder whose ``decode`` reads its answers; None: answers are kept as bytes only."""
     request: RequestLayout = RequestLayout()
@@ -46,18 +46,23 @@ class ProtocolRecord:
     has_ids: bool = True
     """Whether it has a place for token ids, in the protocol itself or in what an engine adds to it."""
     is_retrievable: bool = False
-    """An answer can be generated in the background and fetched by its id: ``GET path/ID``."""
+    """An answer can be generated in the background and fetched by its id: ``GET PATH/ID``."""
 
 
 # `/chat/completions` ends in `/completions` too: of two such paths the longer one comes first, or is never found.
 RECORDS: Final = (
-    ProtocolRecord("openai.chat", "/chat/completions", "chat", sdk="openai"),
+    ProtocolRecord("openai.chat", ("/chat/completions",), "chat", sdk="openai"),
     ProtocolRecord(
-        "openai.completions", "/completions", "completions", RequestLayout("prompt", text=True), "texts", sdk="openai"
+        "openai.completions",
+        ("/completions",),
+        "completions",
+        RequestLayout("prompt", text=True),
+        "texts",
+        sdk="openai",
     ),
     ProtocolRecord(
         "openai.responses",
-        "/responses",
+        ("/responses",),
         "responses",
         RequestLayout("input", text=True, system="instructions"),
         "items",
@@ -66,19 +71,19 @@ RECORDS: Final = (
     ),
     ProtocolRecord(
         "anthropic.messages",
-        "/v1/messages",
+        ("/v1/messages",),
         "anthropic",
         RequestLayout(system="system"),
         "blocks",
         sdk="anthropic",
         has_ids=False,
     ),
-    ProtocolRecord("sglang.generate", "/generate", "generate", RequestLayout("text", text=True), "texts"),
-    ProtocolRecord("openai.decisions", "/decisions", None, sdk="openai"),
+    ProtocolRecord("sglang.generate", ("/generate",), "generate", RequestLayout("text", text=True), "texts"),
+    ProtocolRecord("openai.decisions", ("/decisions",), None, sdk="openai"),
 )
 
 _BY_NAME: Final = {one.name: one for one in RECORDS}
-_UNKNOWN: Final = ProtocolRecord("", "", None)
+_UNKNOWN: Final = ProtocolRecord("", (), None)
 
 
 def record_of(protocol: str | None) -> ProtocolRecord:
@@ -91,9 +96,9 @@ def protocol_at(sdk: str, method: str, path: str) -> str | None:
     is_post, is_get = method.lower() == "post", method.lower() == "get"
     path = path.partition("?")[0].rstrip("/")
     for one in RECORDS:
-        if one.sdk == sdk and is_post and path.endswith(one.path):
+        if one.sdk == sdk and is_post and path.endswith(one.paths):
             return one.name
-        if one.sdk == sdk and is_get and one.is_retrievable and path.rpartition("/")[0].endswith(one.path):
+        if one.sdk == sdk and is_get and one.is_retrievable and path.rpartition("/")[0].endswith(one.paths):
             return one.name
     return None
 
