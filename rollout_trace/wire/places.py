@@ -112,10 +112,28 @@ LOGPROBS: Final[tuple[Path, ...]] = (
 )
 """Paths to logprobs in other shapes than OpenAI's, with or without ids beside them."""
 
-# The table costs a second, untyped reading of the answer. Worth it only where its bytes have a list under one of these
-# names, or ...
-_LISTS: Final = (b"token_ids", b"output_ids", b"input_ids", b'"tokens', b"token_logprobs")
-_HINTS: Final = (*(name + rest for name in _LISTS for rest in (b'":[', b'": [')), b'"token_id"', b'"token_id:')
+
+def _hints() -> tuple[bytes, ...]:
+    """Bytes of which every chat answer has some where a place of the table has anything."""
+    rows = [row.ids for row in (*COMPLETION_IDS, *PROMPT_IDS) if row.protocols >= CHAT]
+    lists = {
+        [step for step in path if isinstance(step, str)][-1] for path in (*rows, *LOGPROBS) if not _ends_each(path)
+    }
+    # A name that ends like another one is found with it.
+    ends = [name for name in lists if not any(name != other and name.endswith(other) for other in lists)]
+    # The id of an entry may be any text or number under these two names: see `_NUMERIC_ID`, and `token_id:N`.
+    entries = {str(path[-1]) for path in rows if _ends_each(path)} - {"id", "token"}
+    found = [f'{name}":{space}[' for name in ends for space in ("", " ")]
+    return tuple(hint.encode() for hint in sorted([*found, *(f'"{name}"' for name in entries), '"token_id:']))
+
+
+def _ends_each(path: Path) -> bool:
+    """A value of each entry of a list, by name."""
+    return len(path) > 1 and path[-2] == EACH and isinstance(path[-1], str)
+
+
+# The table costs a second, untyped reading of the answer. Worth it only where its bytes have one of these, or ...
+_HINTS: Final = _hints()
 # ... entries whose id is a number. The answer's own id is a text.
 _NUMERIC_ID: Final = re.compile(rb'"id":\s*\d')
 
