@@ -191,9 +191,9 @@ class _Segments:
         """The length of a segment of the line, those that it continues included."""
         return self._ends[index]
 
-    def holding(self, index: int, stop: int) -> Segment:
+    def ending_segment(self, index: int, stop: int) -> Segment:
         """Where the first ``stop`` ids of a segment of the line end in the tree."""
-        return self._made[index].holding(stop)
+        return self._made[index].ending_segment(stop)
 
     def _base(self, record: SegmentRecord, at: int) -> tuple[Segment | None, int]:
         if record.base is None:
@@ -230,7 +230,7 @@ def _tokens(record: TokensRecord, at: int, segments: _Segments) -> dict[str, Any
             f"expected prompt <= end <= {segments.end(index)}, the length of segment {index}, "
             f"got prompt {json.dumps(prompt)} and end {json.dumps(end)}",
         )
-    segment = segments.holding(index, prompt or 0 if end is None else end)
+    segment = segments.ending_segment(index, prompt or 0 if end is None else end)
     if prompt is not None:
         found["prompt_token_ids"] = Span(segment, 0, prompt)
     if end is not None:

@@ -186,14 +186,14 @@ class DistinctTokens:
         return [self._record(segment, need) for segment, need in zip(self._used, self._need, strict=True)]
 
     def _record(self, segment: Segment, need: int) -> dict[str, Any]:
-        ids = segment.own[: max(0, need - segment.start)]
+        ids = segment.own_ids[: max(0, need - segment.start)]
         if segment.base is None:
             return {"ids": ids}
         return {"from": (self._index[id(segment.base)], segment.start), "ids": ids}
 
     def _place(self, segment: Segment, stop: int) -> int:
         """Takes a segment and those it continues into the table, and notes how many of its ids are needed."""
-        segment = segment.holding(stop)
+        segment = segment.ending_segment(stop)
         known = self._index.get(id(segment))
         if known is not None:
             self._need[known] = max(self._need[known], stop)

@@ -105,7 +105,7 @@ class JSONLWriter:
                 ) from error
         # It is in the file: what fails here is no failure of writing it.
         if (recorder := trajectory._recorder) is not None:
-            guard.each("silence", partial(recorder.was_written, trajectory, self.path))
+            guard.run_all("silence", partial(recorder.was_written, trajectory, self.path))
 
     def _moved(self, line: bytes, media: MediaFolder, trajectory_id: str) -> bytes:
         try:
