@@ -1,4 +1,4 @@
-"""Any value of a user's as JSON: what JSON cannot hold is written as text, so that no trajectory is lost for it."""
+"""JSON of any value: what JSON cannot hold is written as text, so that no value prevents a trajectory's writing."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 
 
 def dumps(value: Any, options: int = 0) -> bytes:
-    """JSON of a value. The first that JSON cannot hold is warned of; it is written as its ``repr``."""
+    """JSON of a value. Values without a form in JSON are written as their ``repr``, with one warning per process."""
     try:
+        # Most values need no more, and `plain` is much slower.
         return orjson.dumps(value, option=OPTIONS | options)
     except TypeError:
         return orjson.dumps(plain(value), option=OPTIONS | options)
 
 
 def plain(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
-    """The value with everything replaced that the encoder refuses. ``above``: the ids of the objects it lies in."""
+    """The value with every part replaced that orjson refuses. ``ancestors``: ``id`` of each object that contains it."""
     if value is None or isinstance(value, (bool, float, orjson.Fragment)):
         return value
     if isinstance(value, str):
@@ -51,7 +52,7 @@ def _object(value: Mapping[Any, Any], ancestors: tuple[int, ...]) -> Any:
 
 
 def _unique_key(text: str, key: Any, taken: Mapping[str, Any]) -> str:
-    """The key's text; where another key has it, one that says the type too: nothing is lost."""
+    """The key as text; with its type added where another key has that text, so that no item is lost."""
     if text not in taken:
         return text
     guard.warn_once(
@@ -68,16 +69,16 @@ def _integer(value: int) -> Any:
         return value
     try:
         return orjson.Fragment(str(int(value)).encode())
-    except ValueError:  # More digits than Python turns into text.
+    except ValueError:  # More digits than Python converts to decimal (sys.set_int_max_str_digits).
         return hex(value)
 
 
 def _foreign(value: Any, ancestors: tuple[int, ...]) -> Any:
-    """Arrays and numbers of numpy or torch give themselves as lists, objects what they hold; the rest is text."""
+    """Arrays and scalars of numpy or torch as lists and numbers, objects by ``to_builtin``, the rest as text."""
     tolist = getattr(value, "tolist", None)
     if tolist is not None:
         if getattr(value, "dtype", None) in ("int32", "float32") and value.flags.c_contiguous:
-            return value
+            return value  # Written by orjson itself.
         return plain(tolist(), ancestors)
     try:
         return orjson.Fragment(orjson.dumps(value, option=OPTIONS))
@@ -104,5 +105,5 @@ def _is_utf8(text: str) -> bool:
 
 
 def _json_string(text: str) -> bytes:
-    """A JSON string with lone surrogates escaped (a model can be cut off inside a character), which orjson refuses."""
+    """A JSON string with lone surrogates escaped, which orjson refuses: a completion may be cut inside one."""
     return json.dumps(text).encode()
