@@ -151,7 +151,7 @@ class TokenStore:
     def add(self, prompt: IntArray | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
         """Stores a prompt and its completion and returns their spans; None for None.
 
-        A completion without its prompt gets a segment of its own: its position in a sequence is unknown, so equal ids
+        A completion without its prompt gets a separate segment: its position in a sequence is unknown, so equal ids
         need not be the same tokens.
         """
         if prompt is None:

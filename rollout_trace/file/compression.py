@@ -17,7 +17,7 @@ _GZIP_LEVEL = 1
 def compressor(path: Path) -> Callable[[bytes], bytes] | None:
     """Function that compresses a line, by the suffix of the path; None where lines are written as they are.
 
-    Each line becomes a gzip member or zstd frame of its own, so that lines can be appended and read one by one.
+    Each line becomes one gzip member or zstd frame, so that lines can be appended and read one by one.
 
     Raises:
         ImportError: the suffix is ``.zst`` and zstandard is not installed.
