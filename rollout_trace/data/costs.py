@@ -62,6 +62,7 @@ class PriceTable:
     def __init__(self, prices: Mapping[str, Price]) -> None:
         for pattern, price in prices.items():
             _check_price(pattern, price)
+        # Most specific first: `price` returns the first pattern that matches.
         self._prices = dict(sorted(prices.items(), key=lambda item: _specificity(item[0]), reverse=True))
 
     def __repr__(self) -> str:
@@ -102,6 +103,7 @@ def provider_cost(step: Step) -> Cost | None:
     """The cost in the provider's answer (``usage.cost``, as OpenRouter sends it: credits, which are US dollars)."""
     extra = None if step.usage is None else step.usage.extra
     amount = None if extra is None else extra.get("cost")
+    # `True` is an int, and would be a cost of 1.
     if step.status == "cached" or isinstance(amount, bool) or not isinstance(amount, (int, float)):
         return None
     return Cost(amount=float(amount), source="provider") if 0 <= amount <= sys.float_info.max else None
@@ -183,6 +185,7 @@ def _tokens(call: _Call, count: str) -> int | None:
 def _n_completion_ids(call: _Call) -> int | None:
     ids = [step.completion_token_ids for step in call if _has_output(step)]
     known = [len(one) for one in ids if one is not None]
+    # A choice without ids makes the sum unknown, not smaller.
     return sum(known) if known and len(known) == len(ids) else None
 
 

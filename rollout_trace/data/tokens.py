@@ -262,6 +262,7 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
     import numpy as np
 
     try:
+        # By default numpy turns a number too large for float32 into infinity, with a warning only.
         with np.errstate(over="raise"):
             array = np.array(values, np.float32)
     except FloatingPointError:

@@ -104,6 +104,7 @@ class Trajectory(_Referable):
         if check is not None and value is not None:
             value = check(value, name)
         object.__setattr__(self, name, value)
+        # With a default: `__init__` sets the other fields before this slot has a value.
         recorder = getattr(self, "_recorder", None)
         if recorder is not None and name[0] != "_":
             recorder.was_set(self, name, value)
@@ -118,6 +119,7 @@ class Trajectory(_Referable):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in TRAJECTORY_FIELDS)
 
+    # By identity, since fields change. Without this line `__eq__` would make it unhashable.
     __hash__ = object.__hash__
 
     def sequences(self, **options: Unpack[SequenceOptions]) -> Sequences:
@@ -255,6 +257,7 @@ def _define_steps_property() -> None:
             )
         slot.__set__(trajectory, steps)
 
+    # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Trajectory, "steps", property(get, put))  # noqa: B010 - a plain assignment is a type error
 
 

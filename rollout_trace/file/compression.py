@@ -69,6 +69,7 @@ def check_content(file: int, path: Path) -> None:
         return
     os.lseek(file, 0, os.SEEK_SET)
     magic = os.read(file, 4)
+    # The second zstd magic is that of a skippable frame, whose first byte varies.
     kinds = (("gzip", magic.startswith(GZIP_MAGIC)), ("zstd", magic == ZSTD_MAGIC or magic[1:] == b"\x2a\x4d\x18"))
     found = next(
         (kind for kind, fits in kinds if fits), "JSON lines" if magic[:1] in b"{\n\r\t \xef" else "another format"

@@ -248,7 +248,7 @@ def _logprobs(values: list[float | None], record: TokensRecord, at: int) -> Floa
             f"$.steps[{at}].tokens.logprobs", f"expected {expected} numbers (end - prompt), got {len(values)}"
         )
     try:
-        return as_float32(values, "logprobs")
+        return as_float32(values, "logprobs")  # numpy converts None to NaN.
     except ValueError as error:
         raise BadLine("", f"$.steps[{at}].tokens.{error}") from error
 

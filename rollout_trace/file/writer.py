@@ -85,6 +85,7 @@ class JSONLWriter:
             ValueError: the trajectory is open, a step has more or fewer logprobs than ids, or the writer is closed.
             WriteError: the file system refused; the message states whether a part of the line is left in the file.
         """
+        # Encoded and compressed before the lock is taken, so that other threads can write meanwhile.
         line = encode(trajectory)
         if self._media is not None:
             line = self._extract_media(line, self._media, trajectory.id)
@@ -154,6 +155,7 @@ class JSONLWriter:
         is_locked = self._acquire_lock(file)
         try:
             end = os.lseek(file, 0, os.SEEK_END)
+            # Compressed files need no newline here: readers find the next member by its magic number.
             if self._compress is None and end not in (0, self._last_end) and not _ends_with_newline(file):
                 data = b"\n" + data  # A killed writer left a partial line: this one must not become a part of it.
             if is_locked:

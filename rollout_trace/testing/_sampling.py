@@ -108,6 +108,7 @@ class Sampler:
             digest = state.digest()
             logprobs: tuple[float, ...] = (_logprob(digest),)
             if reply.logprobs is not None:
+                # The last token takes the surplus: a reply may have more logprobs than tokens.
                 logprobs = tuple(reply.logprobs[at:] if at == last else reply.logprobs[at : at + 1])
             yield Token(token_id, text, effect, logprobs, digest)
 
