@@ -1,4 +1,4 @@
-"""Records what an agent really said to its language model and what it really answered, token for token, in-process."""
+"""Records the requests an agent sends to its language model and the answers, token for token, in-process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from rollout_trace.train.selection import SequenceOptions
     from rollout_trace.train.sequence import Sequence, SequenceReport, Sequences
 
-# Names are imported when they are first used: agents start fast, and an exporter's user needs no recorder.
+# Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
 _HOMES = {
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),
     "rollout_trace.clients.common": ("bind", "unwrap"),

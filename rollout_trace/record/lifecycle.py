@@ -59,7 +59,7 @@ def _close(trajectory: Trajectory, error: BaseException | None) -> None:
     state = state_of(trajectory)
     if state is None or state.log is None:
         return
-    guard.each(
+    guard.run_all(
         "close",
         # First: the others read the steps.
         partial(_take_steps, trajectory, state, state.log),
