@@ -22,7 +22,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(autouse=True)
 def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages logged once a process, refusals of servers, engines found, and orphans are each test's own."""
-    monkeypatch.setattr(guard, "_said", set())
+    monkeypatch.setattr(guard, "_logged_keys", set())
     monkeypatch.setattr(asking, "_refusals", {})
     monkeypatch.setattr(detect, "_searches", {})
     monkeypatch.setattr(place, "_orphans", StepLog(keep=place.ORPHANS_KEPT))

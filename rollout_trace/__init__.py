@@ -1,4 +1,4 @@
-"""Records what an agent really said to its language model and what it really answered, token for token, in-process."""
+"""Records the requests an agent sends to its language model and the answers, token for token, in-process."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from rollout_trace.record.tool_run import tool_run
     from rollout_trace.train.checks import Finding
     from rollout_trace.train.drift import Drift, drift
-    from rollout_trace.train.groups import Group, groups
+    from rollout_trace.train.groups import Group, groups, run_advantages
     from rollout_trace.train.retokenize import RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions
     from rollout_trace.train.sequence import Sequence, SequenceReport, Sequences
 
-# Names are imported when they are first used: agents start fast, and an exporter's user needs no recorder.
+# Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
 _HOMES = {
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),
     "rollout_trace.clients.common": ("bind", "unwrap"),
@@ -53,7 +53,7 @@ _HOMES = {
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
     "rollout_trace.file": ("JSONLWriter", "read"),
     "rollout_trace.train.checks": ("Finding",),
-    "rollout_trace.train.groups": ("Group", "groups"),
+    "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),
     "rollout_trace.integration.installed": ("Integration", "integrations"),
     "rollout_trace.record.place": ("orphans",),
@@ -125,6 +125,7 @@ __all__ = [
     "read",
     "recording",
     "reward",
+    "run_advantages",
     "stats",
     "tool_run",
     "trajectory",

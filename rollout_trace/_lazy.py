@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Lazy imports: names of a package that are imported on first use, and a lock-free cached property."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ T = TypeVar("T")
 def lazy_names(
     package: str, homes: Mapping[str, Collection[str]], submodules: Collection[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package.
+    """Returns ``__getattr__`` and ``__dir__`` for a package.
 
     Args:
         package: its name.
-        homes: the full name of a module, and the names of the package that are in it.
-        submodules: modules that are public themselves.
+        homes: maps the full name of a module to the package's names that it defines.
+        submodules: names of public submodules.
     """
     home_of = {name: home for home, names in homes.items() for name in names}
 
@@ -28,6 +28,7 @@ def lazy_names(
         if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(home_of[name]), name)
+        # From now on the package has the name itself, and this function is not called for it.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -40,8 +41,8 @@ def lazy_names(
 class cached_property(Generic[T]):
     """A property that is computed once and kept in the object's ``__dict__``.
 
-    Takes no lock, which that of ``functools`` does before Python 3.12: a process forked while another thread
-    computes one would wait for it for ever.
+    No lock is taken. ``functools.cached_property`` takes one before Python 3.12, and a process forked while another
+    thread holds it would wait forever.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

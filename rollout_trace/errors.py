@@ -1,10 +1,10 @@
-"""What rollout_trace raises of its own."""
+"""The exceptions of rollout_trace."""
 
 # RolloutTraceError
-#   FormatError (also ValueError)   a file holds something that is not what the format says
+#   FormatError (also ValueError)   a file does not match the format
 #   WriteError (also OSError)       trajectories could not be written
 #   DriftError (also ValueError)    a prompt repeats an earlier completion in other token ids
-#   ExportError (also ValueError)   an export would have to leave something out
+#   ExportError (also ValueError)   a strict export would leave something out
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RolloutTraceError(Exception):
 
 
 class FormatError(RolloutTraceError, ValueError):
-    """A file holds something that the format does not allow. The message names file, line, path, expected and found."""
+    """A file does not match the format. The message names file, line, path in the record, expected and found."""
 
 
 class WriteError(RolloutTraceError, OSError):
@@ -22,8 +22,8 @@ class WriteError(RolloutTraceError, OSError):
 
 
 class DriftError(RolloutTraceError, ValueError):
-    """A prompt repeats an earlier completion in other ids. The message names both steps, the place and the kind."""
+    """A prompt repeats an earlier completion in other token ids. The message names both steps, position and kind."""
 
 
 class ExportError(RolloutTraceError, ValueError):
-    """A strict export would have to leave something out. The message says what and where."""
+    """A strict export would leave something out. The message names what and where."""

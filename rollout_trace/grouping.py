@@ -1,4 +1,4 @@
-"""The old path of ``run_advantages``, which is in ``rollout_trace``."""
+"""Alias, kept for old imports of ``run_advantages`` and of ``groups``, which is public in ``rollout_trace``."""
 
 from __future__ import annotations
 

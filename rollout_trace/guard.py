@@ -1,4 +1,7 @@
-"""What goes wrong in the recorder stays inside: logged once, counted, put on the step; under pytest it is raised."""
+"""Failures of the recorder never reach the caller: they are logged once, counted and put on the step.
+
+Under pytest they are raised instead.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ logger = logging.getLogger("rollout_trace")
 @document_fields
 @dataclass(slots=True)
 class Stats:
-    """What this process has recorded since it began."""
+    """Counters of this process since its start."""
 
     calls: int = 0
     """Calls begun on wrapped clients, orphans included."""
@@ -35,14 +38,15 @@ class Stats:
 _stats = Stats()
 # Reentrant: a failure may be counted while the garbage collector interrupts a count.
 _lock = threading.RLock()
-_said: set[str] = set()
+_logged_keys: set[str] = set()
 
 
 def reset() -> None:
-    """Starts counting anew; what has been said once may be said again."""
+    """Sets all counters to zero and clears the record of messages logged once."""
     global _stats, _lock
+    # Called in a forked process too, where a lock that another thread held would never be released.
     _stats, _lock = Stats(), threading.RLock()
-    _said.clear()
+    _logged_keys.clear()
 
 
 def stats() -> Stats:
@@ -58,7 +62,7 @@ def count(name: str, by: int = 1) -> None:
 
 
 def call_began() -> None:
-    """Counts a call. Its own function: it runs on the path of every call."""
+    """Counts a call. Separate from ``count`` because it runs for every call: no attribute lookup by name."""
     with _lock:
         _stats.calls += 1
 
@@ -70,17 +74,18 @@ def attempt_began() -> None:
 
 
 class HoldsFaults(Protocol):
-    """Whatever a failure of the recorder is noted on: a call, or one attempt of it."""
+    """A call, or one attempt of it, that keeps the recorder's failures."""
 
     @property
     def faults(self) -> list[str]:
-        """What failed, a text for each failure."""
+        """What failed, one text per failure."""
 
 
 def failed(hook: str, call: HoldsFaults | None, error: Exception, message: str | None = None) -> None:
-    """Takes note of a failure of the recorder.
+    """Counts and logs a failure of the recorder, and adds it to ``call.faults``.
 
-    The log gets one line for all of a kind, or each ``message``; tracebacks only at the level DEBUG.
+    Failures with the same ``hook`` and exception class are logged once; with a ``message``, each is logged. Tracebacks
+    are logged only at the level DEBUG.
 
     Raises:
         Exception: the failure itself, under pytest only.
@@ -89,19 +94,19 @@ def failed(hook: str, call: HoldsFaults | None, error: Exception, message: str |
         raise error
     count("recorder_errors")
     if call is not None:
-        call.faults.append(f"{hook}: {described(error)}")
+        call.faults.append(f"{hook}: {describe(error)}")
     if message is None and not first(f"{hook}:{type(error).__name__}"):
         return
     on = "the agent goes on" if call is None else "the call itself goes on, its step says so"
-    logger.error("%s", printable(message or f"recording failed in {hook}{_place(error)}: {described(error)}; {on}"))
+    logger.error("%s", printable(message or f"recording failed in {hook}{_place(error)}: {describe(error)}; {on}"))
     if logger.isEnabledFor(logging.DEBUG):
         lines = "".join(traceback.format_exception(error)).splitlines()
-        # Indented: no line of somebody else's text begins like one of the log.
+        # Indented, so that text from outside cannot imitate a line of the log.
         logger.debug("the traceback:\n%s", "\n".join(f"    {printable(line)}" for line in lines))
 
 
-def described(error: BaseException) -> str:
-    """An exception's class and message on one line."""
+def describe(error: BaseException) -> str:
+    """Class and message of an exception on one line, at most 500 characters."""
     try:
         return printable(f"{type(error).__name__}: {error}", 500)
     except Exception as failure:
@@ -113,24 +118,25 @@ def _place(error: Exception) -> str:
     return f" ({os.path.basename(frames[0].filename)}, line {frames[0].lineno})" if frames else ""
 
 
-def each(hook: str, *parts: Callable[[], object]) -> None:
-    """Runs all parts, whatever fails in some of them; takes note of the failures when all have run."""
+def run_all(hook: str, *parts: Callable[[], object]) -> None:
+    """Runs every part, even where earlier ones fail; failures are reported through ``failed`` when all have run."""
     failures = []
     for part in parts:
         try:
             part()
         except Exception as error:
             failures.append(error)
+    # Only now: under pytest `failed` raises, and the parts that follow would not run.
     for failure in failures:
         failed(hook, None, failure)
 
 
 def first(key: str) -> bool:
-    """True the first time a key is seen in this process: for messages that are worth one line, not thousands."""
+    """True on the first call with this key in this process: for messages to log once."""
     with _lock:
-        if key in _said:
+        if key in _logged_keys:
             return False
-        _said.add(key)
+        _logged_keys.add(key)
         return True
 
 
@@ -146,9 +152,10 @@ def warn(message: str) -> None:
 
 
 def printable(text: str, limit: int = 2000) -> str:
-    """A text on one line, at most ``limit`` characters, with what a terminal would act on escaped.
+    """The text with unprintable characters escaped, cut to ``limit`` characters before that.
 
-    For what a model, a server or a user wrote: control characters, line ends, marks that change the direction.
+    For text from a model, a server or a user, in which control characters, line ends and marks of writing direction
+    would change what a terminal shows.
     """
     text = text if len(text) <= limit else f"{text[: limit - 3]}..."
     if text.isprintable():

@@ -1,4 +1,4 @@
-"""The old path of ``About`` and ``framework_missing``, which are in ``rollout_trace.integration``."""
+"""Alias, kept for old imports: these names are public in ``rollout_trace.integration``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of what an export, or a conversion of messages, had to leave out."""
+"""Counts of what an export, or a conversion of messages, left out."""
 
 from __future__ import annotations
 
@@ -10,34 +10,41 @@ from typing import Literal, TypeAlias
 from rollout_trace.errors import ExportError
 
 Strict: TypeAlias = bool | Literal["metadata"]
-"""What raises instead of being left out: nothing; tokens, texts and rewards; those and what stands beside them."""
+"""What raises ``ExportError`` instead of being left out.
+
+``False``: nothing; ``True``: tokens, texts and rewards; ``"metadata"``: these and metadata.
+"""
 
 
 class ExportReport:
-    """What an export left out. Give one to an exporter as ``report=`` to read it afterwards.
+    """Counts of what an export left out. Pass one to an exporter as ``report=`` and read it afterwards.
 
     Args:
-        progress: called with the number of trajectories read so far, after each of them. True: a line on stderr, where
-            that is a terminal.
+        progress: called after each trajectory with the number read so far. True: shows that number in a line on
+            stderr, where it is a terminal.
     """
 
     def __init__(self, *, progress: bool | Callable[[int], object] = False) -> None:
         self.dropped: dict[str, int] = {}
-        """How many of what."""
+        """What was left out: description to count."""
         self.metadata: set[str] = set()
-        """Which of these are neither tokens and texts nor rewards: policy versions, rewards by name, ..."""
+        """The descriptions in ``dropped`` that are not tokens, texts or rewards: policy versions, named rewards, ..."""
         self.noted: dict[str, int] = {}
-        """How many of what is in the rows, and is not what a trainer takes it for: tokens that a grammar decided."""
+        """What is in the rows but needs attention in training (tokens forced by a grammar): description to count."""
         self._strict: Strict = False
         self._exporter = "export"
-        self._line = Line() if progress is True else None
+        self._line = _ProgressLine() if progress is True else None
         self._progress = progress if callable(progress) else None
         self._read = 0
 
     def drop(self, what: str, count: int = 1, *, where: str | None = None, metadata: bool = False) -> None:
-        """Counts something that the consumer cannot be given.
+        """Counts something that the target format cannot hold.
 
-        ``metadata``: it is neither tokens and texts nor a reward.
+        Args:
+            what: description, the key in ``dropped``.
+            count: how many; zero is ignored.
+            where: place for the error message.
+            metadata: it is not a token, a text or a reward.
 
         Raises:
             ExportError: the export is strict.
@@ -55,12 +62,12 @@ class ExportReport:
             self.metadata.add(what)
 
     def note(self, what: str, count: int) -> None:
-        """Counts something that is given, and that who trains on it must know."""
+        """Counts something that is exported but needs attention in training. Zero is ignored."""
         if count:
             self.noted[what] = self.noted.get(what, 0) + count
 
     def read_one(self) -> None:
-        """Counts a trajectory for who watches the progress."""
+        """Counts one trajectory read and updates the progress."""
         self._read += 1
         if self._progress is not None:
             self._progress(self._read)
@@ -68,7 +75,11 @@ class ExportReport:
             self._line.show(self._read)
 
     def begin(self, exporter: str, strict: Strict) -> None:
-        """What is dropped from here on is this exporter's."""
+        """Starts an export: sets the exporter's name and strictness for the following ``drop`` calls.
+
+        Raises:
+            ValueError: ``strict`` is none of its values.
+        """
         if strict not in (False, True, "metadata"):
             raise ValueError(f"strict={strict!r}: expected True, False or 'metadata'.")
         self._strict, self._exporter, self._read = strict, exporter, 0
@@ -76,35 +87,35 @@ class ExportReport:
             self._line.name = f"export.{exporter}"
 
     def end(self) -> None:
-        """Ends the line on the terminal."""
+        """Clears the progress line."""
         if self._line is not None:
             self._line.end()
 
     def take(self, other: ExportReport, *, where: str | None = None) -> None:
-        """Counts what another report has counted.
+        """Adds the ``dropped`` counts of another report.
 
         Raises:
-            ExportError: the export is strict, and there is something.
+            ExportError: the export is strict, and the other report has counts that it does not allow.
         """
         for what, count in other.dropped.items():
             self.drop(what, count, where=where, metadata=what in other.metadata)
 
     def __str__(self) -> str:
-        left = listed(self.dropped) or "nothing was left out"
-        return f"{left}; {listed(self.noted)}" if self.noted else left
+        left = format_counts(self.dropped) or "nothing was left out"
+        return f"{left}; {format_counts(self.noted)}" if self.noted else left
 
 
-def listed(counts: dict[str, int]) -> str:
-    """Counts as a part of a sentence."""
+def format_counts(counts: dict[str, int]) -> str:
+    """The counts as text: ``"images: 2, names: 1"``."""
     return ", ".join(f"{what}: {count}" for what, count in counts.items())
 
 
-_EVERY = 0.2
-"""Seconds between two updates."""
+_UPDATE_INTERVAL = 0.2
+"""Seconds between two updates of the progress line, at least."""
 
 
-class Line:
-    """A line on stderr that is written over, where stderr is a terminal; nothing elsewhere."""
+class _ProgressLine:
+    """A progress line on stderr, rewritten in place. Writes nothing where stderr is not a terminal."""
 
     def __init__(self) -> None:
         self.name = "export"
@@ -112,9 +123,9 @@ class Line:
         self._width = 0
 
     def show(self, count: int) -> None:
-        """Says how many trajectories were read."""
+        """Shows the number of trajectories read, at most once per ``_UPDATE_INTERVAL``."""
         now = time.monotonic()
-        if now - self._shown >= _EVERY and sys.stderr.isatty():
+        if now - self._shown >= _UPDATE_INTERVAL and sys.stderr.isatty():
             self._shown = now
             text = f"{self.name}: {count:,} trajectories"
             self._width = len(text)
@@ -122,7 +133,7 @@ class Line:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """Takes the line away."""
+        """Erases the line."""
         if self._width:
             sys.stderr.write("\r" + " " * self._width + "\r")
             sys.stderr.flush()

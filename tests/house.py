@@ -105,13 +105,21 @@ def foreign(source: Path) -> list[str]:
     return [f"{source.name} -> {name}" for name in ours if not name.startswith(f"{PACKAGE}.integration.")]
 
 
+def rooms_below(graph: Graph) -> dict[str, list[str]]:
+    """The rooms that each room imports, both from the top down."""
+    found = {}
+    for room in reversed(ROOMS):
+        modules = [module for module in graph if room_of(module) == room and module not in FACES]
+        below = {room_of(other) for module in modules for other in graph[module] if (module, other) not in DOORS}
+        found[room] = [one for one in reversed(ROOMS) if one in below - {room}]
+    return found
+
+
 def main() -> int:
     """Prints the house; 1 where an import leads upward or around."""
     graph = graph_of(ROOT / PACKAGE)
-    for room in ROOMS:
-        modules = [module for module in graph if room_of(module) == room and module not in FACES]
-        below = {room_of(other) for module in modules for other in graph[module] if (module, other) not in DOORS}
-        print(f"{room:12} {len(modules):3} files  imports {', '.join(one for one in ROOMS if one in below - {room})}")
+    for room, below in rooms_below(graph).items():
+        print(f"{room:12} imports {' '.join(below) or 'no other room'}")
     integrations = [one for path in sorted(ROOT.glob("integrations/*/rollout_trace_*")) for one in foreign(path)]
     faults = {"upward": upward(graph), "in a circle": circles(graph), "of an integration": integrations}
     for what, found in faults.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -95,6 +96,31 @@ def test_what_an_integration_may_not_import_is_found(tmp_path: Path) -> None:
     assert house.foreign(source) == ["rollout_trace_mine -> rollout_trace", "rollout_trace_mine -> rollout_trace.guard"]
 
 
+CONTRIBUTING = (house.ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_picture_of_the_house_is_true() -> None:
+    lines = re.search(r"```\n room .*?\n(.*?)```", CONTRIBUTING, re.S)
+    assert lines is not None
+    drawn = {line.split()[0]: line[48:].split() for line in lines[1].splitlines()}
+    found = house.rooms_below(house.graph_of(PACKAGE))
+    assert list(drawn) == list(found)
+    assert drawn == found
+
+
+def test_the_files_that_it_names_exist() -> None:
+    named = re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md))`", CONTRIBUTING)
+    real = [name for name in named if "NAME" not in name]
+    assert len(real) > 40
+    places = (house.ROOT, PACKAGE, house.ROOT / "integrations")
+    assert [name for name in real if not any((place / name).exists() for place in places)] == []
+
+
+@pytest.mark.parametrize("change", ["engine", "protocol", "client", "exporter", "framework", "field", "command"])
+def test_there_is_a_recipe_for_each_kind_of_change(change: str) -> None:
+    assert re.search(rf"^\*\*An? {change}\b", CONTRIBUTING, re.M)
+
+
 def test_the_check_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.house"], cwd=house.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -128,4 +154,5 @@ def test_old_paths_give_the_same_objects() -> None:
         assert getattr(frames, name) is getattr(integration, name), name
     assert installed.About is integration.About
     assert grouping.groups is rt.groups
+    assert grouping.run_advantages is rt.run_advantages
     assert rt.frames is frames

@@ -67,7 +67,7 @@ def test_the_segment_that_holds_a_position_is_found_in_a_deep_tree() -> None:
     for span in ends:
         assert span is not None
         for stop in range(len(span.get()) + 1):
-            segment = span.segment.holding(stop)
+            segment = span.segment.ending_segment(stop)
             assert segment.base is None or segment.start < stop
             assert stop <= segment.end
             assert [piece.tolist() for piece in segment.pieces(0, stop)] == [

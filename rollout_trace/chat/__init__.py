@@ -1,1 +1,1 @@
-"""Any protocol's messages in the shape of OpenAI's chat messages."""
+"""Messages of every protocol in the shape of OpenAI's chat messages."""

@@ -1,4 +1,4 @@
-"""Content parts of every provider in the shape of OpenAI's chat messages."""
+"""Content parts of every provider as parts of OpenAI's chat messages."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CHAT = frozenset({"text", "image_url", "input_audio", "file", "refusal"})
 
 
 def content_of(value: Any, report: ExportReport | None = None) -> str | list[dict[str, Any]] | None:
-    """The content of a message: a text, or a list of chat parts. One part that is a text is that text.
+    """The content of a message as a text or a list of chat parts. A single text part becomes its text.
 
-    A part that has no place in a chat message (a search result, a file that the provider holds, ...) is left out and
+    Parts without a place in a chat message (a search result, a file stored by the provider, ...) are left out and
     counted in the report.
     """
     if value is None or isinstance(value, str):
@@ -24,23 +24,23 @@ def content_of(value: Any, report: ExportReport | None = None) -> str | list[dic
 
 
 def as_text(content: Any) -> Any:
-    """Parts that are all text as one text, joined with newlines; other contents as they are.
+    """The content as one text where all its parts are text, joined with newlines; else unchanged.
 
-    vLLM and llama-server join them so for templates that take texts.
+    vLLM and llama-server join parts in this way for chat templates that expect texts.
     """
     texts = texts_of(content)
     return content if texts is None else "\n".join(texts)
 
 
 def texts_of(content: Any) -> list[str] | None:
-    """The texts of parts that are all text; None where there are no parts, or others among them."""
+    """The texts of a list of text parts; None for other contents, and where a part is not text or there is none."""
     if not isinstance(content, list) or not content:
         return None
-    texts = [item if isinstance(item, str) else _text_in(item) for item in content]
+    texts = [item if isinstance(item, str) else _text_of_part(item) for item in content]
     return None if None in texts else texts  # type: ignore[return-value]
 
 
-def _text_in(item: Any) -> str | None:
+def _text_of_part(item: Any) -> str | None:
     text = item.get("text") if isinstance(item, dict) and item.get("type") == "text" else None
     return text if isinstance(text, str) else None
 
@@ -49,14 +49,15 @@ def _parts(item: Any, report: ExportReport | None) -> list[dict[str, Any]]:
     if isinstance(item, str):
         return [_text(item)]
     kind = str(item.get("type")) if isinstance(item, dict) else type(item).__name__
-    read = _READERS.get(kind)
-    found = read(item) if read is not None else [item] if kind in _CHAT else None
-    if found is None:
+    convert = _CONVERTERS.get(kind)
+    parts = convert(item) if convert is not None else [item] if kind in _CHAT else None
+    if parts is None:
         if report is not None:
             report.drop(f"content parts without a place in a chat message: {kind}")
         return []
+    # A document can have parts of Anthropic's shape inside, which are converted in turn.
     return [
-        part for inner in found for part in (_parts(inner, report) if str(inner.get("type")) not in _CHAT else [inner])
+        part for inner in parts for part in (_parts(inner, report) if str(inner.get("type")) not in _CHAT else [inner])
     ]
 
 
@@ -72,8 +73,8 @@ def _responses_image(item: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def _responses_file(item: dict[str, Any]) -> list[dict[str, Any]] | None:
-    held = {name: item[name] for name in ("file_data", "file_id", "filename") if item.get(name) is not None}
-    return [{"type": "file", "file": held}] if "file_data" in held or "file_id" in held else None
+    fields = {name: item[name] for name in ("file_data", "file_id", "filename") if item.get(name) is not None}
+    return [{"type": "file", "file": fields}] if "file_data" in fields or "file_id" in fields else None
 
 
 def _anthropic_image(item: dict[str, Any]) -> list[dict[str, Any]] | None:
@@ -105,8 +106,8 @@ def _url(source: Any) -> str | None:
     return url if isinstance(url, str) else None
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]] | None]] = {
-    # A text may have a cache mark, citations or annotations beside it, which say nothing to a model that reads it.
+_CONVERTERS: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]] | None]] = {
+    # Rebuilt, as a text may have a cache mark, citations or annotations beside it, which no model reads.
     "text": lambda item: [_text(item.get("text"))],
     "input_text": lambda item: [_text(item.get("text"))],
     "output_text": lambda item: [_text(item.get("text"))],

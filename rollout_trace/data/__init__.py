@@ -1,1 +1,1 @@
-"""Records: steps, trajectories, token segments, shared lists, costs. No recording, no I/O."""
+"""Data types: steps, trajectories, token segments, shared lists, costs. No recording, no I/O."""

@@ -1,8 +1,7 @@
-"""What calls took in tokens and in money. Each call counts once, however many choices it has.
+"""Token counts and costs of calls. Each call counts once, however many choices it has.
 
-A total is None as soon as one part of it is not known: missing is not zero. A call that ended without sampling anything
-and of which no usage is known (a refused request, a lost connection) adds nothing; nor does an answer from a cache,
-for which no call was made.
+A total is None as soon as one part of it is unknown: missing is not zero. A call that sampled nothing and has no usage
+(a refused request, a lost connection) adds nothing; nor does an answer from a framework's cache, which made no call.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _WILDCARDS = re.compile(r"\[[^\]]*\]|[*?]")
 @document_fields
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What tokens of a model cost, in units of ``currency`` per million tokens.
+    """Prices of a model's tokens, in units of ``currency`` per million tokens.
 
-    Tokens that were read from or written to the provider's prompt cache cost the ``input`` price where ``cache_read``
+    Tokens read from or written to the provider's prompt cache cost the ``input`` price where ``cache_read``
     or ``cache_write`` is None. A ``PriceTable`` checks the numbers.
     """
 
@@ -41,29 +40,30 @@ class Price:
 
 
 class HasSteps(Protocol):
-    """A trajectory, as far as its costs go."""
+    """The part of a trajectory that costs are computed from."""
 
     @property
     def steps(self) -> list[Step]:
-        """Of all its calls."""
+        """The steps of all calls."""
 
 
 class PriceTable:
     """Prices by model name or pattern: ``PriceTable({"gpt-4o": Price(2.5, 10, cache_read=1.25), "gpt-4*": ...})``.
 
-    Patterns are those of ``fnmatch`` (``*``, ``?``, ``[…]``), upper and lower case told apart. Where several match, a
-    full name comes first, then the pattern with the most letters outside of its wildcards. The model that answered is
-    looked up first, and where it has no price, the model that was asked for.
+    Patterns are case-sensitive ``fnmatch`` patterns (``*``, ``?``, ``[…]``). Where several match, the full name comes
+    first, then the pattern with the most characters outside its wildcards. ``response_model`` is looked up first; where
+    it has no price, ``model``.
 
     Raises:
-        TypeError: a pattern is no text, or what stands for it is no ``Price`` of numbers.
+        TypeError: a pattern is not a text, or its value is not a ``Price`` of numbers.
         ValueError: a price is negative or not finite.
     """
 
     def __init__(self, prices: Mapping[str, Price]) -> None:
         for pattern, price in prices.items():
-            _check(pattern, price)
-        self._prices = dict(sorted(prices.items(), key=lambda item: _letters(item[0]), reverse=True))
+            _check_price(pattern, price)
+        # Most specific first: `price` returns the first pattern that matches.
+        self._prices = dict(sorted(prices.items(), key=lambda item: _specificity(item[0]), reverse=True))
 
     def __repr__(self) -> str:
         return f"PriceTable({self._prices!r})"
@@ -78,30 +78,32 @@ class PriceTable:
         return next((price for pattern, price in self._prices.items() if fnmatchcase(model, pattern)), None)
 
     def cost(self, step: Step) -> Cost | None:
-        """What the step's call cost, with all its choices; None where that is not known.
+        """The cost of the step's call with all its choices; None where it is unknown.
 
-        What is set on the step (``source="override"``) comes first, then the cost in the provider's answer
+        A cost set on the step (``source="override"``) comes first, then the cost in the provider's answer
         (``source="provider"``), then this table (``source="table"``): ``usage.input`` counts the whole prompt,
-        ``cache_read`` and ``cache_write`` are parts of it, which cost their own price, or the input price where the
-        table gives none. A cache count that the provider does not send is taken as no cache. Without both token counts,
-        or without a price, the cost is None.
+        ``cache_read`` and ``cache_write`` are parts of it, charged at their own prices, or at the input price where the
+        table has none. A missing cache count is taken as 0. Without both token counts, or without a price, the cost is
+        None.
         """
         if step.status == "cached":
             return None
+        # A cost from a table is computed anew: this table may have other prices.
         if step.cost is not None and step.cost.source != "table":
             return step.cost
         price = self.price(step.response_model) or self.price(step.model)
-        return provider_cost(step) or _priced(step.usage, price)
+        return provider_cost(step) or _table_cost(step.usage, price)
 
     def apply(self, trajectory: HasSteps) -> None:
         """Sets ``step.cost`` on the first step of each call that has none on any of its steps."""
-        _fill(trajectory.steps, self.cost)
+        _fill_costs(trajectory.steps, self.cost)
 
 
 def provider_cost(step: Step) -> Cost | None:
     """The cost in the provider's answer (``usage.cost``, as OpenRouter sends it: credits, which are US dollars)."""
     extra = None if step.usage is None else step.usage.extra
     amount = None if extra is None else extra.get("cost")
+    # `True` is an int, and would be a cost of 1.
     if step.status == "cached" or isinstance(amount, bool) or not isinstance(amount, (int, float)):
         return None
     return Cost(amount=float(amount), source="provider") if 0 <= amount <= sys.float_info.max else None
@@ -109,20 +111,20 @@ def provider_cost(step: Step) -> Cost | None:
 
 def fill_provider_costs(steps: Iterable[Step]) -> None:
     """Sets ``step.cost`` from the provider's answer on the first step of each call that has none."""
-    _fill(steps, provider_cost)
+    _fill_costs(steps, provider_cost)
 
 
 def total_cost(steps: Iterable[Step]) -> Cost | None:
-    """The cost of all calls; None where there are none, one's is not known, or their currencies differ.
+    """The cost of all calls; None where there are none, a call's cost is unknown, or their currencies differ.
 
-    The source is that of all calls, or ``unknown`` where they have several.
+    ``source`` is the one that all calls share, else ``unknown``.
     """
     costs = []
     for call in _calls(steps):
-        cost = _set_cost(call)
+        cost = _assigned_cost(call)
         if cost is not None and math.isfinite(cost.amount):
             costs.append(cost)
-        elif _counts(call):
+        elif _consumed_tokens(call):
             return None
     if len({cost.currency for cost in costs}) != 1:
         return None
@@ -135,16 +137,16 @@ def total_cost(steps: Iterable[Step]) -> Cost | None:
 
 
 def total_tokens(steps: Iterable[Step], count: str) -> int | None:
-    """The sum over all calls of one count of ``Usage``; None where one's is not known.
+    """The sum over all calls of one field of ``Usage``; None where a call's count is unknown.
 
-    A call without usage counts by its token ids, of prompts (``input``) or completions (``output``).
+    For a call without that field, ``input`` and ``output`` are counted from its prompt and completion ids.
     """
     total = 0
     for call in _calls(steps):
         tokens = _tokens(call, count)
         if tokens is not None:
             total += tokens
-        elif _counts(call):
+        elif _consumed_tokens(call):
             return None
     return total
 
@@ -161,13 +163,13 @@ def _calls(steps: Iterable[Step]) -> list[_Call]:
     return list(calls.values())
 
 
-def _sampled(step: Step) -> bool:
+def _has_output(step: Step) -> bool:
     return step.completion is not None or step.completion_token_ids is not None or step.status in ("ok", "superseded")
 
 
-def _counts(call: _Call) -> bool:
-    """Whether the call took something, known or not."""
-    return any(step.usage is not None or _sampled(step) for step in call)
+def _consumed_tokens(call: _Call) -> bool:
+    """Whether the call used tokens: it then needs a count and a cost, or the total is unknown."""
+    return any(step.usage is not None or _has_output(step) for step in call)
 
 
 def _tokens(call: _Call, count: str) -> int | None:
@@ -181,40 +183,44 @@ def _tokens(call: _Call, count: str) -> int | None:
 
 
 def _n_completion_ids(call: _Call) -> int | None:
-    ids = [step.completion_token_ids for step in call if _sampled(step)]
+    ids = [step.completion_token_ids for step in call if _has_output(step)]
     known = [len(one) for one in ids if one is not None]
+    # A choice without ids makes the sum unknown, not smaller.
     return sum(known) if known and len(known) == len(ids) else None
 
 
 def _n_prompt_ids(call: _Call) -> int | None:
-    """Choices repeat the prompt, but one call of ``openai.completions`` can send several: each counts once."""
-    ids = [step.prompt_token_ids for step in call if _sampled(step)]
+    """Length of the distinct prompts of a call.
+
+    Choices repeat the prompt, but one call of ``openai.completions`` can send several prompts: each counts once.
+    """
+    ids = [step.prompt_token_ids for step in call if _has_output(step)]
     known = {one.tobytes(): len(one) for one in ids if one is not None}
     return sum(known.values()) if known and not any(one is None for one in ids) else None
 
 
-def _set_cost(call: _Call) -> Cost | None:
-    """The cost set on any step of a call, the user's own before all others."""
+def _assigned_cost(call: _Call) -> Cost | None:
+    """The cost set on any step of a call; one with ``source="override"`` comes first."""
     costs = [step.cost for step in call if step.cost is not None]
     return next((cost for cost in costs if cost.source == "override"), costs[0] if costs else None)
 
 
-def _fill(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> None:
+def _fill_costs(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> None:
     for call in _calls(steps):
-        if _set_cost(call) is None:
+        if _assigned_cost(call) is None:
             call[0].cost = next(filter(None, map(cost, call)), None)
 
 
 # Prices
 
 
-def _priced(usage: Usage | None, price: Price | None) -> Cost | None:
+def _table_cost(usage: Usage | None, price: Price | None) -> Cost | None:
     if usage is None or price is None or usage.input is None or usage.output is None:
         return None
     read, write = usage.cache_read or 0, usage.cache_write or 0
     fresh = usage.input - read - write
     if min(fresh, read, write, usage.output) < 0:
-        return None  # Counts that contradict each other.
+        return None  # Contradictory counts: more tokens cached than in the prompt, or a negative count.
     parts = (
         (fresh, price.input),
         (read, price.input if price.cache_read is None else price.cache_read),
@@ -228,12 +234,12 @@ def _priced(usage: Usage | None, price: Price | None) -> Cost | None:
     return Cost(amount=amount, currency=price.currency, source="table")
 
 
-def _letters(pattern: str) -> tuple[int, int]:
-    """How specific a pattern is."""
+def _specificity(pattern: str) -> tuple[int, int]:
+    """Sort key: characters outside wildcards, then all characters."""
     return len(_WILDCARDS.sub("", pattern)), len(pattern)
 
 
-def _check(pattern: Any, price: Any) -> None:
+def _check_price(pattern: Any, price: Any) -> None:
     if not isinstance(pattern, str):
         raise TypeError(f'a pattern of a PriceTable is {pattern!r}: give a model name or pattern as text, "gpt-4*".')
     if not isinstance(price, Price):

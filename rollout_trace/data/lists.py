@@ -1,7 +1,7 @@
-"""Messages that requests repeat are decoded and kept once.
+"""Storage for messages and tools that requests repeat: each is decoded and stored once.
 
 An agent sends its whole conversation with every call. Equal messages become one object, and lists that extend each
-other one list, so a rollout of many turns costs the messages new in each turn.
+other share one list, so memory grows by the messages that are new in each turn.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any, NoReturn
 
 from msgspec import Raw, json
 
-_LISTS_TRIED = 8
+_RECENT_LISTS = 8
+"""Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
 
 
 class FrozenList(list[Any]):
-    """A list that cannot be changed: what would be added to a step's own copy of its messages would be lost.
+    """A list whose methods for changing it raise TypeError. Copies are plain lists.
 
-    A list in everything else: equal to one, written as one by any JSON library. Copies are plain lists.
+    Steps build their lists on access, so a change would be lost; an advantage is checked only when it is set. It is a
+    subclass of ``list``: it compares equal to one, and any JSON library writes it as one.
     """
 
     __slots__ = ()
@@ -39,7 +41,7 @@ class FrozenList(list[Any]):
         return deepcopy(list(self), memo)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Otherwise its items would be appended to an empty one.
+        # The default for lists restores by appending, which this class refuses.
         return FrozenList, (list(self),)
 
 
@@ -54,7 +56,7 @@ class ListSpan:
 
     def get(self) -> FrozenList:
         """A new list of the items."""
-        # Copied at once: another thread, whose call is decoded, may let the list grow.
+        # A copy, not a view: decoding another call can extend the shared list at any time.
         return FrozenList(self.items[: self.length])
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,9 +64,9 @@ class ListSpan:
 
 
 class TableSpan(ListSpan):
-    """Items of a table, which is a list that does not change, in runs of rows.
+    """Runs of rows of a table (a list that does not change). The items are copied out only by ``get``.
 
-    A few rows of a line can stand for very long lists: a list is made when it is asked for.
+    Eagerly built lists could exhaust memory: a short line of a file can refer to very long runs, once per step.
     """
 
     __slots__ = ("runs",)
@@ -75,7 +77,7 @@ class TableSpan(ListSpan):
         for first, end in runs:
             self.length += end - first
         self.runs = runs
-        """The rows, as [first, end)."""
+        """Half-open ranges ``(first, end)`` of rows."""
 
     def get(self) -> FrozenList:
         """A new list of the items."""
@@ -89,7 +91,7 @@ class TableSpan(ListSpan):
 
 
 class ListStore:
-    """The distinct messages (or tools) of one trajectory, and the lists made of them. Not thread safe."""
+    """The distinct messages (or tools) of one trajectory, and the lists that requests made of them. Not thread safe."""
 
     __slots__ = ("_items", "_lists")
 
@@ -98,22 +100,27 @@ class ListStore:
         self._lists: list[list[Any]] = []
 
     def add(self, values: list[Raw]) -> ListSpan:
-        """Stores a list of JSON values given as their bytes."""
+        """Stores a list of JSON values, given as their bytes, and returns its span."""
         return self.add_items([self._item(memoryview(value)) for value in values])
 
     def add_items(self, items: list[Any]) -> ListSpan:
-        """Stores a list of objects, which are told apart by identity."""
-        for known in reversed(self._lists[-_LISTS_TRIED:]):
-            if all(map(is_, known, items)):
-                known.extend(items[len(known) :])
-                return ListSpan(known, len(items))
+        """Stores a list of objects and returns its span. Items are compared by identity.
+
+        The store keeps ``items`` and may extend it: the caller must not use that list afterwards.
+        """
+        for stored in reversed(self._lists[-_RECENT_LISTS:]):
+            # `map` ends with the shorter list: either may be a prefix of the other.
+            if all(map(is_, stored, items)):
+                stored.extend(items[len(stored) :])
+                return ListSpan(stored, len(items))
         self._lists.append(items)
         return ListSpan(items, len(items))
 
     def _item(self, raw: memoryview) -> Any:
-        # A digest instead of the bytes: they would double what a message costs.
+        # Keyed by digest: keeping the bytes too would double the memory of each message.
         key = blake2b(raw, digest_size=16).digest()
         item = self._items.get(key)
+        # A stored item may be None: `null` is a JSON value.
         if item is None and key not in self._items:
             item = self._items[key] = json.decode(raw)
         return item

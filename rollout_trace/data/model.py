@@ -1,7 +1,7 @@
-"""The records: one sampled completion, one tool run, and what they are made of.
+"""The records: one sampled completion (``Step``), one tool run (``ToolRun``), and the types of their fields.
 
-Missing is ``None``, never zero and never empty. Times are aware UTC datetimes, durations seconds (to the nanosecond).
-What was recorded cannot be changed afterwards; what a user adds (reward, advantage, ...) can.
+Missing is ``None``, never zero and never empty. Times are aware UTC datetimes; durations are in seconds, rounded to the
+nanosecond. Recorded fields of a step cannot be changed; those that users set (reward, advantage, ...) can.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ LogprobsMode: TypeAlias = Literal["raw", "processed"]
 CostSource: TypeAlias = Literal["override", "table", "provider", "unknown"]
 
 CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-"""Finish reasons of an answer that a limit cut off: OpenAI and the engines, Anthropic, Responses, Anthropic."""
+"""Finish reasons of completions cut off by a limit: OpenAI and the engines, Anthropic, Responses, Anthropic."""
 
 
 def new_id() -> str:
-    """96 random bits in hex: unique across processes, also after a fork."""
+    """A random id of 96 bits, in hex."""
+    # From the system: the state of `random` is copied by a fork, and the user may seed it.
     return os.urandom(12).hex()
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """What went wrong, as the exception or the server said it."""
+    """An error, as reported by the exception or the server."""
 
     type: str
     """Class of the exception, or the provider's error type."""
@@ -49,7 +50,7 @@ class ErrorInfo:
 
 
 def error_info(error: BaseException, *, status: int | None = None) -> ErrorInfo:
-    """What an exception says of itself. One that cannot say it is named by its class alone."""
+    """Class and message of an exception. One whose ``__str__`` raises gets a message that names that failure."""
     try:
         message = str(error)
     except Exception as failure:
@@ -60,7 +61,7 @@ def error_info(error: BaseException, *, status: int | None = None) -> ErrorInfo:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIssue:
-    """Why token ids or logprobs are withheld: a stable code and a sentence."""
+    """Why token ids or logprobs of a step are missing, incomplete or withheld: a stable code and a sentence."""
 
     code: str
     message: str
@@ -69,7 +70,7 @@ class TokenIssue:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of one call as the engine reported them. With ``n > 1`` they count all choices of the call."""
+    """Token counts of one call, as reported by the engine. With ``n > 1`` they include all choices of the call."""
 
     input: int | None = None
     output: int | None = None
@@ -77,13 +78,13 @@ class Usage:
     cache_write: int | None = None
     reasoning: int | None = None
     extra: Mapping[str, Any] | None = None
-    """The provider's further counts, by its own names; nulls left out."""
+    """Further counts, under the provider's own names; nulls are left out."""
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a call cost."""
+    """The cost of a call."""
 
     amount: float
     """In units of ``currency``."""
@@ -99,7 +100,7 @@ class Attempt:
 
     started_at: datetime | None = None
     duration: float | None = None
-    """Seconds from sending to the end of the answer, or to the failure."""
+    """Seconds from sending the request to the end of the answer or to the failure."""
     status: int | None = None
     """HTTP status; None when no answer came."""
     error: ErrorInfo | None = None
@@ -114,30 +115,30 @@ class Attempt:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """A tool the model asked for."""
+    """A tool call in a completion."""
 
     id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    """The arguments exactly as the model wrote them (usually, not always, JSON)."""
+    """The raw argument string, exactly as sampled: usually JSON, but not checked."""
     type: str = "function"
     extra: Mapping[str, Any] | None = None
-    """Fields of the provider's that have no place above."""
+    """The provider's other fields, under its own names."""
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What the model said. An empty text beside other parts (tool calls, reasoning, ...) is None."""
+    """The message that the model sampled. An empty text beside other parts (tool calls, reasoning, ...) is None."""
 
     role: str = "assistant"
     content: str | Sequence[Any] | None = None
-    """The text, or the provider's list of parts."""
+    """The text, or the provider's list of content parts."""
     reasoning: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     refusal: str | None = None
     extra: Mapping[str, Any] | None = None
-    """Message fields that have no place above (audio, annotations, ...), by the provider's names; nulls left out."""
+    """Other fields of the message (audio, annotations, ...), under the provider's names; nulls are left out."""
 
 
 @document_fields
@@ -157,15 +158,15 @@ class ToolRun:
     tool_call_id: str | None = None
     name: str | None = None
     arguments: Any = None
-    """As the tool was called: the raw argument string, or the decoded value."""
+    """Arguments of the execution: the raw argument string, or the decoded value."""
     result: object = None
-    """What the tool gave. Pydantic objects, dataclasses, paths, enums and dates are written as what they hold."""
+    """The tool's result. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
     error: ErrorInfo | None = None
     started_at: datetime | None = None
     duration: float | None = None
     """Seconds."""
     step_id: str | None = None
-    """The step whose completion asked for it."""
+    """The step whose completion contains the tool call."""
 
     def __post_init__(self) -> None:
         self.duration = nanoseconds(self.duration)
@@ -174,11 +175,11 @@ class ToolRun:
 @document_fields
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Step:
-    """One sampled completion, with everything about its call. ``n=2`` gives two steps with one ``call_id``.
+    """One sampled completion and its call. ``n=2`` gives two steps with the same ``call_id``.
 
-    Recorded fields raise AttributeError on assignment; ``reward``, ``advantage``, ``trainable``, ``policy_version``,
-    ``metadata`` and ``cost`` are the user's to set. Of these a reward or an advantage that is no number, or metadata
-    that are no dict, raise TypeError, numbers that are not finite ValueError.
+    Recorded fields raise AttributeError on assignment. ``reward``, ``advantage``, ``trainable``, ``policy_version``,
+    ``metadata`` and ``cost`` can be set; a reward or advantage that is not a number and metadata that are not a dict
+    raise TypeError, numbers that are not finite ValueError.
     """
 
     id: str
@@ -190,63 +191,63 @@ class Step:
     agent: str | None = None
     """Name of the agent that made the call."""
     protocol: str | None = None
-    """Shape on the wire: ``openai.chat``, ..."""
+    """Protocol of the request: ``openai.chat``, ``anthropic.messages``, ..."""
     engine: str | None = None
-    """The inference server, where it is known."""
+    """The inference server; None where it is unknown."""
     model: str | None = None
-    """The model asked for."""
+    """The model named in the request."""
     response_model: str | None = None
     response_id: str | None = None
     messages: Sequence[Any] | None = None
-    """The messages as sent, in the provider's own shape: a list that cannot be changed, ``list(...)`` makes a copy.
+    """The messages as sent, in the provider's format. The list cannot be changed; ``list(...)`` makes a copy.
 
-    Equal messages are one object: do not change them.
+    Steps share equal messages as one object: do not change them.
     """
     tools: Sequence[Any] | None = None
-    """The tools as sent, a list as ``messages`` is."""
+    """The tools as sent: a list that cannot be changed, as ``messages``."""
     sampling: Mapping[str, Any] | None = None
-    """The other fields of the request (temperature, seed, tool_choice, ...) as sent, save ``stream`` and options."""
+    """Other fields of the request as sent (temperature, seed, tool_choice, ...), without ``stream`` and its options."""
     completion: Completion | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     prompt_token_ids: IntArray | None = None
-    """int32 [prompt length], as the engine says it read them."""
+    """int32 [prompt length], as reported by the engine."""
     completion_token_ids: IntArray | None = None
-    """int32 [completion length], the stop token included where the engine returns it."""
+    """int32 [completion length], including the stop token where the engine returns it."""
     logprobs: FloatArray | None = None
-    """float32 [completion length], natural logarithm, finite and <= 0. NaN only where a ``token_issue`` says that the
-    engine gave none, ``logprobs_incomplete``: such a step is not trained on."""
+    """float32 [completion length], natural logarithm, finite and <= 0. NaN where the engine returned none for a token:
+    the ``token_issue`` is then ``logprobs_incomplete``, and the step is not trained on."""
     top_logprobs: Sequence[Sequence[Mapping[str, Any]]] | None = None
-    """For each completion token the alternatives as the engine gave them (``token``, ``logprob``, ...)."""
+    """For each completion token, the alternatives as returned by the engine (``token``, ``logprob``, ...)."""
     token_source: TokenSource | None = None
     logprobs_mode: LogprobsMode | None = None
-    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; None: not known."""
+    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; None: unknown."""
     token_issue: TokenIssue | None = None
     usage: Usage | None = None
     cost: Cost | None = None
-    """What the call cost. Of several choices the first has it. A cost of your own has ``source="override"``."""
+    """Cost of the call, on its first choice only. Give a cost that you set yourself ``source="override"``."""
     started_at: datetime | None = None
     latency: float | None = None
-    """Seconds from the beginning of the call to the end of its answer."""
+    """Seconds from the start of the call to the end of its answer."""
     time_to_first_token: float | None = None
-    """Seconds from the beginning of the last attempt to the first bytes of a streamed answer."""
+    """Seconds from the start of the last attempt to the first bytes of a streamed answer."""
     attempts: tuple[Attempt, ...] = ()
     status: StepStatus = "ok"
     error: ErrorInfo | None = None
     reward: float | None = None
     """A finite number (a numpy or torch scalar too; True is 1.0), or None: not scored."""
     advantage: float | Sequence[float] | None = None
-    """A finite number, or one for each completion token."""
+    """A finite number, or a list with one for each completion token."""
     trainable: bool = True
-    """False: no sequence takes the step's completion."""
+    """False: no training sequence uses the step's completion."""
     policy_version: str | int | None = None
-    """Of the weights that sampled it."""
+    """Version of the weights that sampled the completion."""
     metadata: dict[str, Any] | None = None
-    """The user's own, and what a framework says of the call."""
+    """Set by the user, and a framework's metadata of the call."""
     request_bytes: bytes | None = None
-    """Body of the request; kept on request, and where the protocol has no decoder."""
+    """Body of the request. Kept only if asked for, or where the protocol has no decoder."""
     response_bytes: bytes | None = None
-    """Body of the answer, decompressed; kept as ``request_bytes`` is."""
+    """Body of the answer, decompressed. Kept when ``request_bytes`` are."""
     _sealed: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -255,9 +256,9 @@ class Step:
         self._sealed = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in _USERS_OWN and getattr(self, "_sealed", False):
+        if name not in _USER_FIELDS and getattr(self, "_sealed", False):
             raise AttributeError(
-                f"Step.{name} is a recorded fact and cannot be set; what can be: {', '.join(sorted(_USERS_OWN))}. "
+                f"Step.{name} is a recorded fact and cannot be set; what can be: {', '.join(sorted(_USER_FIELDS))}. "
                 f"For a changed copy use dataclasses.replace(step, {name}=...)."
             )
         check = _CHECKS.get(name)
@@ -266,9 +267,9 @@ class Step:
         object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        # Short: messages and ids of a long agent fill pages, and asyncio's debug mode prints what a task returns.
-        held = {"prompt": self.prompt_token_ids, "completion": self.completion_token_ids}
-        counts = "".join(f", {name}={'unknown' if ids is None else len(ids)} ids" for name, ids in held.items())
+        # Short: messages and ids would fill pages, and asyncio's debug mode prints what a task returns.
+        ids_of = {"prompt": self.prompt_token_ids, "completion": self.completion_token_ids}
+        counts = "".join(f", {name}={'unknown' if ids is None else len(ids)} ids" for name, ids in ids_of.items())
         return f"Step({self.id!r}, {self.status}, protocol={self.protocol!r}, model={self.model!r}{counts})"
 
     def __eq__(self, other: object) -> bool:
@@ -279,18 +280,18 @@ class Step:
     __hash__ = None  # type: ignore[assignment]
 
     def __getstate__(self) -> dict[str, Any]:
-        # What steps share is shared in a pickle too: a whole prompt in each would grow with the square of the turns.
-        held = {name: get(self, Step) for name, get, _ in _HELD}
-        return {name: held[name] for name, _, usual in _HELD if held[name] is not usual}
+        # Spans, not arrays, so that a pickle shares segments: whole prompts would grow with the square of the turns.
+        stored = {name: get(self, Step) for name, get, _ in _GETTERS}
+        return {name: stored[name] for name, _, default in _GETTERS if stored[name] is not default}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Arrays and lists come out of a pickle, or a deep copy, as ones that can be changed.
-        frozen = {name: readonly(state[name]) for name in _ARRAYS & state.keys() if hasattr(state[name], "flags")}
+        # A pickle or a deep copy restores arrays and lists as ones that can be changed.
+        arrays = {name: readonly(state[name]) for name in _ARRAYS & state.keys() if hasattr(state[name], "flags")}
         lists = {name: FrozenList(state[name]) for name in _LISTS & state.keys() if type(state[name]) is list}
-        _fill(self, {**state, **frozen, **lists})
+        _fill(self, {**state, **arrays, **lists})
 
 
-_USERS_OWN = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
+_USER_FIELDS = frozenset({"reward", "advantage", "trainable", "policy_version", "metadata", "cost"})
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "reward": user_values.finite_number,
     "advantage": user_values.advantage,
@@ -300,12 +301,12 @@ STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name != "_sealed"
 
 
 def nanoseconds(seconds: float | None) -> float | None:
-    """Rounds a duration to the nanosecond, so that a file holding milliseconds gives the same float back."""
+    """Rounds seconds to the nanosecond, so that a file, which holds milliseconds, restores the same float."""
     return None if seconds is None else round(seconds, 9)
 
 
-def _shared_field(name: str, convert: Callable[[Any, str], Any]) -> None:
-    """Lets a slot of Step hold a span of something shared, which becomes an array or a list when it is read."""
+def _store_as_span(name: str, convert: Callable[[Any, str], Any]) -> None:
+    """Replaces a field of Step by a property: its slot may hold a span, which becomes an array or a list when read."""
     slot = Step.__dict__[name]
 
     def get(step: Step) -> Any:
@@ -315,53 +316,56 @@ def _shared_field(name: str, convert: Callable[[Any, str], Any]) -> None:
     def put(step: Step, value: Any) -> None:
         slot.__set__(step, value if value is None or isinstance(value, (Span, ListSpan)) else convert(value, name))
 
+    # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Step, name, property(get, put))
     _SLOTS[name] = slot
 
 
 _SLOTS: dict[str, Any] = {}
-_shared_field("prompt_token_ids", as_int32)
-_shared_field("completion_token_ids", as_int32)
-_shared_field("logprobs", as_float32)
-_shared_field("messages", lambda value, _: FrozenList(value) if type(value) is list else value)
-_shared_field("tools", lambda value, _: FrozenList(value) if type(value) is list else value)
+_store_as_span("prompt_token_ids", as_int32)
+_store_as_span("completion_token_ids", as_int32)
+_store_as_span("logprobs", as_float32)
+_store_as_span("messages", lambda value, _: FrozenList(value) if type(value) is list else value)
+_store_as_span("tools", lambda value, _: FrozenList(value) if type(value) is list else value)
 
 
 def shared(step: Step, name: str) -> Any:
-    """What the step's slot really holds: a span, an array or a list, or None. For writers, which store once."""
+    """The stored value of a field: a span, an array, a list, or None. For writers that store shared values once."""
     return _SLOTS[name].__get__(step, Step)
 
 
-_SET = {name: (_SLOTS.get(name) or Step.__dict__[name]).__set__ for name in (*STEP_FIELDS, "_sealed")}
-_DEFAULTS: list[tuple[Any, Any]] = [(_SET[item.name], item.default) for item in fields(Step) if item.name != "_sealed"]
+_SETTERS = {name: (_SLOTS.get(name) or Step.__dict__[name]).__set__ for name in (*STEP_FIELDS, "_sealed")}
+_DEFAULTS: list[tuple[Any, Any]] = [
+    (_SETTERS[item.name], item.default) for item in fields(Step) if item.name != "_sealed"
+]
 _ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs"})
 _LISTS = frozenset({"messages", "tools", "advantage"})
-_HELD = [
+_GETTERS = [
     (item.name, (_SLOTS.get(item.name) or Step.__dict__[item.name]).__get__, item.default)
     for item in fields(Step)
     if item.name != "_sealed"
 ]
 
 
-def new_step(facts: dict[str, Any]) -> Step:
-    """A step with these fields, as they are: no conversion, no check. For the recorder and the reader: much faster.
+def new_step(values: dict[str, Any]) -> Step:
+    """A step with these fields, without conversion or check; much faster. For the recorder and the reader.
 
-    Spans, read-only arrays of the right dtype and rounded durations are what it must be given.
+    Token ids and logprobs must be spans or read-only arrays of the right dtype; durations must be rounded.
     """
     step = object.__new__(Step)
-    _fill(step, facts)
+    _fill(step, values)
     return step
 
 
-def _fill(step: Step, facts: dict[str, Any]) -> None:
+def _fill(step: Step, values: dict[str, Any]) -> None:
     for put, default in _DEFAULTS:
         put(step, default)
-    for name, value in facts.items():
-        _SET[name](step, value)
-    _SET["_sealed"](step, True)
+    for name, value in values.items():
+        _SETTERS[name](step, value)
+    _SETTERS["_sealed"](step, True)
 
 
-def amend(step: Step, **facts: Any) -> None:
-    """Sets recorded fields. For the recorder alone, before a step is handed out."""
-    for name, value in facts.items():
+def amend(step: Step, **values: Any) -> None:
+    """Sets recorded fields, which assignment refuses. Only for the recorder and ``retokenize``."""
+    for name, value in values.items():
         object.__setattr__(step, name, value)

@@ -1,7 +1,8 @@
-"""Token ids that prompts share are stored once.
+"""Storage for token ids: prefixes that prompts share are stored once.
 
-A store is a radix tree of segments: a segment holds its own ids and continues another segment from a length on. Two
-prompts share all segments up to the token where they part: a rollout of many turns costs the tokens new in each turn.
+A store is a radix tree of segments. A segment holds its own ids and continues another segment after that one's first
+``start`` ids. Two prompts share all segments up to the token where they differ, so memory grows by the tokens that are
+new in each turn.
 """
 
 from __future__ import annotations
@@ -18,96 +19,100 @@ if TYPE_CHECKING:
 
 FLOAT32_MAX = 3.4028234663852886e38
 """The largest finite float32."""
-_COMPARED = 4096
-"""Ids that are compared at once, at first."""
+_FIRST_BLOCK = 4096
+"""Length of the first block of ids that ``common_prefix`` compares."""
 
 
 class Segment:
     """Ids ``[start, end)`` of a sequence whose first ``start`` ids are those of ``base``."""
 
-    __slots__ = ("_buffer", "base", "children", "depth", "end", "far", "start", "tree")
+    __slots__ = ("_buffer", "base", "children", "depth", "end", "jump", "start", "tree")
 
     def __init__(self, tree: Tree, base: Segment | None, start: int, ids: IntArray) -> None:
         self.tree = tree
         self.base = base
         self.depth: int = 0 if base is None else base.depth + 1
-        # One further base, chosen so that any of n bases is reached in O(log n): Myers' skew-binary jump pointers.
-        self.far: Segment | None = None if base is None else _far(base)
+        # Myers' skew-binary jump pointer: an ancestor chosen so that any of n ancestors is reached in O(log n) steps.
+        self.jump: Segment | None = None if base is None else _jump_of(base)
         self.start = start
         self.end = start + len(ids)
         self._buffer = ids
         self.children: dict[tuple[int, int], Segment] = {}
 
     @property
-    def own(self) -> IntArray:
-        """The ids stored here, int32 [end - start]; read-only."""
+    def own_ids(self) -> IntArray:
+        """The ids stored in this segment, without those of its bases: int32 [end - start], read-only."""
         own: IntArray = readonly(self._buffer[: self.end - self.start])
         return own
 
     def extend(self, ids: IntArray) -> None:
-        """Appends ids. Spans already taken keep their values."""
+        """Appends ids in place. Existing spans keep their values."""
         import numpy as np
 
         used, needed = self.end - self.start, self.end - self.start + len(ids)
         if needed > len(self._buffer):
-            # Growth by half keeps appending linear in time and the slack a third at the most.
+            # Growing by half keeps appending linear in time and leaves at most a third of the buffer unused.
             grown = np.empty(max(needed, used + used // 2), np.int32)
             grown[:used] = self._buffer[:used]
             self._buffer = grown
+        # In place is safe: views handed out so far end at `used` or before.
         self._buffer[used:needed] = ids
         self.end += len(ids)
 
     def trim(self) -> None:
-        """Gives back the room kept for growth."""
+        """Frees the part of the buffer reserved for growth."""
         used = self.end - self.start
         if used < len(self._buffer):
             self._buffer = self._buffer[:used].copy()
 
-    def holding(self, stop: int) -> Segment:
-        """The segment of this sequence in which its first ``stop`` ids end."""
+    def ending_segment(self, stop: int) -> Segment:
+        """The segment, this one or a base, that holds id ``stop - 1`` of this sequence."""
         segment = self
         while segment.base is not None and segment.start >= stop:
-            segment = segment.far if segment.far is not None and segment.far.start >= stop else segment.base
+            segment = segment.jump if segment.jump is not None and segment.jump.start >= stop else segment.base
         return segment
 
     def pieces(self, start: int, stop: int) -> list[IntArray]:
         """The ids ``[start, stop)`` of the whole sequence, as views in order."""
-        found: list[IntArray] = []
+        pieces: list[IntArray] = []
         segment: Segment | None = self
         while segment is not None and stop > start:
             if stop > segment.start:
-                found.append(segment.own[max(start, segment.start) - segment.start : stop - segment.start])
+                pieces.append(segment.own_ids[max(start, segment.start) - segment.start : stop - segment.start])
                 stop = segment.start
             segment = segment.base
-        return found[::-1]
+        return pieces[::-1]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # `far` is not needed to restore it. Written first, it bounds how deep the bases nest in each other in a pickle.
-        return _unpickled, (self.tree, self.far, self.base, self.start, self.own.tobytes())
+        # `jump` is recomputed on restore. Pickled before `base`, it bounds the recursion depth of pickle: bases alone
+        # would nest as deep as the chain is long.
+        return _restore_segment, (self.tree, self.jump, self.base, self.start, self.own_ids.tobytes())
 
 
-def _far(base: Segment) -> Segment:
-    far = base.far
-    if far is not None and far.far is not None and base.depth - far.depth == far.depth - far.far.depth:
-        return far.far
+def _jump_of(base: Segment) -> Segment:
+    jump = base.jump
+    if jump is not None and jump.jump is not None and base.depth - jump.depth == jump.depth - jump.jump.depth:
+        return jump.jump
     return base
 
 
-def _unpickled(tree: Tree, _: Segment | None, base: Segment | None, start: int, ids: bytes) -> Segment:
+def _restore_segment(tree: Tree, _: Segment | None, base: Segment | None, start: int, ids: bytes) -> Segment:
     import numpy as np
 
     return Segment(tree, base, start, np.frombuffer(ids, np.int32))
 
 
 class Tree:
-    """Stands for the store that segments are of. Not the store itself: that would be a cycle, which trainers that
-    switch the collector off would never get rid of."""
+    """Identifies the store that a segment belongs to.
+
+    A reference to the store itself would be a cycle, never freed in trainers that switch the garbage collector off.
+    """
 
     __slots__ = ()
 
 
 class Span:
-    """Ids ``[start, stop)`` of the sequence that ends in a segment."""
+    """Ids ``[start, stop)`` of the sequence that a segment and its bases form."""
 
     __slots__ = ("segment", "start", "stop")
 
@@ -117,7 +122,7 @@ class Span:
         self.stop = stop
 
     def get(self) -> IntArray:
-        """int32 [stop - start], read-only; a view where the ids lie in one segment."""
+        """The ids, int32 [stop - start], read-only; a view where they lie in one segment, else a copy."""
         import numpy as np
 
         pieces = self.segment.pieces(self.start, self.stop)
@@ -130,11 +135,11 @@ class Span:
         return Span, (self.segment, self.start, self.stop)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Span:
-        return self  # Its ids never change.
+        return self  # Immutable, and a copy would store the ids of all its segments once more.
 
 
 class TokenStore:
-    """The segments of one trajectory. Not thread safe: the trajectory's lock guards it."""
+    """The segments of one trajectory. Not thread safe: callers hold the trajectory's lock."""
 
     __slots__ = ("_roots", "segments", "tree")
 
@@ -144,9 +149,10 @@ class TokenStore:
         self.tree = Tree()
 
     def add(self, prompt: IntArray | None, completion: IntArray | None) -> tuple[Span | None, Span | None]:
-        """Stores a prompt and its completion and gives their spans. None stays None.
+        """Stores a prompt and its completion and returns their spans; None for None.
 
-        A completion whose prompt is not known shares nothing: where it stands is not known either.
+        A completion without its prompt gets a separate segment: its position in a sequence is unknown, so equal ids
+        need not be the same tokens.
         """
         if prompt is None:
             if completion is None:
@@ -156,22 +162,23 @@ class TokenStore:
         length = len(prompt)
         if completion is None:
             return Span(self._insert(prompt), 0, length), None
-        # A completion of nothing begins where its prompt does: at the root.
+        # After an empty prompt the completion begins a sequence: there is no id to continue.
         segment = self._continue(self._insert(prompt), length, completion) if length else self._insert(completion)
         return Span(segment, 0, length), Span(segment, length, length + len(completion))
 
     def attach(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
-        """Stores ids that continue the first ``start`` ids of ``base``, and gives the segment in which they end.
+        """Stores ids that continue the first ``start`` ids of ``base``, and returns the segment in which they end.
 
-        A file of another writer's may hold them more than once, or begin a segment where one could go on. Here equal
-        ids from the start on become the same segments all the same: that is how sequences find what a prompt continues.
+        That segment may hold more than ``ids``, or only their end: other writers may store equal ids twice, or split
+        them anywhere. Equal prefixes become the same segments here, because sequences compare segments to find the
+        step that a prompt continues.
         """
         if base is None or not start:
             return self._insert(ids)
-        return self._continue(base.holding(start), start, ids)
+        return self._continue(base.ending_segment(start), start, ids)
 
     def finish(self) -> None:
-        """Gives back the room kept for growth, and the way down the tree: nothing is stored any more."""
+        """Frees growth buffers and child tables. Nothing can be stored afterwards."""
         for segment in self.segments:
             segment.trim()
             segment.children.clear()
@@ -186,12 +193,12 @@ class TokenStore:
         return self._continue(root, 0, ids)
 
     def _continue(self, segment: Segment, at: int, ids: IntArray) -> Segment:
-        """Walks down from position ``at`` of ``segment`` along ``ids``, and stores what is not there yet."""
+        """Walks down from position ``at`` of ``segment`` along ``ids`` and stores those not in the tree yet."""
         done = 0
         while done < len(ids):
             position = at + done
             if position < segment.end:
-                done += common_prefix(segment.own[position - segment.start :], ids[done:])
+                done += common_prefix(segment.own_ids[position - segment.start :], ids[done:])
                 position = at + done
                 if done == len(ids):
                     break
@@ -199,6 +206,7 @@ class TokenStore:
             if child is not None:
                 segment = child
             elif position == segment.end:
+                # Nothing continues the segment here yet: children are made only inside of one.
                 segment.extend(ids[done:])
                 break
             else:
@@ -207,7 +215,7 @@ class TokenStore:
         return segment
 
     def _new(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
-        # A view would keep the larger array that it is part of alive.
+        # Copied where it is a view, which would keep the whole array under it alive.
         segment = Segment(self.tree, base, start, ids if ids.base is None else ids.copy())
         self.segments.append(segment)
         return segment
@@ -217,8 +225,8 @@ def common_prefix(one: IntArray, other: IntArray) -> int:
     """Length of the longest common prefix of two id arrays."""
     import numpy as np
 
-    length, done, step = min(len(one), len(other)), 0, _COMPARED
-    # In steps that double: long arrays that part early would otherwise cost their whole length each time.
+    length, done, step = min(len(one), len(other)), 0, _FIRST_BLOCK
+    # In blocks that double: comparing whole arrays would cost their full length even where they differ early.
     while done < length:
         differs = one[done : min(done + step, length)] != other[done : min(done + step, length)]
         if differs.any():
@@ -249,11 +257,12 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
     """Numbers as a read-only float32 array.
 
     Raises:
-        ValueError: a value is no number, or one that float32 cannot hold, or the array is not one-dimensional.
+        ValueError: a value is not a number or exceeds the range of float32, or the array is not one-dimensional.
     """
     import numpy as np
 
     try:
+        # By default numpy turns a number too large for float32 into infinity, with a warning only.
         with np.errstate(over="raise"):
             array = np.array(values, np.float32)
     except FloatingPointError:
@@ -269,7 +278,7 @@ def as_float32(values: Any, name: str = "logprobs") -> FloatArray:
 
 
 def same_array(one: Any, other: Any) -> bool:
-    """Equality that also holds for arrays: same dtype, same length, same values; NaN (none given) equals NaN."""
+    """Equality for arrays (same dtype, shape and values) and other objects. NaN, a missing logprob, equals NaN."""
     if hasattr(one, "dtype") or hasattr(other, "dtype"):
         if getattr(one, "dtype", None) != getattr(other, "dtype", None) or one.shape != other.shape:
             return False
@@ -279,7 +288,7 @@ def same_array(one: Any, other: Any) -> bool:
 
 
 def readonly(array: Any) -> Any:
-    """The array itself, or a view of it that cannot be written to."""
+    """The array itself if it is read-only, else a read-only view of it."""
     if array.flags.writeable:
         array = array[:]
         array.flags.writeable = False

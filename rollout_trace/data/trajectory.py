@@ -1,4 +1,4 @@
-"""One agent's run of one task."""
+"""``Trajectory``: the record of one agent's run of one task, and the interface of what records into it."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 class StepSource(Protocol):
-    """The calls of an open trajectory."""
+    """The recorded calls of an open trajectory."""
 
     @property
     def is_ours(self) -> bool:
-        """False in a process that was forked from the one that opened it: what it records would be lost."""
+        """True in the process that opened the trajectory. What a forked process records would be lost."""
 
     def steps(self) -> list[Step]:
-        """The steps so far."""
+        """The steps so far, in the order their calls began."""
 
 
 class Recorder(Protocol):
-    """What records into a trajectory. It knows the trajectory; the trajectory knows it by this alone."""
+    """What records into a trajectory. The trajectory uses no more of it than this, so data imports no recorder."""
 
     @property
     def log(self) -> StepSource | None:
-        """Where the steps come from while the trajectory is open; None when it has closed."""
+        """Source of the steps while the trajectory is open; None once it is closed."""
 
     def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
-        """A public field was set."""
+        """Called after a public field was set."""
 
     def was_written(self, trajectory: Trajectory, target: object) -> None:
-        """The closed trajectory was written to ``target``."""
+        """Called after the closed trajectory was written to ``target``."""
 
 
 class _Referable:
-    """Gives a slotted dataclass room for weak references (an option of its own only from Python 3.11 on)."""
+    """Makes a slotted dataclass weakly referenceable; ``dataclass(weakref_slot=True)`` needs Python 3.11."""
 
     __slots__ = ("__weakref__",)
 
@@ -56,7 +56,7 @@ class _Referable:
 @document_fields
 @dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class Trajectory(_Referable):
-    """The steps of one agent in one run of one task, in the order their calls began, and what is known of the run."""
+    """One agent's run of one task: its steps in the order their calls began, rewards, tool runs and metadata."""
 
     id: str = field(default_factory=new_id)
     name: str = "agent"
@@ -69,31 +69,31 @@ class Trajectory(_Referable):
     group_id: str | None = None
     """Shared by the runs of one task that are compared with each other."""
     rollout_index: int | None = None
-    """Position within the group, counted from 0."""
+    """Position within the group, from 0."""
     task: Task | None = None
-    """Its id alone, or a mapping or an object with its data, becomes a ``Task`` when it is assigned."""
+    """An id, or a mapping or an object with the task's data, is converted to a ``Task`` on assignment."""
     steps: list[Step] = field(default_factory=list)
     tool_runs: list[ToolRun] = field(default_factory=list)
     reward: float | None = None
     """A finite number (a numpy or torch scalar too; True is 1.0). None: not scored, never a stand-in for zero."""
     rewards: dict[str, float] | None = None
-    """Parts of the reward by name, finite numbers as well. What is assigned is copied."""
+    """Named parts of the reward, finite numbers. Assignment copies the mapping."""
     metrics: dict[str, float] | None = None
-    """Measurements by name, finite numbers. What is assigned is copied."""
+    """Named measurements, finite numbers. Assignment copies the mapping."""
     status: str = "completed"
-    """``running``, ``completed``, ``failed`` (the agent raised), ``aborted`` (cancelled), or the user's own word."""
+    """``running``, ``completed``, ``failed`` (the agent raised), ``aborted`` (cancelled), or a text set by the user."""
     stop_reason: str | None = None
     error: ErrorInfo | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     environment: dict[str, Any] | None = None
-    """Versions of what ran."""
+    """Versions of this library, of Python and of the platform."""
     metadata: dict[str, Any] | None = None
-    """The user's own. Pydantic objects, dataclasses, paths, enums and dates are written as what they hold."""
+    """Set by the user. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
-    """Those opened inside, at any depth, that have closed: they are written with it."""
+    """Closed trajectories that were opened inside this one, at any depth: they are written with it."""
     _recorder: Recorder | None = field(default=None, init=False, repr=False)
-    """None where nothing was ever recorded into it: one that a file holds, or that was made by hand."""
+    """None for a trajectory that was not recorded here: read from a file, or made by hand."""
 
     def __post_init__(self) -> None:
         if self.episode_id is None:
@@ -104,24 +104,26 @@ class Trajectory(_Referable):
         if check is not None and value is not None:
             value = check(value, name)
         object.__setattr__(self, name, value)
+        # With a default: `__init__` sets the other fields before this slot has a value.
         recorder = getattr(self, "_recorder", None)
         if recorder is not None and name[0] != "_":
             recorder.was_set(self, name, value)
 
     def __repr__(self) -> str:
-        held = "open" if self._log is not None else f"{len(self.steps)} steps"
+        extent = "open" if self._log is not None else f"{len(self.steps)} steps"
         task = "" if self.task is None else f", task={user_values.brief(self.task.id)}"
-        return f"Trajectory({self.id!r}, name={self.name!r}{task}, {self.status}, {held}, reward={self.reward!r})"
+        return f"Trajectory({self.id!r}, name={self.name!r}{task}, {self.status}, {extent}, reward={self.reward!r})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trajectory):
             return NotImplemented
         return all(getattr(self, name) == getattr(other, name) for name in TRAJECTORY_FIELDS)
 
+    # By identity, since fields change. Without this line `__eq__` would make it unhashable.
     __hash__ = object.__hash__
 
     def sequences(self, **options: Unpack[SequenceOptions]) -> Sequences:
-        """The training sequences of the steps: token ids, loss mask, logprobs; its ``report`` says what was left out.
+        """The training sequences of the steps: token ids, loss mask, logprobs. ``.report`` counts what was left out.
 
         Args:
             **options: ``linear``, ``on_drift``, ``max_length``, ``reward``, ``include``, ``allow``: see
@@ -129,22 +131,22 @@ class Trajectory(_Referable):
 
         Raises:
             DriftError: there is drift, and ``on_drift="raise"``.
-            ValueError: an option has no such value, or a step's ``advantage`` does not fit its completion.
+            ValueError: an option has an invalid value, or a step's ``advantage`` does not fit its completion.
         """
         from rollout_trace.train.sequences import sequences
 
         return sequences(self, **options)
 
     def retokenize(self, tokenizer: Any, *, chat_template_kwargs: Mapping[str, Any] | None = None) -> RetokenizeReport:
-        """Makes ids from text, in place, for the steps that have none, and reports what became of each step.
+        """Tokenizes the text of steps without token ids, in place; returns a report of what was done for each step.
 
-        The prompt is the request's messages and tools through the chat template, the completion what the template adds
-        for the answer. The steps then have ``token_source="retokenized"`` and no logprobs.
+        Prompt ids are the request's messages and tools rendered by the chat template; completion ids are what the
+        template adds for the answer. These steps then have ``token_source="retokenized"`` and no logprobs.
 
         Args:
-            tokenizer: anything with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
-                ``encode(text, add_special_tokens=)``, as those of ``transformers``.
-            chat_template_kwargs: further arguments of the template, such as ``{"enable_thinking": False}``.
+            tokenizer: an object with ``apply_chat_template(messages, tools=, add_generation_prompt=, tokenize=)`` and
+                ``encode(text, add_special_tokens=)``, such as those of ``transformers``.
+            chat_template_kwargs: further arguments for the template, such as ``{"enable_thinking": False}``.
 
         Raises:
             ValueError: the trajectory is open.
@@ -154,10 +156,10 @@ class Trajectory(_Referable):
         return retokenize(self, tokenizer, chat_template_kwargs=chat_template_kwargs)
 
     def check(self, *, vocab_size: int | None = None) -> list[Finding]:
-        """Findings that a trainer should know of before it trains on this trajectory, each with a stable code.
+        """Findings that matter for training on this trajectory, each with a stable code.
 
         Args:
-            vocab_size: of the model; ids from it on are findings.
+            vocab_size: of the model; ids of this value or above are findings.
         """
         from rollout_trace.train.checks import check
 
@@ -165,34 +167,34 @@ class Trajectory(_Referable):
 
     @property
     def n_input_tokens(self) -> int | None:
-        """Prompt tokens of all calls, cached ones included; None where those of a call are not known.
+        """Prompt tokens of all calls, cached ones included; None where the count of a call is unknown.
 
-        Of each call the provider's usage counts, or where there is none its token ids. Calls that failed without usage
-        and answers from a framework's cache add nothing.
+        A call's count is that of the provider's usage, else of its token ids. Calls that failed without usage and
+        answers from a framework's cache add nothing.
         """
         return costs.total_tokens(self.steps, "input")
 
     @property
     def n_output_tokens(self) -> int | None:
-        """Sampled tokens of all calls, of all their choices; None where those of a call are not known."""
+        """Sampled tokens of all choices of all calls; None where the count of a call is unknown."""
         return costs.total_tokens(self.steps, "output")
 
     @property
     def n_cache_read_tokens(self) -> int | None:
-        """Those prompt tokens that came from the provider's cache; None where a call's usage does not say."""
+        """Prompt tokens read from the provider's cache; None where a call's usage has no such count."""
         return costs.total_tokens(self.steps, "cache_read")
 
     @property
     def n_cache_write_tokens(self) -> int | None:
-        """Those prompt tokens that were written to the provider's cache; None where a call's usage does not say."""
+        """Prompt tokens written to the provider's cache; None where a call's usage has no such count."""
         return costs.total_tokens(self.steps, "cache_write")
 
     @property
     def cost(self) -> Cost | None:
-        """What all calls cost; None where there are none, one's cost is not known, or their currencies differ.
+        """Cost of all calls; None where there are none, a call's cost is unknown, or their currencies differ.
 
-        Of its own steps alone: trajectories opened inside this one have costs of their own. ``source`` is that of all
-        calls, or ``unknown`` where they have several.
+        Trajectories opened inside this one are not included. ``source`` is the one that all calls share, else
+        ``unknown``.
         """
         return costs.total_cost(self.steps)
 
@@ -208,18 +210,18 @@ class Trajectory(_Referable):
         return None if recorder is None else recorder.log
 
 
-def task_of(value: Any) -> Task | None:
-    """The task that a user named by its id, or gave as a mapping or an object: its ``id`` names it.
+def to_task(value: Any) -> Task | None:
+    """The ``Task`` for an id, or for a mapping or an object with the task's data, whose ``id`` becomes the id.
 
     Raises:
-        TypeError: it is something else, or its id cannot be a text.
+        TypeError: the value is none of these, or its id cannot be written as text.
     """
     if value is None:
         return None
     if isinstance(value, Task):
         is_sound = value.id is None or isinstance(value.id, str)
         return value if is_sound else Task(id=user_values.text_id(value.id, "the id of a task"), data=value.data)
-    data = user_values.held(value)
+    data = user_values.to_builtin(value)
     if not isinstance(data, dict):
         return Task(id=user_values.text_id(data, "task"))
     own = data.get("id")
@@ -230,7 +232,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "reward": lambda value, name: user_values.finite_number(value, f"Trajectory.{name}"),
     "rewards": lambda value, _: user_values.named_numbers(value, user_values.Rewards),
     "metrics": lambda value, _: user_values.named_numbers(value, user_values.Metrics),
-    "task": lambda value, _: task_of(value),
+    "task": lambda value, _: to_task(value),
     "group_id": user_values.text_id,
     "rollout_index": user_values.position,
     "metadata": user_values.metadata,
@@ -240,7 +242,7 @@ _FIELDS = tuple((item.name, item.default, item.default_factory) for item in fiel
 TRAJECTORY_FIELDS = tuple(item.name for item in fields(Trajectory) if not item.name.startswith("_"))
 
 
-def _steps_from_the_log() -> None:
+def _define_steps_property() -> None:
     slot = Trajectory.__dict__["steps"]
 
     def get(trajectory: Trajectory) -> list[Step]:
@@ -255,21 +257,23 @@ def _steps_from_the_log() -> None:
             )
         slot.__set__(trajectory, steps)
 
+    # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Trajectory, "steps", property(get, put))  # noqa: B010 - a plain assignment is a type error
 
 
-_steps_from_the_log()
+_define_steps_property()
 
 
-def new_trajectory(facts: dict[str, Any]) -> Trajectory:
-    """A trajectory with these fields, as they are. For the reader: old files may hold what is refused today."""
+def new_trajectory(values: dict[str, Any]) -> Trajectory:
+    """A trajectory with these fields, unchecked. For the reader: old files may hold values that are refused today."""
     trajectory = object.__new__(Trajectory)
     for name, default, factory in _FIELDS:
-        value = facts[name] if name in facts else default if factory is MISSING else factory()
+        value = values[name] if name in values else default if factory is MISSING else factory()
         object.__setattr__(trajectory, name, value)
     for name, kind in (("rewards", user_values.Rewards), ("metrics", user_values.Metrics)):
-        if facts.get(name) is not None:
-            dict.update(numbers := kind(), facts[name])
+        if values.get(name) is not None:
+            # `dict.update`, because the class's own method checks the values.
+            dict.update(numbers := kind(), values[name])
             object.__setattr__(trajectory, name, numbers)
     if trajectory.episode_id is None:
         object.__setattr__(trajectory, "episode_id", trajectory.id)
@@ -277,25 +281,25 @@ def new_trajectory(facts: dict[str, Any]) -> Trajectory:
 
 
 def each_trajectory(trajectories: Trajectory | Iterable[Trajectory]) -> Iterator[Trajectory]:
-    """One trajectory, or those of an iterable, in order.
+    """Iterates over one trajectory, or over those of an iterable.
 
     Raises:
-        TypeError: at once, it is a path or something else; or while iterating, one of them is no trajectory.
+        TypeError: at once for a path or anything that is not iterable; while iterating for an item of another type.
     """
     if isinstance(trajectories, Trajectory):
         return iter((trajectories,))
     if isinstance(trajectories, (str, bytes, os.PathLike)) or not hasattr(trajectories, "__iter__"):
-        raise TypeError(_no_trajectory(trajectories, "trajectories"))
-    return map(_checked, trajectories)
+        raise TypeError(_not_a_trajectory(trajectories, "trajectories"))
+    return map(_require_trajectory, trajectories)
 
 
-def _checked(one: Any) -> Trajectory:
+def _require_trajectory(one: Any) -> Trajectory:
     if not isinstance(one, Trajectory):
-        raise TypeError(_no_trajectory(one, "a trajectory"))
+        raise TypeError(_not_a_trajectory(one, "a trajectory"))
     return one
 
 
-def _no_trajectory(found: Any, expected: str) -> str:
+def _not_a_trajectory(found: Any, expected: str) -> str:
     if isinstance(found, (str, bytes, os.PathLike)):
         path = user_values.brief(os.fsdecode(found))
         return f"expected {expected}, got the path {path}; give what rt.read({path}) yields."

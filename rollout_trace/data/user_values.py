@@ -1,4 +1,4 @@
-"""Values that a user gives, checked where they are given: the mistake is seen where it was made."""
+"""Checks and conversions of values set by users, done on assignment, so that errors appear where the mistake is."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rollout_trace.guard import printable
 
 
 def finite_number(value: Any, name: str) -> float:
-    """The number as a Python int or float: of a bool 1.0 or 0.0, of a numpy or torch scalar what it holds.
+    """The number as a Python int or float; bools become 1.0 or 0.0, numpy and torch scalars their value.
 
     Args:
-        value: what was given.
-        name: of what it is given for, for the error.
+        value: the value set by the user.
+        name: the field's name, for the error message.
 
     Raises:
-        TypeError: it is no real number, or an array of several.
+        TypeError: it is not a real number, or it is an array of one or more dimensions.
         ValueError: it is NaN, infinite, or too large for a float.
     """
     number = value if type(value) in (float, int) else _python_number(value)
@@ -36,15 +36,15 @@ def finite_number(value: Any, name: str) -> float:
     try:
         if math.isfinite(number):
             return number
-    except OverflowError:  # A whole number that no float can hold.
+    except OverflowError:  # An int beyond the range of float.
         pass
     raise ValueError(f"{name} is {brief(value)}; give a finite number, or None where there is none.")
 
 
 def _python_number(value: Any) -> float | None:
-    """None where it is no single real number."""
+    """The value as an int or float; None where it is not a single real number."""
     if isinstance(value, (str, bytes, bytearray)) or tuple(getattr(value, "shape", ())):
-        return None  # `float` would read a text, and an array of one.
+        return None  # `float` would accept texts, and arrays of one element.
     item = getattr(value, "item", None)
     if callable(item):
         value = item()
@@ -57,12 +57,13 @@ def _python_number(value: Any) -> float | None:
 
 
 class Rewards(dict[str, "float | None"]):
-    """Finite numbers by name; what is put in is checked as what is assigned."""
+    """Finite numbers by name. Items set later are checked like the whole on assignment."""
 
     __slots__ = ()
     _name = "rewards"
 
     def __init__(self, values: Any = (), /) -> None:
+        # The methods of `dict` that add items do not call `__setitem__`: without these overrides they check nothing.
         self.update(values)
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -92,20 +93,22 @@ class Metrics(Rewards):
 
 
 def named_numbers(value: Any, kind: type[Rewards]) -> Rewards:
-    """A copy that checks what is put into it later.
+    """A copy of a mapping that checks the numbers in it and those set later.
 
     Raises:
-        TypeError: it is no mapping from names to numbers.
+        TypeError: it is not a mapping from names to numbers.
         ValueError: a number is not finite.
     """
-    numbers = held(value)
+    numbers = to_builtin(value)
     if not isinstance(numbers, dict):
         raise TypeError(f'{kind._name} is {brief(value)} ({type(value).__name__}); give a dict, {{"name": number}}.')
     return kind(numbers)
 
 
 def advantage(value: Any, name: str) -> float | FrozenList:
-    """One number, or one for each completion token; arrays and tensors become lists, which cannot be changed in place.
+    """One finite number, or a list with one for each completion token. Arrays and tensors become such a list.
+
+    The list cannot be changed in place: a number set in it later would not be checked.
 
     Raises:
         TypeError, ValueError: as ``finite_number``.
@@ -118,13 +121,13 @@ def advantage(value: Any, name: str) -> float | FrozenList:
 
 
 def metadata(value: Any, name: str) -> dict[str, Any]:
-    """A dict: that of the user, or of what the object holds.
+    """The user's dict itself, or a new dict of the fields of a mapping, dataclass or Pydantic object.
 
     Raises:
-        TypeError: it is no mapping, nor an object that holds fields.
-        ValueError: two of its keys are one in JSON.
+        TypeError: it is none of these.
+        ValueError: two of its keys become the same key in JSON.
     """
-    values = value if isinstance(value, dict) else held(value)
+    values = value if isinstance(value, dict) else to_builtin(value)
     if not isinstance(values, dict):
         raise TypeError(f'{name} is {brief(value)} ({type(value).__name__}); give a dict, {{"name": value}}.')
     if values:
@@ -133,30 +136,31 @@ def metadata(value: Any, name: str) -> dict[str, Any]:
 
 
 def text_id(value: Any, name: str) -> str:
-    """An id as text: numbers, paths, enums, dates and UUIDs are ids as well.
+    """The id as text. Texts, numbers, paths, enums, dates and UUIDs are accepted.
 
     Raises:
         TypeError: it is something else.
     """
     from uuid import UUID
 
-    value = held(value)
+    value = to_builtin(value)
     if isinstance(value, str):
         return value
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, (int, float, UUID)) and not isinstance(value, bool):
         return str(value)
+    # Integers of other libraries, such as numpy's.
     if hasattr(type(value), "__index__") and not isinstance(value, bool):
         return str(operator.index(value))
     raise TypeError(f"{name} is {brief(value)} ({type(value).__name__}); give its id as text.")
 
 
 def position(value: Any, name: str) -> int:
-    """A whole number from 0 on.
+    """The value as an int of 0 or more.
 
     Raises:
-        TypeError: it is no whole number.
+        TypeError: it is not a whole number.
         ValueError: it is negative.
     """
     try:
@@ -170,18 +174,18 @@ def position(value: Any, name: str) -> int:
     return number
 
 
-def held(value: Any) -> Any:
-    """What an object holds: an enum its value, a path its text, a mapping, a dataclass or a Pydantic object a new dict.
+def to_builtin(value: Any) -> Any:
+    """An enum's value, a path's text, or a new dict of a mapping, dataclass or Pydantic object; not recursive.
 
-    Anything else is given back itself, and so is what cannot say what it holds.
+    Any other value is returned itself, and so is one whose conversion raises.
     """
     try:
-        return _held(value)
-    except Exception:  # Code of the user's: a serializer, a property, a `__fspath__`.
+        return _to_builtin(value)
+    except Exception:  # User code runs here: serializers, properties, `__fspath__`.
         return value
 
 
-def _held(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, os.PathLike):
@@ -189,36 +193,36 @@ def _held(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if is_dataclass(value) and not isinstance(value, type):
-        # As the encoder writes dataclasses: without their private fields.
+        # Without private fields, as the JSON encoder writes dataclasses.
         return {item.name: getattr(value, item.name) for item in fields(value) if not item.name.startswith("_")}
-    # Asked of the class: an instance may answer to every name.
+    # Looked up on the class: an instance with `__getattr__` (a mock, a proxy) may have any name.
     return value.model_dump(warnings=False) if callable(getattr(type(value), "model_dump", None)) else value
 
 
 def brief(value: Any) -> str:
-    """The ``repr`` of a value, short enough for a sentence."""
+    """The ``repr`` of a value for an error message: one line, about 80 characters."""
     try:
         return printable(repr(value), 80)
     except Exception as error:
         return f"<{type(value).__name__}: its repr() raised {type(error).__name__}>"
 
 
-DEEPEST = 150
-"""Levels of a value that are looked into: one may hold itself."""
+MAX_DEPTH = 150
+"""Levels of nesting that are followed; deeper values are written as text, or not checked."""
 
 
-def check_keys(value: Any, name: str, above: tuple[int, ...] = ()) -> None:
-    """Refuses a value in which two keys of a mapping are one in JSON (``1`` and ``"1"``): one would be lost.
+def check_keys(value: Any, name: str, ancestors: tuple[int, ...] = ()) -> None:
+    """Raises where two keys of a mapping become the same key in JSON (``1`` and ``"1"``): one item would be lost.
 
     Args:
-        value: of the user's, of any depth.
-        name: of the field it is for, to name the place.
-        above: the ids of the objects it lies in.
+        value: a nested value.
+        name: its place, for the error message.
+        ancestors: ``id`` of each object that contains it, since a value may contain itself.
 
     Raises:
         ValueError: there are such keys.
     """
-    if id(value) in above or len(above) > DEEPEST:
+    if id(value) in ancestors or len(ancestors) > MAX_DEPTH:
         return
     if isinstance(value, Mapping):
         seen: dict[str, Any] = {}
@@ -227,22 +231,22 @@ def check_keys(value: Any, name: str, above: tuple[int, ...] = ()) -> None:
             if text in seen:
                 raise ValueError(f"{name} has two keys {seen[text]!r} and {key!r} that are both {text!r} in a file.")
             seen[text] = key
-            check_keys(item, f"{name}[{key!r}]", (*above, id(value)))
+            check_keys(item, f"{name}[{key!r}]", (*ancestors, id(value)))
     elif isinstance(value, (list, tuple)):
         for at, item in enumerate(value):
             if isinstance(item, (Mapping, list, tuple)):
-                check_keys(item, f"{name}[{at}]", (*above, id(value)))
+                check_keys(item, f"{name}[{at}]", (*ancestors, id(value)))
 
 
 def json_key(key: Any) -> str:
-    """The name that a key of a mapping has in JSON."""
+    """The key under which a key of a mapping is written in JSON."""
     if isinstance(key, str):
         return str.__str__(key)
     return json.dumps(key) if key is None or isinstance(key, (bool, float)) else safe_repr(key)
 
 
 def safe_repr(value: Any) -> str:
-    """The ``repr`` of a value, whatever its class makes of that."""
+    """The ``repr`` of a value; a text with its class where ``repr`` raises."""
     try:
         return repr(value)
     except Exception as error:

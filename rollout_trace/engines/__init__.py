@@ -1,4 +1,4 @@
-"""What each engine is asked for, and how it is found out which one answers."""
+"""Profiles of the inference engines, and the detection of the engine behind an address."""
 
 from rollout_trace.engines.profiles import EngineName
 

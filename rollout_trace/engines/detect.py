@@ -1,7 +1,7 @@
-"""``engine="auto"``: which engine is behind an address, asked once and remembered in this process.
+"""``engine="auto"``: detection of the engine behind an address, once per address and process.
 
-Who makes the requests is the client's affair, and they are no calls: no step comes of them. Whatever happens, the
-caller's call goes on, a little later at most.
+Callers pass in a function that makes the requests; these are not recorded as calls. Whatever goes wrong, the user's
+call goes on, delayed by about ``PATIENCE`` at most.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from rollout_trace import guard
 from rollout_trace.engines.profiles import EngineProfile, profile, profiles
 
 PATIENCE = 2.0
-"""Seconds that one inquiry may take, all its requests together."""
+"""Seconds that one detection may take, all its requests together."""
 
 LEAST_PATIENCE = 0.25
-"""What is left of that where inquiry after inquiry has no answer: each may take half the time of the one before."""
+"""Lower bound of that, in seconds: after each detection without an answer the next may take half as long."""
 
 FORGET_FAILURES = 60.0
-"""Seconds after which a server that would not answer (no credentials, an error of its own) is asked again."""
+"""Seconds after which a server that refused to answer (401, 403, 5xx) is asked again."""
 
 _STARTING = frozenset({408, 425, 429, 502, 503, 504})
-"""Statuses of a server, or of the proxy before it, that will answer soon: llama-server loads its model behind 503."""
+"""Statuses of a server, or of its proxy, that will answer soon: llama-server sends 503 while its model loads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered."""
+    """A server's answer to one request of the detection."""
 
     status: int
     body: bytes
@@ -43,17 +43,17 @@ class Reply:
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     engine: str | None
-    lasts: float = math.inf
-    """Seconds for which it holds."""
+    valid_for: float = math.inf
+    """Seconds until the address is asked again."""
 
 
 _Inquiry = Generator[str, Reply, _Verdict]
 NO_REPLY = Reply(0, b"")
-"""The server could not be reached, was too slow, or broke off."""
+"""Stands for no answer: the server could not be reached, was too slow, or broke off."""
 
 
 class _Search:
-    """One address that is being asked about, or was."""
+    """The detection for one address, running or ended, and its result."""
 
     __slots__ = ("abandoned", "ended", "expires", "missed", "profile")
 
@@ -63,7 +63,7 @@ class _Search:
         self.profile: EngineProfile | None = None
         self.abandoned = False
         self.missed = missed
-        """How many inquiries in a row made their callers wait for nothing."""
+        """Detections in a row that made their callers wait without a result."""
 
 
 _searches: dict[str, _Search] = {}
@@ -71,7 +71,8 @@ _lock = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Who was asking stayed in the other process."""
+    """Forgets running detections: the threads that ran them are in the parent process only."""
+    # The lock may have been held at the fork, by a thread that does not exist here.
     global _lock
     _lock = threading.Lock()
     for url in [url for url, search in _searches.items() if not search.ended.is_set()]:
@@ -83,7 +84,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Get(NamedTuple):
-    """A request to make: an address, and by when (``time.monotonic``) the answer is of use."""
+    """A request to make: an address, and the time (``time.monotonic``) after which the answer is of no use."""
 
     url: str
     deadline: float
@@ -91,55 +92,55 @@ class Get(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Another caller is asking: its search may end before the deadline."""
+    """Wait for another caller's search to end, until the deadline (``time.monotonic``)."""
 
     search: _Search
     deadline: float
 
 
 def find(address: str, get: Callable[[Get], Reply]) -> EngineProfile | None:
-    """The profile of the engine behind an address; None where that is not sure.
+    """The profile of the engine behind an address; None where it is not certain.
 
     Args:
-        address: of the API, as clients have it.
-        get: makes a request, with the caller's credentials. What it raises counts as no answer.
+        address: base URL of the API, as clients have it.
+        get: makes a request, with the caller's credentials. An exception counts as no answer.
     """
-    steps = _steps(address)
+    steps = _search_steps(address)
     try:
-        wanted = next(steps)
+        step = next(steps)
         while True:
-            if isinstance(wanted, _Wait):
-                wanted.search.ended.wait(max(0.0, wanted.deadline - time.monotonic()))
-                wanted = steps.send(NO_REPLY)
+            if isinstance(step, _Wait):
+                step.search.ended.wait(max(0.0, step.deadline - time.monotonic()))
+                step = steps.send(NO_REPLY)
                 continue
             try:
-                reply = get(wanted)
+                reply = get(step)
             except Exception:
                 reply = NO_REPLY
-            wanted = steps.send(reply)
+            step = steps.send(reply)
     except StopIteration as stop:
         found: EngineProfile | None = stop.value
         return found
     finally:
-        # A search that was broken off by an interrupt ends here, not when it is collected.
+        # A search that an interrupt broke off ends here, not when the generator is collected: others wait for it.
         steps.close()
 
 
 async def find_async(address: str, get: Callable[[Get], Awaitable[Reply]]) -> EngineProfile | None:
-    """The same in an event loop."""
-    steps = _steps(address)
+    """``find`` for event loops."""
+    steps = _search_steps(address)
     try:
-        wanted = next(steps)
+        step = next(steps)
         while True:
-            if isinstance(wanted, _Wait):
-                await _wait(wanted.search, wanted.deadline)
-                wanted = steps.send(NO_REPLY)
+            if isinstance(step, _Wait):
+                await _wait(step.search, step.deadline)
+                step = steps.send(NO_REPLY)
                 continue
             try:
-                reply = await get(wanted)
+                reply = await get(step)
             except Exception:
                 reply = NO_REPLY
-            wanted = steps.send(reply)
+            step = steps.send(reply)
     except StopIteration as stop:
         found: EngineProfile | None = stop.value
         return found
@@ -147,17 +148,18 @@ async def find_async(address: str, get: Callable[[Get], Awaitable[Reply]]) -> En
         steps.close()
 
 
-def _steps(url: str) -> Generator[Get | _Wait, Reply, EngineProfile | None]:
-    """What is done to find an engine, without doing it: yields requests to make and searches to wait for."""
+def _search_steps(url: str) -> Generator[Get | _Wait, Reply, EngineProfile | None]:
+    """The detection without its I/O: yields requests to make and searches to wait for; returns the profile."""
     if (named := _by_host(url)) is not None:
         return named
     began = time.monotonic()
+    # A search that was abandoned is taken over by one of those who waited for it, each within its own first deadline.
     while True:
-        search, ours = _claim(url)
+        search, is_mine = _claim(url)
         deadline = began + _patience(search)
-        if ours:
+        if is_mine:
             try:
-                _conclude(search, url, (yield from _asked(_inquiry(url), deadline)), began)
+                _conclude(search, url, (yield from _requests_of(_inquiry(url), deadline)), began)
             finally:
                 _end(search, url)
         else:
@@ -166,7 +168,7 @@ def _steps(url: str) -> Generator[Get | _Wait, Reply, EngineProfile | None]:
             return search.profile
 
 
-def _asked(inquiry: _Inquiry, deadline: float) -> Generator[Get | _Wait, Reply, _Verdict]:
+def _requests_of(inquiry: _Inquiry, deadline: float) -> Generator[Get | _Wait, Reply, _Verdict]:
     url = next(inquiry)
     while True:
         reply = yield Get(url, deadline)
@@ -178,7 +180,7 @@ def _asked(inquiry: _Inquiry, deadline: float) -> Generator[Get | _Wait, Reply, 
 
 
 async def _wait(search: _Search, deadline: float) -> None:
-    # Whoever asks may do so in another thread or event loop: only looking again works for all of them.
+    # The search may run in another thread or event loop: only polling works for all of them.
     while not search.ended.is_set() and time.monotonic() < deadline:
         from anyio import sleep
 
@@ -186,7 +188,7 @@ async def _wait(search: _Search, deadline: float) -> None:
 
 
 def _claim(url: str) -> tuple[_Search, bool]:
-    """The search of an address, and whether it is the caller's to make."""
+    """The search for an address, and True where the caller has to run it."""
     with _lock:
         search = _searches.get(url)
         if search is not None and search.expires > time.monotonic():
@@ -196,17 +198,19 @@ def _claim(url: str) -> tuple[_Search, bool]:
 
 
 def _patience(search: _Search) -> float:
-    wanted: float = PATIENCE / 2**search.missed
-    return max(wanted, min(PATIENCE, LEAST_PATIENCE))
+    halved: float = PATIENCE / 2**search.missed
+    return max(halved, min(PATIENCE, LEAST_PATIENCE))
 
 
 def _conclude(search: _Search, url: str, verdict: _Verdict, began: float) -> None:
     now = time.monotonic()
     search.profile = profile(verdict.engine)
-    search.missed = search.missed + 1 if verdict.lasts == 0 and now - began >= LEAST_PATIENCE else 0
-    search.expires = now + verdict.lasts
+    # A failure that came at once cost nobody time: only slow ones shorten the next wait.
+    search.missed = search.missed + 1 if verdict.valid_for == 0 and now - began >= LEAST_PATIENCE else 0
+    search.expires = now + verdict.valid_for
+    # Last: whoever waits for it reads the fields above.
     search.ended.set()
-    if search.profile is None and verdict.lasts == 0:
+    if search.profile is None and verdict.valid_for == 0:
         guard.warn_once(
             f"auto-unanswered:{url}",
             f'engine="auto" had no answer from {urlsplit(url).hostname} when it asked which engine it is: this call is '
@@ -221,7 +225,7 @@ def _conclude(search: _Search, url: str, verdict: _Verdict, began: float) -> Non
 
 
 def _end(search: _Search, url: str) -> None:
-    """A search that was broken off (its task was cancelled) is the next one's to make."""
+    """Abandons a search without a result (its task was cancelled), so that another caller runs it."""
     if not search.ended.is_set():
         search.abandoned = True
         with _lock:
@@ -232,32 +236,38 @@ def _end(search: _Search, url: str) -> None:
 
 def _by_host(url: str) -> EngineProfile | None:
     host = urlsplit(url).hostname or ""
+    # With the dot in front on both sides, "notfireworks.ai" is no subdomain of "fireworks.ai".
     known = ((f".{name}", one) for one in profiles() for name in one.hosts)
     return next((one for name, one in known if f".{host}".endswith(name)), None)
 
 
 def _inquiry(base_url: str) -> _Inquiry:
-    """Yields addresses to GET, takes what came, and returns what follows from it."""
+    """Yields addresses to GET, receives the replies, and returns the verdict."""
     base = base_url.rstrip("/")
     models = yield f"{base}/models"
-    if (lasts := _refuses_for(models)) is not None:
-        return _Verdict(None, lasts)
+    if (valid_for := _failure_ttl(models)) is not None:
+        return _Verdict(None, valid_for)
     owners = _owners(_json(models.body))
     if owners:
         return _Verdict(next((one.name for one in profiles() if owners == {one.owned_by}), None))
-    for name, sign in [(one.name, one.sign) for one in profiles() if one.sign is not None]:
-        reply = yield f"{base.removesuffix('/v1')}/{sign.path}"
-        if (lasts := _refuses_for(reply)) is not None:
-            return _Verdict(None, lasts)
-        if reply.status == 200 and isinstance(_json(reply.body), Mapping) and sign.fields <= _json(reply.body).keys():
+    for name, fingerprint in [(one.name, one.fingerprint) for one in profiles() if one.fingerprint is not None]:
+        reply = yield f"{base.removesuffix('/v1')}/{fingerprint.path}"
+        if (valid_for := _failure_ttl(reply)) is not None:
+            return _Verdict(None, valid_for)
+        if (
+            reply.status == 200
+            and isinstance(_json(reply.body), Mapping)
+            and fingerprint.fields <= _json(reply.body).keys()
+        ):
             return _Verdict(name)
     return _Verdict(None)
 
 
-def _refuses_for(reply: Reply) -> float | None:
-    """For how many seconds it is remembered that a server does not say what it is; None where it does.
+def _failure_ttl(reply: Reply) -> float | None:
+    """Seconds for which a reply without an answer is remembered; None where it is an answer.
 
-    What was not answered is not remembered at all: a loop that waits for its server would record without ids.
+    0 for a server that is unreachable or starting: remembered, a loop that waits for its server would then record
+    without ids.
     """
     if reply is NO_REPLY or reply.status in _STARTING:
         return 0.0

@@ -1,8 +1,8 @@
-"""The engines: one profile each, of all that is not the same in every one of them.
+"""One profile per engine, of everything in which engines differ.
 
-What it must be asked for, so that it sends token ids and logprobs; what its logprobs are of; how it is recognised; how
-it samples. Fields that a server of that engine could refuse are not asked for: where a version takes a field only under
-a condition, the row says which. Where its answers hold the ids is in ``rollout_trace.wire.places``.
+The request fields that make it send token ids and logprobs; the distribution of its logprobs; how it is recognised; how
+it samples. Fields that a server of that engine could refuse are not requested: where a version takes a field only under
+a condition, the row states it. Where its answers have the ids is in ``rollout_trace.wire.places``.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ EngineName: TypeAlias = Literal["vllm", "sglang", "llama-server", "fireworks", "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """Body fields that a request gets where its caller has not set them. A list is added to the caller's list."""
+    """Body fields added to a request where its caller has not set them. A list extends the caller's list."""
 
     fields: Mapping[str, Any]
     streamed: bool | None = None
-    """Only in requests that are streamed (True) or not (False); None: in both."""
+    """Only in requests that are streamed (True) or unstreamed (False); None: in both."""
     without: str | None = None
-    """Never in a request that has this field."""
+    """Never in a request that has this field, not empty."""
 
-    def suits(self, body: Mapping[str, Any]) -> bool:
-        """True where a request with this body may be asked so."""
+    def applies_to(self, body: Mapping[str, Any]) -> bool:
+        """True where the fields may be added to a request with this body."""
         if self.streamed is not None and self.streamed is not bool(body.get("stream")):
             return False
         return self.without is None or not body.get(self.without)
 
 
-class Sign(NamedTuple):
-    """A path beside the protocol's, and the fields that only this engine answers it with."""
+class Fingerprint(NamedTuple):
+    """A path beside the protocol's, and the fields that only this engine has in its answer."""
 
     path: str
     fields: frozenset[str]
@@ -45,36 +45,36 @@ class Sign(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EngineProfile:
-    """One engine."""
+    """What is particular to one engine."""
 
     name: str
     ask: Mapping[str, tuple[Ask, ...]] = field(default_factory=dict)
-    """By protocol. Two that suit one request name different fields."""
+    """Fields to request, by protocol. Two entries that apply to one request have different fields."""
     logprobs_mode: LogprobsMode | None = None
-    """What its logprobs are of, unless it was configured otherwise: no answer says so."""
+    """Distribution of the returned logprobs under the engine's defaults. Answers do not carry this."""
     has_ids: bool = True
-    """False of a provider that never sends token ids."""
+    """False for a provider that never sends token ids."""
     hosts: tuple[str, ...] = ()
-    """Host names of a provider, their subdomains included."""
+    """Host names of a provider; their subdomains count too."""
     owned_by: str | None = None
-    """What its servers write as ``owned_by`` of their models."""
-    sign: Sign | None = None
-    """How it is recognised where the list of its models does not name it."""
+    """Value of ``owned_by`` in its servers' list of models."""
+    fingerprint: Fingerprint | None = None
+    """Recognises it where the list of models does not name it."""
     grammars: frozenset[str] | None = None
-    """Request fields that it reads as a grammar, all others ignored; None: it may be any of them."""
+    """Request fields that constrain its output by a grammar; it ignores other engines' fields. None: any may."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    """What it does with the distribution unless it is told otherwise."""
+    """Sampling parameters that it applies where a request does not set them."""
     ignores_named_tool: bool = False
-    """A ``tool_choice`` that names a tool is as ``auto``."""
+    """True where a ``tool_choice`` that names a tool has the effect of ``auto``."""
     constrains_tool_calls: bool = False
-    """A grammar holds from the beginning of every tool call on."""
+    """True where a grammar constrains every tool call, from its beginning on."""
 
 
 AUTO: Final = EngineProfile("auto")
-"""Stands for the profile of whatever engine is found behind a client's address."""
+"""Placeholder for the profile of the engine that is detected behind a client's address."""
 
 _FORMATS: Final = frozenset({"response_format", "text"})
-"""The grammars of the protocols themselves: of chat, and of Responses."""
+"""Request fields with a grammar in the protocols themselves: of chat, and of Responses."""
 
 _OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 
@@ -92,9 +92,9 @@ _VLLM = EngineProfile(
     grammars=_FORMATS | {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"},
 )
 
-# SGLang 0.5.23, source. A chat stream refuses `return_token_ids`, and says the ids in `sglext` instead; completions
-# take it in both. Logprobs are of the logits over the temperature, unless SGLANG_RETURN_ORIGINAL_LOGPROB=1. Its sign
-# and its grammars are from the source too.
+# SGLang 0.5.23, source. A chat stream refuses `return_token_ids`, and has the ids in `sglext` instead; completions
+# accept it in both. Logprobs are of the logits over the temperature, unless SGLANG_RETURN_ORIGINAL_LOGPROB=1.
+# Fingerprint and grammars are from the source too.
 _SGLANG = EngineProfile(
     "sglang",
     {
@@ -107,7 +107,7 @@ _SGLANG = EngineProfile(
     },
     "processed",
     owned_by="sglang",
-    sign=Sign("get_server_info", frozenset({"tokenizer_path", "mem_fraction_static"})),
+    fingerprint=Fingerprint("get_server_info", frozenset({"tokenizer_path", "mem_fraction_static"})),
     grammars=_FORMATS | {"json_schema", "regex", "ebnf", "structural_tag"},
 )
 
@@ -126,7 +126,7 @@ _LLAMA_SERVER = EngineProfile(
     },
     "raw",
     owned_by="llamacpp",
-    sign=Sign("props", frozenset({"default_generation_settings", "total_slots"})),
+    fingerprint=Fingerprint("props", frozenset({"default_generation_settings", "total_slots"})),
     grammars=_FORMATS | {"grammar", "json_schema"},
     sampling={"top_k": 40, "top_p": 0.95, "min_p": 0.05},
     ignores_named_tool=True,
@@ -152,11 +152,11 @@ _TOGETHER = EngineProfile(
     hosts=("together.xyz", "together.ai"),
 )
 
-# OpenAI and Azure send no ids, and their reasoning models refuse `logprobs`, which cannot be told from a deployment's
-# name: they are asked for nothing. A caller who wants logprobs sets them on the calls of a model that has them.
+# OpenAI and Azure send no ids, and their reasoning models refuse `logprobs`, which a deployment's name does not
+# show: no fields are added. A caller who wants logprobs sets them on the calls of a model that has them.
 _OPENAI = EngineProfile("openai", has_ids=False, hosts=("api.openai.com", "openai.azure.com"))
 
-# Servers name themselves in `owned_by` of their models (vLLM 0.32 and llama-server recorded, SGLang by source).
+# Servers name their engine in `owned_by` of their models (vLLM 0.32 and llama-server recorded, SGLang by source).
 # `/version` proves nothing: several engines have one of the same shape.
 _PROFILES: Final = {one.name: one for one in (_VLLM, _SGLANG, _LLAMA_SERVER, _FIREWORKS, _TOGETHER, _OPENAI, AUTO)}
 
@@ -182,43 +182,43 @@ def profile(name: str | None) -> EngineProfile | None:
 
 
 def profiles() -> Iterable[EngineProfile]:
-    """All that are known."""
+    """The profiles of all engines, ``AUTO`` included."""
     return _PROFILES.values()
 
 
 def profile_of_step(engine: str | None) -> EngineProfile:
-    """The profile of the engine that a step names; where it names none, or one that is not known, an empty one."""
+    """The profile of a step's engine; an empty one for None and for unknown engines."""
     return _PROFILES.get(engine or "", _UNKNOWN)
 
 
 def sends_no_ids(engine: str | None, protocol: str | None) -> bool:
-    """True where there are no token ids to ask for: in a protocol without a place for them, of a provider without."""
+    """True where the protocol has no place for token ids, or the provider never sends them."""
     known = _PROFILES.get(engine) if engine is not None else None
     return (protocol is not None and not record_of(protocol).has_ids) or (known is not None and not known.has_ids)
 
 
-def can_be_asked(protocol: str | None) -> bool:
-    """True of a protocol in which some engine is asked for token ids."""
+def can_request_ids(protocol: str | None) -> bool:
+    """True for a protocol in which some engine sends token ids on request."""
     return any(protocol in known.ask for known in _PROFILES.values())
 
 
 def added_fields(asks: tuple[Ask, ...], body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request with this body gets added: fields it does not set, and its lists with what they lack.
+    """The fields to add to a request with this body: those it does not set, and its own lists with missing items added.
 
-    A null sets nothing: wrappers send the options that nobody gave as nulls.
+    A null counts as not set: wrappers send unset options as nulls.
     """
     added: dict[str, Any] = {}
     for ask in asks:
-        if ask.suits(body):
+        if ask.applies_to(body):
             for name, value in ask.fields.items():
-                given = body.get(name)
-                if given is None:
+                current = body.get(name)
+                if current is None:
                     added[name] = value
-                elif isinstance(value, list) and isinstance(given, list):
-                    lacking = [item for item in value if item not in given]
-                    if lacking:
-                        added[name] = [*given, *lacking]
+                elif isinstance(value, list) and isinstance(current, list):
+                    missing = [item for item in value if item not in current]
+                    if missing:
+                        added[name] = [*current, *missing]
     if body.get("top_logprobs"):
-        # Refused without `logprobs`: that is the caller's mistake to see, and not ours to mend.
+        # `top_logprobs` without `logprobs` is refused. The caller must see that mistake; added fields would hide it.
         added.pop("logprobs", None)
     return added

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
-from rollout_trace.chat.messages import decoded, with_text
+from rollout_trace.chat.messages import with_decoded_arguments, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import count_without_row, exporting, one_by_one, with_steps
 from rollout_trace.export._conversations import Chain, conversations
@@ -197,7 +197,7 @@ def rendered(chain: Chain, settings: ChatOptions, report: ExportReport) -> list[
     messages = []
     for at, message in enumerate(chain.messages):
         if settings["arguments"] == "dict":
-            message = decoded(message, report)
+            message = with_decoded_arguments(message, report)
         if settings["content"] == "text":
             message = with_text(message)
         message = _with_reasoning(message, settings["reasoning"])

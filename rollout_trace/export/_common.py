@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.data.trajectory import Trajectory, each_trajectory
 from rollout_trace.export._values import finite_counted
-from rollout_trace.report import ExportReport, Strict, listed
+from rollout_trace.report import ExportReport, Strict, format_counts
 from rollout_trace.train.selection import check_options
 from rollout_trace.train.sequences import sequences
 
@@ -33,11 +33,11 @@ def exporting(exporter: str, strict: Strict, report: ExportReport | None) -> Ite
     left, new = _increase(counts.dropped, before), _increase(counts.noted, noted)
     if left:
         guard.warn(
-            f"export.{exporter} left out: {listed(left)}. Pass report=ExportReport() to read the counts, or "
+            f"export.{exporter} left out: {format_counts(left)}. Pass report=ExportReport() to read the counts, or "
             "strict=True to raise instead."
         )
     if new:
-        guard.warn(f"export.{exporter}: {listed(new)}. See docs/training.md.")
+        guard.warn(f"export.{exporter}: {format_counts(new)}. See docs/training.md.")
 
 
 def _increase(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:

@@ -13,9 +13,9 @@ from rollout_trace.chat.messages import (
     Message,
     answer,
     arguments_of,
-    asks_of_the_server,
     convert,
-    parts_of,
+    message_groups,
+    previous_response_of,
 )
 from rollout_trace.chat.parts import texts_of
 from rollout_trace.export._once import ConversionCache
@@ -64,7 +64,7 @@ class MessageTree:
 
     def read(self, step: Step) -> tuple[Node, list[Message]]:
         """The last node that a step's request has in common with the tree, and the request's messages after it."""
-        messages = [message for part in parts_of(step) for message in self._converted(step.protocol, part)]
+        messages = [message for part in message_groups(step) for message in self._converted(step.protocol, part)]
         node = self._continued_answer(step)
         if node is not None:
             first = node.path()[0]
@@ -103,7 +103,7 @@ class MessageTree:
 
     def _continued_answer(self, step: Step) -> Node | None:
         """The answer that a Responses request continues by its id; None where it is not in this trajectory."""
-        previous = asks_of_the_server(step)
+        previous = previous_response_of(step)
         node = self._answers.get(previous) if isinstance(previous, str) else None
         if previous and node is None:
             dropped = ExportReport()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rollout_trace.chat.messages import decoded, with_text
+from rollout_trace.chat.messages import with_decoded_arguments, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import each, exporting
 from rollout_trace.export._conversations import conversations
@@ -152,7 +152,7 @@ def _runs(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[
             report.drop("trajectories that are not one conversation", where=where)
             continue
         chain = chains[0]
-        messages = [decoded(with_text(message), report) for message in chain.messages]
+        messages = [with_decoded_arguments(with_text(message), report) for message in chain.messages]
         first = chain.answers[0]
         # TRL trains on every assistant message after the prompt, so each must be the answer of a usable step.
         replies = {at for at, message in enumerate(messages) if at >= first and message.get("role") == "assistant"}

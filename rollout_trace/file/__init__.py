@@ -1,4 +1,4 @@
-"""Trajectories as lines of JSON: ``JSONLWriter`` appends them, ``read`` gives them back. See docs/file-format.md."""
+"""Trajectories as JSON lines: ``JSONLWriter`` appends them, ``read`` reads them. See docs/file-format.md."""
 
 from rollout_trace.file.reader import read
 from rollout_trace.file.writer import JSONLWriter

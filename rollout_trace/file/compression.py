@@ -1,4 +1,4 @@
-"""Compression of files of lines: chosen by the suffix, known by the first bytes."""
+"""Compression of files of lines: chosen by the suffix when writing, detected by the first bytes when reading."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _GZIP_LEVEL = 1
 
 
 def compressor(path: Path) -> Callable[[bytes], bytes] | None:
-    """What turns a line into bytes of the file, by the suffix of its path; None where they are the line itself.
+    """Function that compresses a line, by the suffix of the path; None where lines are written as they are.
+
+    Each line becomes one gzip member or zstd frame, so that lines can be appended and read one by one.
 
     Raises:
         ImportError: the suffix is ``.zst`` and zstandard is not installed.
@@ -27,7 +29,7 @@ def compressor(path: Path) -> Callable[[bytes], bytes] | None:
     zstandard = import_zstandard(path)
 
     def compress(line: bytes) -> bytes:
-        # A compressor of its own for each line: one cannot be used by two threads at once.
+        # A new compressor for each line: two threads must not use one at the same time.
         data: bytes = zstandard.ZstdCompressor(write_checksum=True).compress(line)
         return data
 
@@ -40,7 +42,11 @@ def _gzip(line: bytes) -> bytes:
 
 
 def import_zstandard(path: str | os.PathLike[str]) -> Any:
-    """The module zstandard, which is optional."""
+    """The optional module zstandard.
+
+    Raises:
+        ImportError: it is not installed; the message names ``path`` and the package.
+    """
     try:
         import zstandard
     except ImportError:
@@ -52,15 +58,18 @@ def import_zstandard(path: str | os.PathLike[str]) -> Any:
 
 
 def check_content(file: int, path: Path) -> None:
-    """Refuses a file whose bytes are another format than its name says: nobody could read what is appended.
+    """Checks that the first bytes of an open file fit its suffix: lines appended in another format are unreadable.
+
+    Empty files and files that are not regular pass.
 
     Raises:
-        ValueError: it is.
+        ValueError: they do not fit.
     """
     if not stat.S_ISREG(os.fstat(file).st_mode):
         return
     os.lseek(file, 0, os.SEEK_SET)
     magic = os.read(file, 4)
+    # The second zstd magic is that of a skippable frame, whose first byte varies.
     kinds = (("gzip", magic.startswith(GZIP_MAGIC)), ("zstd", magic == ZSTD_MAGIC or magic[1:] == b"\x2a\x4d\x18"))
     found = next(
         (kind for kind, fits in kinds if fits), "JSON lines" if magic[:1] in b"{\n\r\t \xef" else "another format"

@@ -1,4 +1,4 @@
-"""From the bytes of a line to a trajectory, checked."""
+"""Decodes and checks the bytes of a line into a trajectory."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 _line = msgspec.json.Decoder(TrajectoryRecord)
 _head = msgspec.json.Decoder(Head)
-# Bytes that are no UTF-8 are a UnicodeDecodeError, and msgspec's own errors were no ValueErrors before 0.20.
-_NO_JSON = (msgspec.DecodeError, ValueError)
+# Bytes that are not UTF-8 raise UnicodeDecodeError; msgspec's own errors are ValueErrors only from 0.20 on.
+_NOT_JSON = (msgspec.DecodeError, ValueError)
 
 
 class BadLine(ValueError):
-    """A line is not what the format says. The text begins with the path in the record where there is one."""
+    """A line does not match the format. The message begins with the path in the record, where there is one."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
@@ -48,50 +48,50 @@ def decode(line: bytes) -> Trajectory:
     """The trajectory of a line.
 
     Raises:
-        BadLine: the line is no JSON, or not what the format says.
+        BadLine: the line is not JSON, or does not match the format.
     """
-    record = _parsed(line)
+    record = _parse(line)
     _check_schema(record.schema)
     messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
     segments = _Segments(record.segments)
     steps = [_step(step, at, messages, tools, segments) for at, step in enumerate(record.steps)]
-    same = {name: getattr(record, name) for name in _TRAJECTORY_SAME}
-    return new_trajectory({**same, "steps": steps, "tool_runs": list(map(_tool_run, record.tool_runs))})
+    copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
+    return new_trajectory({**copied, "steps": steps, "tool_runs": list(map(_tool_run, record.tool_runs))})
 
 
 # Parsing
 
 
-def _parsed(line: bytes) -> TrajectoryRecord:
+def _parse(line: bytes) -> TrajectoryRecord:
     try:
         return _line.decode(line)
     except msgspec.ValidationError as error:
-        raise _explained(error, line) from error
-    except _NO_JSON as error:
+        raise _validation_error(error, line) from error
+    except _NOT_JSON as error:
         if b"\\ud" in line or b"\\uD" in line:
             return _with_lone_surrogates(line, error)
-        raise _no_json(error) from error
+        raise _not_json_error(error) from error
 
 
 def _with_lone_surrogates(line: bytes, first: Exception) -> TrajectoryRecord:
-    """The decoder refuses text with half a surrogate pair, which models do write; the json module does not."""
+    """Decodes a line whose texts have lone surrogates, which models do produce. msgspec refuses them, json does not."""
     try:
-        value = json.loads(line, parse_constant=_refuse)
+        value = json.loads(line, parse_constant=_refuse_constant)
     except ValueError:
-        raise _no_json(first) from first
+        raise _not_json_error(first) from first
     try:
         return msgspec.convert(value, TrajectoryRecord)
     except msgspec.ValidationError as error:
-        raise _explained(error, line) from error
+        raise _validation_error(error, line) from error
     except UnicodeEncodeError as error:  # Where a time is expected.
         raise BadLine("", f"expected times as in RFC 3339, got text with half a surrogate pair: {error}") from error
 
 
-def _refuse(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _no_json(error: Exception) -> BadLine:
+def _not_json_error(error: Exception) -> BadLine:
     if "truncated" in str(error):
         return BadLine("", "expected a whole line of JSON, got one that ends inside a value (its writer was stopped?)")
     return BadLine("", f"expected a line of JSON, got something else: {error}")
@@ -116,13 +116,14 @@ _RENAMED = {
 }
 
 
-def _explained(error: msgspec.ValidationError, line: bytes) -> BadLine:
-    """Says what was found where the decoder only says what it expected."""
+def _validation_error(error: msgspec.ValidationError, line: bytes) -> BadLine:
+    """The ``BadLine`` for an error of the decoder; adds the value found, which the decoder often leaves out."""
     try:
+        # A line of a newer version may fail anywhere: then its version is the reason, not the field.
         _check_schema(_head.decode(line).schema)
     except BadLine as newer:
         return newer
-    except _NO_JSON:
+    except _NOT_JSON:
         pass
     text, _, path = str(error).replace("`", "").replace(" | null", "").partition(" - at ")
     path = path or "$"
@@ -131,10 +132,10 @@ def _explained(error: msgspec.ValidationError, line: bytes) -> BadLine:
         return BadLine(f"{path}.{missing[1]}", "expected a value, got none: the field is required")
     text = _RENAMED.get(text, text)
     text = text[:1].lower() + text[1:]
-    return BadLine(path, text if ", got " in text else f"{text}, got {_found(line, path)}")
+    return BadLine(path, text if ", got " in text else f"{text}, got {_value_at(line, path)}")
 
 
-def _found(line: bytes, path: str) -> str:
+def _value_at(line: bytes, path: str) -> str:
     try:
         value = json.loads(line)
         for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
@@ -149,7 +150,7 @@ def _found(line: bytes, path: str) -> str:
 
 
 class _Table:
-    """The messages or the tools of a line."""
+    """The table of messages or of tools of a line."""
 
     def __init__(self, rows: list[Any], name: str) -> None:
         self._rows = rows
@@ -164,6 +165,7 @@ class _Table:
                     f"$.steps[{at}].{self._name}",
                     f"expected rows of $.{self._name}, which has {len(self._rows)}, got {json.dumps(row)}",
                 )
+            # Joined, so that a list of single rows takes no more memory than one run.
             if runs and runs[-1][1] == first:
                 runs[-1] = runs[-1][0], end
             else:
@@ -172,28 +174,29 @@ class _Table:
 
 
 class _Segments:
-    """The segments of a line, as a tree in which equal ids are stored once, whatever the line made of them."""
+    """The segments of a line as a tree in which equal prefixes are stored once, however the line split them."""
 
     def __init__(self, records: list[SegmentRecord]) -> None:
         self._store = TokenStore()
+        # A segment of the line may be part of a longer one in the tree: its own end is kept.
         self._ends: list[int] = []
-        self._made: list[Segment] = []
+        self._by_index: list[Segment] = []
         for at, record in enumerate(records):
             base, start = self._base(record, at)
-            self._made.append(self._store.attach(base, start, _ids(record.ids)))
+            self._by_index.append(self._store.attach(base, start, _ids(record.ids)))
             self._ends.append(start + len(record.ids))
         self._store.finish()
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._by_index)
 
     def end(self, index: int) -> int:
-        """The length of a segment of the line, those that it continues included."""
+        """Length of the sequence that ends with a segment of the line, in ids, its bases included."""
         return self._ends[index]
 
-    def holding(self, index: int, stop: int) -> Segment:
-        """Where the first ``stop`` ids of a segment of the line end in the tree."""
-        return self._made[index].holding(stop)
+    def ending_segment(self, index: int, stop: int) -> Segment:
+        """The segment of the tree in which the first ``stop`` ids of a segment of the line end."""
+        return self._by_index[index].ending_segment(stop)
 
     def _base(self, record: SegmentRecord, at: int) -> tuple[Segment | None, int]:
         if record.base is None:
@@ -206,7 +209,7 @@ class _Segments:
                 f"$.segments[{at}].from",
                 f"expected a length of at most {self._ends[index]}, which is that of segment {index}, got {start}",
             )
-        return self._made[index], start
+        return self._by_index[index], start
 
 
 def _ids(values: list[int]) -> IntArray:
@@ -230,7 +233,7 @@ def _tokens(record: TokensRecord, at: int, segments: _Segments) -> dict[str, Any
             f"expected prompt <= end <= {segments.end(index)}, the length of segment {index}, "
             f"got prompt {json.dumps(prompt)} and end {json.dumps(end)}",
         )
-    segment = segments.holding(index, prompt or 0 if end is None else end)
+    segment = segments.ending_segment(index, prompt or 0 if end is None else end)
     if prompt is not None:
         found["prompt_token_ids"] = Span(segment, 0, prompt)
     if end is not None:
@@ -245,7 +248,7 @@ def _logprobs(values: list[float | None], record: TokensRecord, at: int) -> Floa
             f"$.steps[{at}].tokens.logprobs", f"expected {expected} numbers (end - prompt), got {len(values)}"
         )
     try:
-        return as_float32(values, "logprobs")
+        return as_float32(values, "logprobs")  # numpy converts None to NaN.
     except ValueError as error:
         raise BadLine("", f"$.steps[{at}].tokens.{error}") from error
 
@@ -276,36 +279,36 @@ def _body(record: BodyRecord | None, path: str) -> bytes | None:
             raise BadLine(f"{path}.text", f"expected the text of a body, got half a surrogate pair: {error}") from error
     try:
         return base64.b64decode(record.base64, validate=True)
-    except ValueError as error:  # Also text that is not ASCII, which is no binascii.Error.
+    except ValueError as error:  # Not binascii.Error: text that is not ASCII raises a plain ValueError.
         raise BadLine(f"{path}.base64", f"expected base64, got something else: {error}") from error
 
 
 def _cost(record: CostRecord | None) -> Cost | None:
     if record is None or record.amount is None:
         return None
-    # Any text is taken: a later version may know more sources.
+    # Any text is accepted: a later version may have more sources.
     return Cost(amount=record.amount, currency=record.currency, source=cast("CostSource", record.source))
 
 
 def _attempt(record: AttemptRecord) -> Attempt:
-    same = {name: getattr(record, name) for name in _ATTEMPT_SAME}
-    return Attempt(**same, duration=_seconds(record.duration_ms))
+    copied = {name: getattr(record, name) for name in _ATTEMPT_COPIED}
+    return Attempt(**copied, duration=_seconds(record.duration_ms))
 
 
 def _tool_run(record: ToolRunRecord) -> ToolRun:
-    same = {name: getattr(record, name) for name in _TOOL_RUN_SAME}
-    return ToolRun(**same, duration=_seconds(record.duration_ms))
+    copied = {name: getattr(record, name) for name in _TOOL_RUN_COPIED}
+    return ToolRun(**copied, duration=_seconds(record.duration_ms))
 
 
 def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments: _Segments) -> Step:
-    facts = {name: getattr(record, name) for name in _STEP_SAME}
+    values = {name: getattr(record, name) for name in _STEP_COPIED}
     if record.tokens is not None:
-        facts.update(_tokens(record.tokens, at, segments))
+        values.update(_tokens(record.tokens, at, segments))
     if record.messages is not None:
-        facts["messages"] = messages.pick(record.messages, at)
+        values["messages"] = messages.pick(record.messages, at)
     if record.tools is not None:
-        facts["tools"] = tools.pick(record.tools, at)
-    facts.update(
+        values["tools"] = tools.pick(record.tools, at)
+    values.update(
         call_id=record.id if record.call_id is None else record.call_id,
         index=at if record.index is None else record.index,
         cost=_cost(record.cost),
@@ -315,19 +318,21 @@ def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments
         request_bytes=_body(record.request_bytes, f"$.steps[{at}].request_bytes"),
         response_bytes=_body(record.response_bytes, f"$.steps[{at}].response_bytes"),
     )
-    return new_step(facts)
+    return new_step(values)
 
 
-def _same(record: type[msgspec.Struct], *others: str) -> tuple[str, ...]:
-    """The fields of a record that are the same in memory."""
+def _copied_fields(record: type[msgspec.Struct], *others: str) -> tuple[str, ...]:
+    """The names of a record's fields that are copied without conversion."""
     return tuple(name for name in record.__struct_fields__ if name not in others)
 
 
-_ATTEMPT_SAME = _same(AttemptRecord, "duration_ms")
-_TOOL_RUN_SAME = _same(ToolRunRecord, "duration_ms")
-_STEP_SAME = _same(
+_ATTEMPT_COPIED = _copied_fields(AttemptRecord, "duration_ms")
+_TOOL_RUN_COPIED = _copied_fields(ToolRunRecord, "duration_ms")
+_STEP_COPIED = _copied_fields(
     StepRecord,
     *("call_id", "index", "messages", "tools", "tokens", "cost", "attempts"),
     *("latency_ms", "time_to_first_token_ms", "request_bytes", "response_bytes"),
 )
-_TRAJECTORY_SAME = _same(TrajectoryRecord, "schema", "media", "messages", "tools", "segments", "steps", "tool_runs")
+_TRAJECTORY_COPIED = _copied_fields(
+    TrajectoryRecord, "schema", "media", "messages", "tools", "segments", "steps", "tool_runs"
+)

@@ -1,4 +1,4 @@
-"""From a trajectory to the bytes of its line."""
+"""Encodes a trajectory as the bytes of its line."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ from rollout_trace.file.records import SCHEMA
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
-# The one float32 (without its sign) whose shortest text, read as a double and then rounded, gives its neighbour.
-_TWICE_ROUNDED = 0x15AE43FD
+# Bits, without the sign, of the one float32 whose shortest decimal text, read as a double and then rounded to float32,
+# gives its neighbour. Written as a double it is restored exactly.
+_MISROUNDED_BITS = 0x15AE43FD
 
 
 def encode(trajectory: Trajectory) -> bytes:
     """The line of a trajectory, its newline included.
 
     Raises:
-        ValueError: the trajectory is open, or a step has another number of logprobs than of completion ids.
+        ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
     """
     if trajectory.is_open:
         raise ValueError(
@@ -55,7 +56,7 @@ def _line(trajectory: Trajectory) -> dict[str, Any]:
     tools = DistinctValues([shared(step, "tools") for step in trajectory.steps])
     tokens = DistinctTokens()
     steps = [_step(step, at, messages, tools, tokens) for at, step in enumerate(trajectory.steps)]
-    _fit_logprobs(steps)
+    _prepare_logprobs(steps)
     line = _trajectory(trajectory, {"schema": SCHEMA})
     line["messages"], line["tools"], line["segments"] = messages.rows, tools.rows, tokens.table()
     line["steps"], line["tool_runs"] = steps, [_tool_run(run, {}) for run in trajectory.tool_runs]
@@ -68,59 +69,62 @@ def _step(
     record = _step_head(step, {})
     if step.index != at:
         record["index"] = step.index
-    asked, offered = shared(step, "messages"), shared(step, "tools")
-    if asked is not None:
-        record["messages"] = messages.add(asked)
-    if offered is not None:
-        record["tools"] = tools.add(offered)
-    held = _tokens(step, tokens)
-    if held:
-        record["tokens"] = held
+    messages_span, tools_span = shared(step, "messages"), shared(step, "tools")
+    if messages_span is not None:
+        record["messages"] = messages.add(messages_span)
+    if tools_span is not None:
+        record["tools"] = tools.add(tools_span)
+    token_record = _tokens(step, tokens)
+    if token_record:
+        record["tokens"] = token_record
     return _step_tail(step, record)
 
 
 def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
-    held = tokens.add(step)
+    record = tokens.add(step)
     logprobs, top_logprobs = shared(step, "logprobs"), step.top_logprobs
     if logprobs is not None:
-        end = held.get("end")
-        if end is not None and len(logprobs) != end - held.get("prompt", 0):
+        end = record.get("end")
+        if end is not None and len(logprobs) != end - record.get("prompt", 0):
             raise ValueError(
-                f"step {step.id} has {end - held.get('prompt', 0)} completion ids and {len(logprobs)} logprobs: one of "
-                "them is wrong. Give one logprob for each id, or set what cannot be trusted to None."
+                f"step {step.id} has {end - record.get('prompt', 0)} completion ids and {len(logprobs)} logprobs: one "
+                "of them is wrong. Give one logprob for each id, or set what cannot be trusted to None."
             )
-        held["logprobs"] = logprobs
+        record["logprobs"] = logprobs
     if top_logprobs is not None:
-        held["top_logprobs"] = top_logprobs
-    return held
+        record["top_logprobs"] = top_logprobs
+    return record
 
 
-def _fit_logprobs(steps: list[dict[str, Any]]) -> None:
-    """Looks at the logprobs of a line, all at once, for the values that need care."""
-    of = [step for step in steps if "logprobs" in step.get("tokens", ())]
-    if not of:
+def _prepare_logprobs(steps: list[dict[str, Any]]) -> None:
+    """Warns of logprobs that are not finite, and makes doubles of those that float32 text would not restore.
+
+    All logprobs of a line are checked in one array, which is faster than a check for each step.
+    """
+    with_logprobs = [step for step in steps if "logprobs" in step.get("tokens", ())]
+    if not with_logprobs:
         return
-    held = [step["tokens"] for step in of]
+    records = [step["tokens"] for step in with_logprobs]
     import numpy as np
 
-    values = np.concatenate([tokens["logprobs"] for tokens in held])
+    values = np.concatenate([tokens["logprobs"] for tokens in records])
     total = float(np.add.reduce(values, dtype=np.float64))
     if not math.isfinite(total) and not all(
-        _is_explained(step) or np.isfinite(step["tokens"]["logprobs"]).all() for step in of
+        _has_missing_logprobs(step) or np.isfinite(step["tokens"]["logprobs"]).all() for step in with_logprobs
     ):
         _warn_not_finite("a logprob", total)
-    if bool(((values.view(np.int32) & 0x7FFFFFFF) == _TWICE_ROUNDED).any()):
-        for tokens in held:
+    if bool(((values.view(np.int32) & 0x7FFFFFFF) == _MISROUNDED_BITS).any()):
+        for tokens in records:
             tokens["logprobs"] = tokens["logprobs"].astype(np.float64)
 
 
-def _is_explained(record: dict[str, Any]) -> bool:
-    """Whether the step itself has that some of its logprobs are missing: those are NaN here, and null in files."""
+def _has_missing_logprobs(record: dict[str, Any]) -> bool:
+    """Whether the step's issue is missing logprobs, which are NaN in memory and null in files: no warning is needed."""
     issue = record.get("token_issue")
     return issue is not None and issue["code"] == "logprobs_incomplete"
 
 
-# How one kind of field is written. None leaves the field out.
+# Converters, one for each kind of field. Where they return None, the field is left out.
 
 
 def _text(value: Any) -> str:
@@ -176,7 +180,7 @@ def _time(value: datetime) -> str | datetime:
         guard.warn_once("naive-time", f"a time without a time zone ({value}) is taken as UTC.")
         value = value.replace(tzinfo=timezone.utc)
     if value.tzinfo is timezone.utc and value.microsecond:
-        return value  # The encoder writes this one as wanted, and ten times as fast.
+        return value  # orjson writes this case in the same form, ten times as fast.
     return value.astimezone(timezone.utc).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
@@ -188,7 +192,7 @@ def _mapping(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, Mapping) else {"value": value}
 
 
-def _any(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -203,16 +207,17 @@ Field = tuple[str, str, "type | None", Callable[[Any], Any]]
 
 
 def _fields(names: str, usual: type | None, convert: Callable[[Any], Any], suffix: str = "") -> list[Field]:
-    """Fields of one kind. A value whose type is the ``usual`` one is written as it is."""
+    """Fields of one kind. A value of exactly the type ``usual`` is written without conversion."""
     return [(name, name + suffix, usual, convert) for name in names.split()]
 
 
-Recorder = Callable[[Any, "dict[str, Any]"], "dict[str, Any]"]
+FieldWriter = Callable[[Any, "dict[str, Any]"], "dict[str, Any]"]
 
 
-def _recorder(kind: type, *groups: list[Field]) -> Recorder:
-    """A function that adds the fields of an object to a record; those that are None are left out."""
+def _field_writer(kind: type, *groups: list[Field]) -> FieldWriter:
+    """Returns a function that adds the fields of an object to a record, without those that are None."""
     rows = [row[1:] for group in groups for row in group]
+    # One `attrgetter` for all fields is faster than a `getattr` for each.
     values_of = attrgetter(*(row[0] for group in groups for row in group))
 
     def add(item: Any, record: dict[str, Any]) -> dict[str, Any]:
@@ -232,26 +237,26 @@ def _recorder(kind: type, *groups: list[Field]) -> Recorder:
     return add
 
 
-def _one(add: Recorder) -> Callable[[Any], dict[str, Any]]:
+def _one(add: FieldWriter) -> Callable[[Any], dict[str, Any]]:
     return lambda item: add(item, {})
 
 
-def _each(add: Recorder) -> Callable[[Any], list[Any] | None]:
+def _each(add: FieldWriter) -> Callable[[Any], list[Any] | None]:
     return lambda items: [add(item, {}) for item in items] or None
 
 
-_usage = _recorder(
+_usage = _field_writer(
     Usage, _fields("input output cache_read cache_write reasoning", int, _whole), _fields("extra", dict, _mapping)
 )
-_cost = _recorder(Cost, _fields("amount", None, _finite), _fields("currency source", str, _text))
-_issue = _recorder(TokenIssue, _fields("code message", str, _text))
-_error = _recorder(
+_cost = _field_writer(Cost, _fields("amount", None, _finite), _fields("currency source", str, _text))
+_issue = _field_writer(TokenIssue, _fields("code message", str, _text))
+_error = _field_writer(
     ErrorInfo,
     _fields("type message", str, _text),
     _fields("code", str, _code),
     _fields("status", int, _whole),
 )
-_attempt = _recorder(
+_attempt = _field_writer(
     Attempt,
     _fields("started_at", None, _time),
     _fields("duration", None, _milliseconds, "_ms"),
@@ -259,23 +264,23 @@ _attempt = _recorder(
     _fields("error", None, _one(_error)),
     _fields("request_id content_type", str, _text),
 )
-_tool_call = _recorder(ToolCall, _fields("id name arguments type", str, _text), _fields("extra", dict, _mapping))
-_completion = _recorder(
+_tool_call = _field_writer(ToolCall, _fields("id name arguments type", str, _text), _fields("extra", dict, _mapping))
+_completion = _field_writer(
     Completion,
     _fields("role", str, _text),
-    _fields("content", str, _any),
+    _fields("content", str, _unchanged),
     _fields("reasoning", str, _text),
     _fields("tool_calls", None, _each(_tool_call)),
     _fields("refusal", str, _text),
     _fields("extra", dict, _mapping),
 )
-_step_head = _recorder(
+_step_head = _field_writer(
     Step,
     _fields("id call_id", str, _text),
     _fields("choice", None, _choice),
     _fields("agent protocol engine model response_model response_id", str, _text),
 )
-_step_tail = _recorder(
+_step_tail = _field_writer(
     Step,
     _fields("sampling", dict, _mapping),
     _fields("completion", None, _one(_completion)),
@@ -297,17 +302,17 @@ _step_tail = _recorder(
     _fields("metadata", dict, _mapping),
     _fields("request_bytes response_bytes", None, _body),
 )
-_task = _recorder(Task, _fields("id", str, _text), _fields("data", None, _any))
-_tool_run = _recorder(
+_task = _field_writer(Task, _fields("id", str, _text), _fields("data", None, _unchanged))
+_tool_run = _field_writer(
     ToolRun,
     _fields("tool_call_id name", str, _text),
-    _fields("arguments result", None, _any),
+    _fields("arguments result", None, _unchanged),
     _fields("error", None, _one(_error)),
     _fields("started_at", None, _time),
     _fields("duration", None, _milliseconds, "_ms"),
     _fields("step_id", str, _text),
 )
-_trajectory = _recorder(
+_trajectory = _field_writer(
     object,
     _fields("id name episode_id parent_id parent_step_id group_id", str, _text),
     _fields("rollout_index", int, _whole),

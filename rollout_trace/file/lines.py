@@ -1,4 +1,4 @@
-"""The lines of a file, plain or compressed, with their numbers; a damaged place does not end them."""
+"""Reads the numbered lines of a file, plain or compressed, and goes on after damaged places."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _BLANK = re.compile(rb"\s*")
 
 
 class Damaged(Exception):
-    """Compressed bytes that cannot be read, in the place of the lines they held."""
+    """Compressed bytes that cannot be decompressed; yielded in place of the lines in them."""
 
 
-class Joined(bytes):
-    """A line of which a part stood in one compressed member, the rest in the next."""
+class SplitLine(bytes):
+    """A line whose bytes come from two or more compressed members."""
 
     seam = 0
-    """Where the last of these members begins."""
+    """Offset in the line where the last of these members begins."""
 
 
 def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
-    """Number (from 1) and bytes of each line that is not blank, or what is wrong in its place."""
+    """Yields number (from 1) and bytes of each line that is not blank; ``Damaged`` in place of undecodable lines."""
     with open(path, "rb") as file:
         for number, line in _split(_parts(file, path)):
             if number == 1 and isinstance(line, bytes) and line.startswith(_BYTE_ORDER_MARK):
@@ -39,9 +39,10 @@ def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
 
 
 def _parts(file: BinaryIO, path: str) -> Iterator[bytes | Damaged | None]:
-    """What the file holds, unpacked, in parts of any size; None where a compressed member ends."""
+    """The decompressed contents in parts of any size; None after each compressed member."""
     magic, suffix = file.read(4), os.path.splitext(path)[1]
     file.seek(0)
+    # A file may lack its suffix, or have it and be unpacked: the bytes decide where they can.
     is_json = magic[:1] in (b"{", b"\n", b"\r", b" ", b"\xef")
     if magic.startswith(GZIP_MAGIC) or (suffix == ".gz" and magic and not is_json):
         return _Members(file, GZIP_MAGIC, lambda: zlib.decompressobj(31), zlib.error).parts()
@@ -53,40 +54,40 @@ def _parts(file: BinaryIO, path: str) -> Iterator[bytes | Damaged | None]:
 
 
 def _split(parts: Iterator[bytes | Damaged | None]) -> Iterator[tuple[int, bytes | Damaged]]:
-    """Numbered lines. What precedes a damaged place, and is no whole line, is part of the damage."""
+    """Splits parts into numbered lines. An incomplete line before a damaged place counts as part of the damage."""
     number, seam = 1, 0
     pending: list[bytes] = []
-    held = 0  # Bytes that are pending. Counted as they come: a line may stand in any number of members.
+    length = 0  # Of `pending`, in bytes. Kept here: summing at each member is quadratic for a line in many members.
     for part in parts:
         if part is None:
-            seam = held
+            seam = length
             continue
         if isinstance(part, Damaged):
             yield number, part
-            number, pending, held, seam = number + 1, [], 0, 0
+            number, pending, length, seam = number + 1, [], 0, 0
             continue
         at = 0
         while at < len(part):
             if not pending:
-                # Blank lines are passed over in one go: a file can hold any number of them.
+                # Blank lines are skipped together: one at a time, a file of nothing else would take very long.
                 blank = _BLANK.match(part, at)
                 start, at = at, at if blank is None else blank.end()
                 number += part.count(b"\n", start, at)
             end = part.find(b"\n", at)
             if end < 0:
                 pending.append(part[at:])
-                held += len(part) - at
+                length += len(part) - at
                 break
-            yield number, _joined([*pending, part[at:end]], seam)
-            number, pending, held, seam, at = number + 1, [], 0, 0, end + 1
+            yield number, _join([*pending, part[at:end]], seam)
+            number, pending, length, seam, at = number + 1, [], 0, 0, end + 1
     if pending:
-        yield number, _joined(pending, seam)
+        yield number, _join(pending, seam)
 
 
-def _joined(pieces: list[bytes], seam: int) -> bytes:
+def _join(pieces: list[bytes], seam: int) -> bytes:
     line = b"".join(pieces).rstrip()
     if 0 < seam < len(line):
-        line = Joined(line)
+        line = SplitLine(line)
         line.seam = seam
     return line
 
@@ -100,7 +101,7 @@ class _Members:
         self._new = new
         self._error = error
         self._start = 0
-        """Where the member that is being read begins."""
+        """Offset in the file of the member being read."""
 
     def parts(self) -> Iterator[bytes | Damaged | None]:
         while True:
@@ -113,7 +114,7 @@ class _Members:
                 return
 
     def _members(self) -> Iterator[bytes | None]:
-        """Members from ``self._start`` on, until one is damaged, and None behind each."""
+        """Yields the parts of each member from ``self._start`` on, and None after it; raises at a damaged one."""
         self._file.seek(self._start)
         data = self._file.read(_CHUNK)
         while data:
@@ -131,15 +132,16 @@ class _Members:
             data = data or self._file.read(_CHUNK)
 
     def _seek_next(self) -> bool:
-        """Goes to the next place after the damaged member where one may begin."""
-        at, held = self._start + 1, b""
+        """Moves ``self._start`` to the next magic number after the damaged member. False where there is none."""
+        at, window = self._start + 1, b""
         self._file.seek(at)
         while chunk := self._file.read(_CHUNK):
-            held += chunk
-            found = held.find(self._magic)
+            window += chunk
+            found = window.find(self._magic)
             if found >= 0:
                 self._start = at + found
                 return True
-            at += max(0, len(held) - len(self._magic) + 1)
-            held = held[-len(self._magic) + 1 :]
+            at += max(0, len(window) - len(self._magic) + 1)
+            # The magic number may lie across two chunks.
+            window = window[-len(self._magic) + 1 :]
         return False

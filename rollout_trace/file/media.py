@@ -1,8 +1,8 @@
-"""Inline images, audio and files of a line, moved to a folder beside the file, and put back.
+"""Moves inline images, audio and files of a line to a folder beside the file, and restores them.
 
-A reference is a text in the place of the base64 it stands for. It begins with a mark that the line names in its field
-``media`` and that occurs nowhere else in the line, so that nothing a user or a model wrote can be taken for one.
-Both directions work on the bytes of the line: whatever else it holds stays as it was, to the byte.
+A reference is a text that replaces base64. It begins with a mark that the line's field ``media`` names and that occurs
+nowhere else in the line, so that no text of a user or a model can be mistaken for a reference. Both directions replace
+bytes in the line without re-encoding it: everything else stays the same to the byte.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LONGEST_INLINE = 1024
 """Characters of base64 that stay in the line."""
 _BASE64 = rb"[A-Za-z0-9+/]{%d,}={0,2}" % (_LONGEST_INLINE - 2)
 _TYPE = rb"[\w.+-]+/[\w.+-]+(?:;[\w.+-]+=[\w.+-]+)*"
-# What follows must not look like more of the same data: an escaped slash, or base64 that is escaped for URLs.
+# What follows must not be more of the same data: an escaped slash, or base64 escaped for URLs.
 _URL = re.compile(rb"data:(|%s);base64,(%s)(?![\w+/=%%-]|\\+/)" % (_TYPE, _BASE64))
 _VALUE = re.compile(rb'"(%s)"' % _BASE64)
-# Cheap: only a line in which one of these holds base64 is parsed to see what it is.
+# A cheap test before parsing: only a line with base64 under one of these keys is parsed to identify media.
 _KEYED = re.compile(rb'"(?:data|base64|file_data|b64_json|result)":"[A-Za-z0-9+/]{%d}' % (_LONGEST_INLINE - 2))
-# The type comes last: its letters may be those of the other parts, but no bracket.
+# The type comes last, because it may hold the separators of the other parts; it cannot hold a bracket.
 _REFERENCE = rb"%s\(sha256=([0-9a-f]{64});bytes=(\d{1,19});as=(url|base64)(?:;type=([^)\s\"]*))?\)"
 _START = b'{"schema":"%s",' % SCHEMA.encode()
 
@@ -42,29 +42,29 @@ _head = msgspec.json.Decoder(Head)
 
 
 class MissingMedia(ValueError):
-    """A file that a line refers to is not in the media folder, or is another. Begins with the path in the line."""
+    """A media file is missing or has other bytes. The message begins with the path of the reference in the record."""
 
 
 def check_mode(mode: str) -> None:
-    """Raises ValueError where ``mode`` is no way to keep media."""
+    """Raises ValueError where ``mode`` is not a ``MediaMode``."""
     if mode not in ("inline", "folder"):
         raise ValueError(f'media is {mode!r}; it can be "inline" or "folder".')
 
 
 def folder_of(path: str | os.PathLike[str]) -> Path:
-    """Where the media of a file are."""
+    """Path of the folder with the media of a file."""
     return Path(f"{os.fspath(path)}.media")
 
 
 class MediaFolder:
-    """The media of one file, each under its sha256. Any number of threads and processes can write to it."""
+    """The media folder of one file; its files are named by sha256. Safe for any number of threads and processes."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
         self.path = path
         self._fsync = fsync
 
-    def moved(self, line: bytes) -> bytes:
-        """The line with references in the place of its media, which are in the folder when this returns.
+    def extract(self, line: bytes) -> bytes:
+        """Writes the media of a line to the folder and returns the line with references in their place.
 
         Raises:
             OSError: a file cannot be written.
@@ -75,7 +75,7 @@ class MediaFolder:
         mark = _unused_mark(line)
         found = _URL.sub(lambda match: self._url(match, mark), line)
         if is_keyed:
-            types = dict(_values(_parsed(line)))
+            types = dict(_media_texts(_parse(line)))
             found = _VALUE.sub(lambda match: self._value(match, mark, types), found)
         if found == line:
             return line
@@ -92,25 +92,27 @@ class MediaFolder:
         return match[0] if reference is None else b'"%s"' % reference
 
     def _reference(self, text: bytes, mark: bytes, form: bytes) -> bytes | None:
-        """The reference to what a text of base64 holds; None where it is short, or would not come back the same."""
+        """Stores decoded base64 and returns its reference; None where it is short or would not be restored exactly."""
         if len(text) <= _LONGEST_INLINE:
             return None
         try:
             data = base64.b64decode(text, validate=True)
         except binascii.Error:
             return None
+        # Several texts can decode to the same bytes: only the canonical one is restored exactly.
         if base64.b64encode(data) != text:
             return None
         name = sha256(data).hexdigest()
-        self._keep(name, data)
+        self._store(name, data)
         return b"%s(sha256=%s;bytes=%d;as=%s)" % (mark, name.encode(), len(data), form)
 
-    def _keep(self, name: str, data: bytes) -> None:
+    def _store(self, name: str, data: bytes) -> None:
         place = self.path / name
+        # A file cut short by a crash has the right name but another size, and is written again.
         if _size(place) == len(data):
             return
         self.path.mkdir(parents=True, exist_ok=True)
-        # Another process may write the same one: whoever renames last replaces it with its equal.
+        # Written aside and renamed: readers never see a part, and processes that write the same data do not collide.
         temporary = self.path / f".{name}.{uuid4().hex}"
         try:
             with open(temporary, "xb") as file:
@@ -124,11 +126,11 @@ class MediaFolder:
             raise
 
 
-def restored(line: bytes, folder: Path) -> bytes:
-    """The line with its media in the place of the references.
+def restore(line: bytes, folder: Path) -> bytes:
+    """The line with references replaced by their media.
 
     Raises:
-        MissingMedia: a file is not in the folder, or does not hold what was written there.
+        MissingMedia: a file is missing, cannot be read, or has other bytes than its name.
     """
     mark = _mark_of(line)
     if mark is None:
@@ -137,7 +139,7 @@ def restored(line: bytes, folder: Path) -> bytes:
 
     def data_of(match: re.Match[bytes]) -> bytes:
         text = base64.b64encode(_read(match, line, folder))
-        # Another program may have escaped the slash, which JSON allows.
+        # Another program may have rewritten the line with escaped slashes, which JSON allows.
         mime_type = (match[4] or b"").replace(b"\\", b"")
         return b"data:%s;base64,%s" % (mime_type, text) if match[3] == b"url" else text
 
@@ -175,13 +177,13 @@ def _size(place: Path) -> int | None:
 
 
 def _unused_mark(line: bytes) -> bytes:
-    """A mark that nothing in the line holds yet."""
+    """A mark that does not occur in the line."""
     marks = (b"rollout-trace-media%s" % (b"" if number == 1 else b"%d" % number) for number in count(1))
     return next(mark for mark in marks if mark + b"(" not in line)
 
 
 def _mark_of(line: bytes) -> bytes | None:
-    """The mark of the references in a line; None where it has none, or is no line: decoding it will tell."""
+    """The mark of the references in a line; None without one, also for a broken line, which fails when decoded."""
     if b'"media"' not in line:
         return None
     try:
@@ -189,7 +191,7 @@ def _mark_of(line: bytes) -> bytes | None:
     except msgspec.ValidationError:
         return None
     except (msgspec.DecodeError, ValueError):
-        try:  # Half a surrogate pair, which the json module takes.
+        try:  # msgspec refuses lone surrogates, which the json module accepts.
             head = msgspec.convert(json.loads(line), Head)
         except (ValueError, msgspec.ValidationError):
             return None
@@ -199,21 +201,21 @@ def _mark_of(line: bytes) -> bytes | None:
 # Which texts are media
 
 
-def _parsed(line: bytes) -> Any:
+def _parse(line: bytes) -> Any:
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, ValueError, RecursionError):
         return json.loads(line)
 
 
-def _values(line: Any) -> Iterator[tuple[bytes, bytes]]:
-    """Texts of base64 that are media by what stands beside them, each with its MIME type, or nothing."""
+def _media_texts(line: Any) -> Iterator[tuple[bytes, bytes]]:
+    """Base64 texts that are media by their key and the keys beside it, each with its MIME type or ``b""``."""
     pending: list[tuple[str, Any]] = [("", line)]
     while pending:
         name, value = pending.pop()
         if isinstance(value, dict):
             pending += value.items()
-            for key in _keys(name, value):
+            for key in _media_keys(name, value):
                 text = value.get(key)
                 if isinstance(text, str) and len(text) > _LONGEST_INLINE and text.isascii():
                     yield text.encode(), _mime_type(name, value)
@@ -224,8 +226,8 @@ def _values(line: Any) -> Iterator[tuple[bytes, bytes]]:
 _TYPE_NAMES = ("media_type", "mime_type", "mimeType")
 
 
-def _keys(name: str, value: dict[str, Any]) -> tuple[str, ...]:
-    """The keys of an object, found under ``name``, whose texts are media."""
+def _media_keys(name: str, value: dict[str, Any]) -> tuple[str, ...]:
+    """The keys whose texts are media, in an object that is the value of ``name``."""
     if name in ("input_audio", "audio") or any(isinstance(value.get(key), str) for key in _TYPE_NAMES):
         return "data", "base64", "file_data", "b64_json"
     return ("result",) if value.get("type") == "image_generation_call" else ("file_data", "b64_json")
@@ -242,7 +244,7 @@ def _mime_type(name: str, value: dict[str, Any]) -> bytes:
 
 
 def _path_of(reference: str, line: bytes) -> str:
-    """Where in a line a reference stands."""
+    """Path of a reference in the line: ``$.steps[0]...``."""
     pending: list[tuple[str, Any]] = [("$", json.loads(line))]
     while pending:
         path, value = pending.pop()

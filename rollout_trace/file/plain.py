@@ -1,4 +1,4 @@
-"""Any value of a user's as JSON: what JSON cannot hold is written as text, so that no trajectory is lost for it."""
+"""JSON of any value: what JSON cannot hold is written as text, so that no value prevents a trajectory's writing."""
 
 from __future__ import annotations
 
@@ -9,49 +9,50 @@ from typing import Any
 import orjson
 
 from rollout_trace import guard
-from rollout_trace.data.user_values import DEEPEST, held, json_key, safe_repr
+from rollout_trace.data.user_values import MAX_DEPTH, json_key, safe_repr, to_builtin
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 
 
 def dumps(value: Any, options: int = 0) -> bytes:
-    """JSON of a value. The first that JSON cannot hold is warned of; it is written as its ``repr``."""
+    """JSON of a value. Values without a form in JSON are written as their ``repr``, with one warning per process."""
     try:
+        # Most values need no more, and `plain` is much slower.
         return orjson.dumps(value, option=OPTIONS | options)
     except TypeError:
         return orjson.dumps(plain(value), option=OPTIONS | options)
 
 
-def plain(value: Any, above: tuple[int, ...] = ()) -> Any:
-    """The value with everything replaced that the encoder refuses. ``above``: the ids of the objects it lies in."""
+def plain(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
+    """The value with every part replaced that orjson refuses. ``ancestors``: ``id`` of each object that contains it."""
     if value is None or isinstance(value, (bool, float, orjson.Fragment)):
         return value
     if isinstance(value, str):
-        return value if _is_utf8(value) else orjson.Fragment(_quoted(value))
+        return value if _is_utf8(value) else orjson.Fragment(_json_string(value))
     if isinstance(value, int):
-        return _whole(value)
-    if id(value) in above or len(above) > DEEPEST:
+        return _integer(value)
+    if id(value) in ancestors or len(ancestors) > MAX_DEPTH:
         return _as_text(value)
-    above = (*above, id(value))
+    ancestors = (*ancestors, id(value))
     if isinstance(value, Mapping):
-        return _object(value, above)
+        return _object(value, ancestors)
     if isinstance(value, (Sequence, Set)) and not isinstance(value, (bytes, bytearray, memoryview, range)):
-        return [plain(item, above) for item in value]
-    return _other(value, above)
+        return [plain(item, ancestors) for item in value]
+    return _foreign(value, ancestors)
 
 
-def _object(value: Mapping[Any, Any], above: tuple[int, ...]) -> Any:
+def _object(value: Mapping[Any, Any], ancestors: tuple[int, ...]) -> Any:
     items: dict[str, Any] = {}
     for key, item in value.items():
-        items[_free(json_key(key), key, items)] = plain(item, above)
+        items[_unique_key(json_key(key), key, items)] = plain(item, ancestors)
     if all(map(_is_utf8, items)):
         return items
-    parts = (_quoted(key) + b":" + orjson.dumps(item, option=OPTIONS) for key, item in items.items())
+    parts = (_json_string(key) + b":" + orjson.dumps(item, option=OPTIONS) for key, item in items.items())
     return orjson.Fragment(b"{" + b",".join(parts) + b"}")
 
 
-def _free(text: str, key: Any, taken: Mapping[str, Any]) -> str:
-    """The key's text; where another key has it, one that says the type too: nothing is lost."""
+def _unique_key(text: str, key: Any, taken: Mapping[str, Any]) -> str:
+    """The key as text; with its type added where another key has that text, so that no item is lost."""
     if text not in taken:
         return text
     guard.warn_once(
@@ -63,27 +64,27 @@ def _free(text: str, key: Any, taken: Mapping[str, Any]) -> str:
     return marked
 
 
-def _whole(value: int) -> Any:
+def _integer(value: int) -> Any:
     if -(2**63) <= value < 2**63:
         return value
     try:
         return orjson.Fragment(str(int(value)).encode())
-    except ValueError:  # More digits than Python turns into text.
+    except ValueError:  # More digits than Python converts to decimal (sys.set_int_max_str_digits).
         return hex(value)
 
 
-def _other(value: Any, above: tuple[int, ...]) -> Any:
-    """Arrays and numbers of numpy or torch give themselves as lists, objects what they hold; the rest is text."""
+def _foreign(value: Any, ancestors: tuple[int, ...]) -> Any:
+    """Arrays and scalars of numpy or torch as lists and numbers, objects by ``to_builtin``, the rest as text."""
     tolist = getattr(value, "tolist", None)
     if tolist is not None:
         if getattr(value, "dtype", None) in ("int32", "float32") and value.flags.c_contiguous:
-            return value
-        return plain(tolist(), above)
+            return value  # Written by orjson itself.
+        return plain(tolist(), ancestors)
     try:
         return orjson.Fragment(orjson.dumps(value, option=OPTIONS))
     except TypeError:
-        inside = held(value)
-        return _as_text(value) if inside is value else plain(inside, above)
+        inside = to_builtin(value)
+        return _as_text(value) if inside is value else plain(inside, ancestors)
 
 
 def _as_text(value: Any) -> Any:
@@ -103,6 +104,6 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _quoted(text: str) -> bytes:
-    """A JSON string with lone surrogates escaped (a model can be cut off inside a character), which orjson refuses."""
+def _json_string(text: str) -> bytes:
+    """A JSON string with lone surrogates escaped, which orjson refuses: a completion may be cut inside one."""
     return json.dumps(text).encode()

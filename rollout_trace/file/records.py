@@ -1,6 +1,6 @@
-"""What one line of the file holds, as types. A reader decodes into these; the JSON Schema is made from them.
+"""The types of one line of a file. The reader decodes into them, and the JSON Schema is generated from them.
 
-Rules for change stand in docs/file-format.md. The parts that are the same in the file and in memory (``Usage``,
+Rules for changes are in docs/file-format.md. Types that are the same in the file and in memory (``Usage``,
 ``Completion``, ...) are those of ``rollout_trace.data.model``.
 """
 
@@ -173,7 +173,7 @@ class TrajectoryRecord(Record):
 
 
 class Head(Record):
-    """Of a line, only what says how to read the rest."""
+    """The fields of a line that are needed before the rest is decoded."""
 
     schema: str
     media: MediaRecord | None = None

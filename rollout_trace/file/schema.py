@@ -1,4 +1,4 @@
-"""The JSON Schema of a line, made from the records. ``python -m rollout_trace.file.schema`` writes it."""
+"""The JSON Schema of a line, generated from the records. ``python -m rollout_trace.file.schema`` writes its file."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def schema() -> dict[str, Any]:
 
 
 def _without_field_docs(part: Any) -> Any:
-    """Of the docstrings that stand as descriptions, without the fields: the schema has those itself."""
+    """The schema with the section ``Attributes`` cut from descriptions: a schema lists the fields itself."""
     if isinstance(part, list):
         return [_without_field_docs(item) for item in part]
     if not isinstance(part, dict):
         return part
-    found = {name: _without_field_docs(item) for name, item in part.items()}
-    if isinstance(found.get("description"), str):
-        found["description"] = found["description"].partition("\n\nAttributes:")[0]
-    return found
+    result = {name: _without_field_docs(item) for name, item in part.items()}
+    if isinstance(result.get("description"), str):
+        result["description"] = result["description"].partition("\n\nAttributes:")[0]
+    return result
 
 
 def text() -> str:
-    """The schema as its file holds it."""
+    """The text of the schema file."""
     return json.dumps(schema(), indent=2) + "\n"
 
 

@@ -11,7 +11,7 @@ from rollout_trace.data.model import Attempt, ErrorInfo, Step, StepStatus, Token
 from rollout_trace.engines.profiles import AUTO, sends_no_ids
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import decompress
-from rollout_trace.wire.steps import Stores, asks_for_ids, exchange_of
+from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import AttemptMark, Call
@@ -81,7 +81,7 @@ def _explain_missing(step: Step, call: Call) -> None:
     """Says why the ids are missing, where the call knows more of it than the bytes."""
     if sends_no_ids(step.engine, None):
         message = f"{step.engine} has no token ids."
-    elif call.refusals and not asks_for_ids(step.sampling):
+    elif call.refusals and not requests_ids(step.sampling):
         said = "; ".join(f"{name}: {refusal.said}" for name, refusal in call.refusals.items())
         message = f"the server refuses to be asked for them ({said}), so the call was made without."
     else:

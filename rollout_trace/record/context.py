@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
-from rollout_trace.data.trajectory import Trajectory, task_of
+from rollout_trace.data.trajectory import Trajectory, to_task
 from rollout_trace.record import lifecycle, recording, scope
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
@@ -196,7 +196,7 @@ def trajectory(
         raise TypeError(f"rt.trajectory() takes the agent's name first, a text; got {name!r:.80}.")
     settings = {
         "name": name,
-        "task": task_of(task),
+        "task": to_task(task),
         "group_id": None if group is None else user_values.text_id(group, "group"),
         "rollout_index": None if rollout_index is None else user_values.position(rollout_index, "rollout_index"),
         "metadata": None if metadata is None else user_values.metadata(metadata, "metadata"),

@@ -39,7 +39,7 @@ class AgentFrame(Frame):
             self.trajectory = Trajectory(name=str(name) if name else "agent")
             lifecycle.begin(self.trajectory, self._outer)
             # What the framework says of the run is not worth the run.
-            guard.each("metadata", partial(_describe, self.trajectory, metadata))
+            guard.run_all("metadata", partial(_describe, self.trajectory, metadata))
         self._enlist()
 
     def abandon(self) -> None:

@@ -69,6 +69,6 @@ def joined(frames: Sequence[ModelCallFrame], held: Sequence[tuple[Call, list[Ste
         else:
             entries.append((frame.began, frame.steps()))
 
-    guard.each("frame", *(partial(join, frame) for frame in frames))
+    guard.run_all("frame", *(partial(join, frame) for frame in frames))
     entries.sort(key=lambda entry: entry[0])
     return [step for _, steps in entries for step in steps]

@@ -12,7 +12,7 @@ from rollout_trace._caller import place_of_caller
 from rollout_trace._version import __version__
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info
-from rollout_trace.engines.profiles import can_be_asked
+from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.recording import write_closed
 from rollout_trace.record.state import TrajectoryState, state_of
@@ -59,7 +59,7 @@ def _close(trajectory: Trajectory, error: BaseException | None) -> None:
     state = state_of(trajectory)
     if state is None or state.log is None:
         return
-    guard.each(
+    guard.run_all(
         "close",
         # First: the others read the steps.
         partial(_take_steps, trajectory, state, state.log),
@@ -105,7 +105,7 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
         and step.status == "ok"
         and step.completion_token_ids is None
         # Others cannot be asked for ids.
-        and can_be_asked(step.protocol)
+        and can_request_ids(step.protocol)
     ]
     if bare:
         guard.warn_once(

@@ -93,7 +93,7 @@ class StepLog:
     def close(self) -> list[Step]:
         """Ends what still runs, decodes everything and gives the final steps."""
         # Before the calls: what a frame says of its end is looked at below.
-        guard.each("frame", *(frame.abandon for frame in list(self.frames)))
+        guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
         with self._lock:
             self._closed = True
             calls = list(self._calls)
@@ -104,7 +104,7 @@ class StepLog:
             # A stream that its caller keeps would keep the steps too.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
-        guard.each("frame", *(frame.forget for frame in frames))
+        guard.run_all("frame", *(frame.forget for frame in frames))
         if self._stores is not None:
             self._stores.tokens.finish()
         return steps

@@ -151,7 +151,7 @@ class recording:
         said = str(error)
         if trajectory.id not in said:  # That of a JSONLWriter says which trajectory, and what became of the file.
             named = f"trajectory {trajectory.id} ({trajectory.name})"
-            said = f"{named} was not written to {self._target}: {guard.described(error)}."
+            said = f"{named} was not written to {self._target}: {guard.describe(error)}."
         return f"{said} The agent goes on; the trajectory is kept in the `lost` of the recording."
 
 
@@ -207,7 +207,7 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     target = _target(family)
     if target is not None:
         target.write(family)
-    guard.each("silence", *(partial(_warn_if_nothing_recorded, one) for one in family))
+    guard.run_all("silence", *(partial(_warn_if_nothing_recorded, one) for one in family))
 
 
 def _warn_if_nothing_recorded(trajectory: Trajectory) -> None:

@@ -1,6 +1,6 @@
-"""Loopback servers for the tests of an agent: one that answers a script, one that replays recordings.
+"""Loopback model servers for tests of an agent: one answers from a script, one replays recordings.
 
-Only the standard library is used; no SDK is imported.
+They need the standard library only; no SDK is imported.
 """
 
 from __future__ import annotations

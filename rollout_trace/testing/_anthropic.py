@@ -33,10 +33,10 @@ def anthropic_error(status: int, message: str) -> _Json:
 
 
 class MessagesDelivery(Delivery):
-    """Sends one answer of the Messages API: named events, no `[DONE]`, Anthropic's errors."""
+    """Builds responses of the Messages API: named events, no `[DONE]`, Anthropic's errors."""
 
     def error(self) -> Response:
-        """The error that a fault with a status asks for."""
+        """The error response of a fault with a status."""
         status = self.fault.status or 500
         if self.fault.body is not None:
             return super().error()
@@ -44,7 +44,7 @@ class MessagesDelivery(Delivery):
         return Response(status, self._headers(JSON_HEADERS), [body], before=self._pauses())
 
     def events(self, values: Iterable[Mapping[str, Any]], *, named: bool = True) -> Response:
-        """A stream of named events. (`no_done` leaves out the last one, `message_stop`.)"""
+        """A stream of named events; `no_done` leaves out the last one, `message_stop`."""
         events = [_event(value["type"], json_bytes(value)) for value in values]
         if self.fault.no_done:
             events.pop()
@@ -70,7 +70,7 @@ def conversation(request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def limits(request: Mapping[str, Any]) -> _Json:
-    """What cuts a completion short, in the names of a chat request."""
+    """The fields that limit a completion, under the names of a chat request."""
     return {"max_tokens": request.get("max_tokens"), "stop": request.get("stop_sequences")}
 
 
@@ -104,7 +104,7 @@ def _call_begun(turn: Turn, name: str, call: int) -> _Json:
 
 
 def _input(arguments: str) -> _Json:
-    """The arguments as an object: what is none cannot be sent in an unstreamed answer."""
+    """The arguments as a JSON object; empty if they are not one, since an unstreamed answer cannot hold them."""
     try:
         value = json.loads(arguments)
     except ValueError:
@@ -149,7 +149,7 @@ def message_events(turn: Turn, completion: Completion) -> Iterator[_Json]:
 
 
 class _BlockWriter:
-    """Writes effects as blocks: one begins where the field, or the tool call, changes."""
+    """Writes effects as content blocks; a new one begins where the field or the tool call changes."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn

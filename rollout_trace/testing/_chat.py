@@ -45,14 +45,14 @@ def _choice(turn: Turn, index: int, completion: Completion) -> _Json:
 
 
 def _finish_reason(turn: Turn, completion: Completion) -> str:
-    # vLLM says "stop" where the caller named the tool
+    # vLLM returns "stop" where the request named the tool
     if completion.finish_reason == "tool_calls" and isinstance(turn.request.get("tool_choice"), dict):
         return completion.reply.finish_reason or "stop"
     return completion.finish_reason
 
 
 def _message(turn: Turn, index: int, completion: Completion) -> _Json:
-    # a call that was cut short cannot be parsed: vLLM puts its raw text into the content, and gives no call at all
+    # a truncated call cannot be parsed: vLLM puts its raw text into the content, and returns no call at all
     calls = [] if completion.call_cut else [_call(turn, index, completion, i) for i in range(completion.call_count)]
     content: str | None = completion.text("content")
     if completion.call_cut:
@@ -130,7 +130,7 @@ def _chunk(turn: Turn, choices: list[_Json], completions: Sequence[Completion]) 
 
 
 def _choice_events(turn: Turn, index: int, completion: Completion) -> Iterator[tuple[_Json | None, int]]:
-    """The `choices` entry of each group of tokens (None: nothing to tell, as vLLM skips it), and its token count."""
+    """The `choices` entry of each group of tokens (None: empty, which vLLM skips), and its token count."""
     quiet = not (turn.request.get("logprobs") or turn.request.get("return_token_ids"))
     for group, last in turn.groups(completion.tokens):
         delta = _delta(turn, index, completion, group)

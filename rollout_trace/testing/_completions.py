@@ -13,7 +13,7 @@ _Json = dict[str, Any]
 
 
 class Row(NamedTuple):
-    """One choice: its prompt and what followed."""
+    """One choice: its prompt and its completion."""
 
     prompt_ids: Sequence[int]
     completion: Completion

@@ -1,4 +1,4 @@
-"""Content encodings, chunk by chunk, so that a compressed stream still arrives event by event."""
+"""Content encodings, flushed after each chunk, so that a compressed stream still arrives event by event."""
 
 from __future__ import annotations
 

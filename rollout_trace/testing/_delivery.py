@@ -1,4 +1,4 @@
-"""How an answer goes out: as JSON or as events, whole, held, cut or compressed."""
+"""Turns an answer into a response: as JSON or as events, whole, held, cut or compressed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BROKEN = b'{"id": "broken", "choices": [{'
 
 @dataclass(frozen=True)
 class Delivery:
-    """Sends one answer. `hold` and `wait` are the server's ways to pause."""
+    """Builds the response of one answer. `hold` and `wait` are the server's functions to pause."""
 
     answer: Reply | Fault
     hold: Callable[[], None]
@@ -29,7 +29,7 @@ class Delivery:
         return self.answer if isinstance(self.answer, Fault) else Fault(self.answer)
 
     def error(self) -> Response:
-        """The error that a fault with a status asks for."""
+        """The error response of a fault with a status."""
         status, body = self.fault.status or 500, self.fault.body
         if body is None:
             body = vllm_error(status, f"the script answers with status {status}")
@@ -55,7 +55,7 @@ class Delivery:
         return self._response("text/event-stream; charset=utf-8", parts, chunked=True)
 
     def _with_faults(self, whole: Sequence[bytes], pieces: Sequence[bytes]) -> list[Part]:
-        """Put the hold and the cut between the pieces that they count."""
+        """Insert the hold and the cut between the pieces, at the counts of the fault."""
         places: list[tuple[int, Callable[[], None]]] = []
         if self.fault.hold_after is not None:
             places.append((self.fault.hold_after, self.hold))
@@ -66,9 +66,9 @@ class Delivery:
         parts: list[Part] = []
         begin = 0
         for place, action in sorted(places, key=lambda item: item[0]):
-            parts += [*_joined(whole, pieces[begin:place]), action]
+            parts += [*_as_parts(whole, pieces[begin:place]), action]
             begin = min(place, len(pieces))
-        return parts + _joined(whole, pieces[begin:])
+        return parts + _as_parts(whole, pieces[begin:])
 
     def _response(self, content_type: str, parts: list[Part], *, chunked: bool) -> Response:
         reply = reply_of(self.answer)
@@ -82,8 +82,8 @@ class Delivery:
         return Response(200, headers, parts, chunked, self._pauses())
 
     def _headers(self, usual: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        asked = [*reply_of(self.answer).headers.items(), *self.fault.headers.items()]
-        return list((dict(usual) | {name.lower(): value for name, value in asked}).items())
+        extra = [*reply_of(self.answer).headers.items(), *self.fault.headers.items()]
+        return list((dict(usual) | {name.lower(): value for name, value in extra}).items())
 
     def _pauses(self) -> list[Callable[[], None]]:
         seconds = self.delay + self.fault.delay
@@ -110,13 +110,13 @@ def _cut() -> None:
     raise ConnectionCut
 
 
-def _joined(whole: Sequence[bytes], pieces: Sequence[bytes]) -> list[Part]:
-    # a JSON body is counted in bytes, but is not sent byte by byte
+def _as_parts(whole: Sequence[bytes], pieces: Sequence[bytes]) -> list[Part]:
+    # a JSON body is one piece per byte for counting only: it is not sent byte by byte
     return [b"".join(pieces)] if len(whole) == 1 else list(pieces)
 
 
 def _split(parts: Sequence[Part], size: int) -> list[Part]:
-    """Cut the bytes between the pauses into pieces of `size`, whatever they held before."""
+    """Cut the bytes between the pauses into pieces of `size`, ignoring the boundaries of parts."""
     result: list[Part] = []
     run = b""
     for part in parts:

@@ -1,4 +1,4 @@
-"""Pauses that a test ends."""
+"""Pauses of responses that a test ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ._messages import ConnectionCut
 
 
 class Holds:
-    """Responses that wait until the test lets them go on. Permits may be given before a response reaches its hold."""
+    """Makes responses wait until the test releases them. Permits may be given before a response reaches its hold."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -30,7 +30,7 @@ class Holds:
                 raise ConnectionCut
 
     def release(self, count: int | None) -> None:
-        """Let `count` responses go on, or all (now and later) if None."""
+        """Continue `count` responses, or all (now and later) if None."""
         with self._changed:
             if count is None:
                 self._open = True

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a loopback socket: keep-alive, chunked streams, each piece in one write, nothing left after closing."""
+"""HTTP/1.1 on a loopback socket: keep-alive, chunked streams, one write per piece, no threads left after closing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._messages import ConnectionCut, RequestRecord, Response
 
 
 class Owner(Protocol):
-    """Who answers the requests."""
+    """The object that answers the requests."""
 
     errors: list[BaseException]
 
@@ -43,7 +43,7 @@ class HTTPServer(ThreadingHTTPServer):
             raise OSError(error.errno, why) from error
 
     def server_bind(self) -> None:
-        # HTTPServer.server_bind asks the resolver for a host name, which can take seconds
+        # HTTPServer.server_bind resolves a host name, which can take seconds
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
@@ -88,7 +88,7 @@ class _Write(NamedTuple):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection: reads requests and sends answers, each piece in one write."""
+    """One connection: reads requests and sends answers, one write per piece."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

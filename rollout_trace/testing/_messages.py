@@ -12,12 +12,12 @@ Part = bytes | Callable[[], None]
 
 
 class ConnectionCut(Exception):
-    """Raised by a part of a response: the connection is closed here, without a proper end."""
+    """Raised by a part of a response to close the connection there, without a proper end."""
 
 
 @dataclass
 class RequestRecord:
-    """One request and its answer. Filled in while it is served; complete once `LoopbackServer.wait_idle` returns."""
+    """One request and its answer. Filled in while it is served; final once `LoopbackServer.wait_idle` returns."""
 
     index: int  # order in which requests began, from 0
     connection: int  # number of the TCP connection it came on, from 0
@@ -47,7 +47,7 @@ class RequestRecord:
 
 @dataclass
 class Response:
-    """An answer. `parts` are sent in order; a callable among them runs at its place (to wait, or to cut)."""
+    """An HTTP response. `parts` are sent in order; a callable among them runs at its place, to wait or to cut."""
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = JSON_HEADERS
@@ -57,7 +57,7 @@ class Response:
 
 
 def json_bytes(value: object) -> bytes:
-    """Compact UTF-8 JSON, the way the engines write it."""
+    """Compact UTF-8 JSON, as the engines write it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 

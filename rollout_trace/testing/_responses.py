@@ -61,7 +61,7 @@ def _output(turn: Turn, completion: Completion) -> Iterator[_Json]:
     if text or not calls:
         yield _message(turn, text, "completed")
     for call in range(calls):
-        # The last one is incomplete where a limit cut it off.
+        # A limit can cut off only the last call.
         yield _call(turn, completion, call, "completed" if call < completion.call_count else "incomplete")
 
 
@@ -145,7 +145,7 @@ def _call_events(turn: Turn, completion: Completion, call: int, item: _Json, her
 
 
 def _deltas(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[str]:
-    """The pieces in which one field arrives: that of each group of tokens which has any of its text."""
+    """The pieces of one field's text, one for each group of tokens that has any of it."""
     for group, _ in turn.groups(completion.tokens):
         delta = "".join(_text_of(token, kind, call) for token in group)
         if delta:

@@ -1,4 +1,4 @@
-"""The input of a Responses request as the chat messages that its items mean."""
+"""Converts the input of a Responses request to chat messages."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ _Json = dict[str, Any]
 def conversation(request: Mapping[str, Any]) -> list[_Json]:
     """The messages of a request, `instructions` first.
 
-    Items of one answer (reasoning, text, function calls), sent back in the order in which they came, are one assistant
-    message: its ids are then those that were sampled.
+    Items of one answer (reasoning, text, function calls), sent back in their order, become one assistant message, so
+    that it renders to the ids that were sampled.
 
     Raises:
-        ValueError: the input is neither a text nor a list of items, or an item is of a kind that has no message.
+        ValueError: the input is neither a text nor a list of items, or an item has an unsupported type.
     """
-    asked = request.get("input", "")
-    items = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    value = request.get("input", "")
+    items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ValueError(f"`input` should be a text or a list of objects, not {asked!r}")
+        raise ValueError(f"`input` should be a text or a list of objects, not {value!r}")
     instructions = request.get("instructions")
     messages: list[_Json] = [] if instructions is None else [{"role": "system", "content": instructions}]
-    answering: _Json | None = None
+    assistant: _Json | None = None
     for item in items:
         message = _message(item)
         if message["role"] != "assistant":
-            answering = None
-        elif answering is not None and _continues(answering, message):
-            _join(answering, message)
+            assistant = None
+        elif assistant is not None and _continues(assistant, message):
+            _join(assistant, message)
             continue
         else:
-            answering = message
+            assistant = message
         messages.append(message)
     return messages
 
@@ -53,7 +53,7 @@ def _message(item: _Json) -> _Json:
 
 
 def _continues(before: _Json, message: _Json) -> bool:
-    """Whether a message goes on the one before it: what an assistant message holds comes in a fixed order, once."""
+    """Whether a message continues the assistant message before it: reasoning, text, calls, in order."""
     if "reasoning" in message:
         return False
     return not (before.keys() & {"content", "tool_calls"} if "content" in message else ())

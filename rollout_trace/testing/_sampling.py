@@ -1,4 +1,4 @@
-"""From a reply to the tokens that a model would have sampled for it: ids, logprobs, and what each token adds."""
+"""Converts a reply into sampled tokens: ids, logprobs, and the text that each token adds to the message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .tokenizer import ByteTokenizer, Part, PartKind
 
 
 class Effect(NamedTuple):
-    """What a token adds to the message: text of one field."""
+    """The text that a token adds to one field of the message."""
 
     kind: PartKind
     text: str
@@ -30,7 +30,7 @@ class Token:
     id: int
     text: str  # as the engine detokenizes it: empty inside a UTF-8 character, all of it at the last byte
     effect: Effect | None
-    logprobs: tuple[float, ...]  # one, unless the reply says otherwise
+    logprobs: tuple[float, ...]  # one, unless the reply has more or fewer logprobs than tokens
     digest: bytes  # of the seed and all ids up to this one
 
 
@@ -57,7 +57,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Makes completions. The same reply to the same prompt gives the same tokens and logprobs, in any process."""
+    """Samples completions. The same reply to the same prompt gives the same tokens and logprobs, in any process."""
 
     tokenizer: ByteTokenizer
     seed: int
@@ -108,11 +108,12 @@ class Sampler:
             digest = state.digest()
             logprobs: tuple[float, ...] = (_logprob(digest),)
             if reply.logprobs is not None:
+                # The last token takes the surplus: a reply may have more logprobs than tokens.
                 logprobs = tuple(reply.logprobs[at:] if at == last else reply.logprobs[at : at + 1])
             yield Token(token_id, text, effect, logprobs, digest)
 
     def alternatives(self, token: Token, count: int) -> list[tuple[int, float]]:
-        """`count` other ids with their logprobs, the likeliest first; with the token they add up to less than 1."""
+        """`count` other ids with their logprobs, most likely first; all probabilities with the token's sum to < 1."""
         size = self.tokenizer.vocab_size
         rest = math.log(-math.expm1(_logprob(token.digest)))
         stride = 1 + token.digest[8] % 7
@@ -143,7 +144,7 @@ def _count(steps: Sequence[_Step], kind: PartKind) -> int:
 
 
 def _cut_at_stop(steps: list[_Step], stops: Sequence[str]) -> tuple[list[_Step], str | None]:
-    """End at the first stop string in the content: its tokens stay, its text goes."""
+    """Cut at the first stop string in the content: its tokens are kept, its text is removed."""
     text = ""
     for end, step in enumerate(steps):
         if step.effect is None or step.effect.kind != "content" or not step.effect.text:
@@ -170,7 +171,7 @@ def _trim(steps: list[_Step], length: int) -> list[_Step]:
 
 
 def _logprob(digest: bytes) -> float:
-    """A number from -4 to just under 0, as a float32: what an engine computes with."""
+    """A number from -4 to just under 0, representable as float32, as logprobs of an engine are."""
     return _float32(-4.0 * int.from_bytes(digest[:4], "little") / 2**32 - 2**-10)
 
 

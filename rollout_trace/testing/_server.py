@@ -1,4 +1,4 @@
-"""The base of the test servers: a loopback HTTP/1.1 server with a log of everything it answered."""
+"""Base of the test servers: a loopback HTTP/1.1 server that logs its requests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ Server = TypeVar("Server", bound="LoopbackServer")
 
 
 class LoopbackServer:
-    """Base of the test servers: listens on 127.0.0.1, on `port` (0: any that is free), from `start` to `close` or in a
-    `with` block.
+    """Base of the test servers: listens on 127.0.0.1 from `start` to `close`, or in a `with` block.
 
-    `requests` is the log. An exception raised while answering is kept in `errors`, answered as HTTP 400 (which SDKs do
-    not retry), and raised when the `with` block ends.
+    `port` is the port to listen on; 0 means any free one. `requests` is the log. An exception raised while answering is
+    kept in `errors`, answered as HTTP 400 (which SDKs do not retry), and raised when the `with` block ends.
     """
 
     def __init__(self, *, port: int = 0) -> None:
@@ -31,7 +30,7 @@ class LoopbackServer:
         self._thread: threading.Thread | None = None
 
     def answer(self, record: RequestRecord) -> Response:
-        """Give the response to one request; subclasses define it. Called on the connection's thread."""
+        """Return the response to one request; defined by subclasses. Called on the connection's thread."""
         raise NotImplementedError
 
     @property
@@ -43,12 +42,12 @@ class LoopbackServer:
 
     @property
     def base_url(self) -> str:
-        """The address to give an OpenAI client: `http://127.0.0.1:PORT/v1`."""
+        """`base_url` for an OpenAI client: `http://127.0.0.1:PORT/v1`."""
         return f"{self.url}/v1"
 
     @property
     def requests(self) -> list[RequestRecord]:
-        """Every request so far, in the order they began."""
+        """All requests so far, in the order they began."""
         with self._changed:
             return list(self._requests)
 
@@ -64,16 +63,17 @@ class LoopbackServer:
                 raise TimeoutError(f"{self._active} requests are still being answered after {timeout} s")
 
     def start(self: Server) -> Server:
-        """Listen. Does nothing if the server is running. Raises OSError where the port cannot be had."""
+        """Start listening. Does nothing if the server is running. Raises OSError if the port cannot be used."""
         if self._httpd is None:
             self.closing.clear()
             self._httpd = HTTPServer(self, self._port)
+            # 0.02 s between looks at the shutdown flag: `close` waits for one, with the default half a second.
             self._thread = threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True)
             self._thread.start()
         return self
 
     def close(self) -> None:
-        """Stop: answers in flight are cut, connections closed, threads joined. The log stays readable."""
+        """Stop: cut the answers in flight, close connections, join threads. The log stays readable."""
         self.closing.set()
         if self._httpd is None or self._thread is None:
             return

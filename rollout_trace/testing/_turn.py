@@ -1,4 +1,4 @@
-"""What the writers of the different response shapes share: one request, and how its answer is to be written."""
+"""``Turn``: one request and the parts of its answer that all response shapes share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Turn:
         return self.prefix + self._name("response")
 
     def call_id(self, choice: int, call: int) -> str:
-        """Id of a tool call, different for every call of a server."""
+        """Id of a tool call, unique within a server."""
         return "chatcmpl-tool-" + self._name(f"{choice}:{call}")
 
     def _name(self, what: str) -> str:
@@ -54,7 +54,7 @@ class Turn:
         return f"token_id:{token_id}" if self.request.get("return_tokens_as_token_ids") else text
 
     def ids_or_none(self, ids: Sequence[int]) -> list[int] | None:
-        """The ids if the request asks for them."""
+        """The ids if the request has `return_token_ids`, else None."""
         return list(ids) if self.request.get("return_token_ids") else None
 
     def usage(self, completions: Sequence[Completion]) -> _Json:
@@ -71,7 +71,7 @@ class Turn:
         return {key: value for c in completions for key, value in (c.reply.usage or {}).items()}
 
     def extra(self, completions: Sequence[Completion]) -> _Json:
-        """Top-level fields that the replies add."""
+        """Extra top-level fields from the replies."""
         return {key: value for c in completions for key, value in c.reply.extra.items()}
 
     def running_usage(self, done: Sequence[int]) -> _Json:

@@ -2,7 +2,7 @@
 
 A folder holds `NAME.meta.json` (method, path, status, headers, chunk sizes), `NAME.request.json` and
 `NAME.response.*` (the exact bytes), and may hold `NAME.report.json`. A packed file is JSON lines, one for each exchange
-or report, compressed by what its name ends with: `.jsonl`, `.jsonl.gz` or `.jsonl.xz`.
+or report; the suffix chooses the compression: `.jsonl`, `.jsonl.gz` or `.jsonl.xz`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Exchange:
 
     name: str
     method: str
-    path: str  # may hold a query
+    path: str  # may include a query
     request: bytes
     status: int
     headers: tuple[tuple[str, str], ...]  # of the response, as recorded, lower-case names
@@ -52,13 +52,13 @@ class Exchange:
 
 
 def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]:
-    """All exchanges of a folder or a packed file, by name.
+    """All exchanges of a packed file, in its order, or of a folder, sorted by name.
 
-    A folder's exchange without a request or a response file is left out where ``complete`` is false. Chunk sizes that
-    do not add up to the body (it was redacted) are given up: the body is then one chunk.
+    With ``complete=False``, exchanges of a folder without a request or a response file are left out. Where chunk sizes
+    do not add up to the body, because it was redacted, the body is one chunk.
 
     Raises:
-        ValueError: a file of another kind, a line that is no exchange, or an exchange of which a file is missing.
+        ValueError: the file is of another kind, a line is not an exchange, or a file of an exchange is missing.
     """
     path = Path(path)
     if path.is_dir():
@@ -68,7 +68,7 @@ def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]
 
 
 def load_reports(path: str | Path) -> dict[str, Any]:
-    """The reports of a folder or a packed file: name to JSON value."""
+    """The reports of a folder or a packed file, as a dict from name to JSON value."""
     path = Path(path)
     if path.is_dir():
         files = sorted(path.glob("*.report.json"))
@@ -77,7 +77,11 @@ def load_reports(path: str | Path) -> dict[str, Any]:
 
 
 def pack_exchanges(exchanges: Iterable[Exchange], path: str | Path, reports: Mapping[str, Any] | None = None) -> None:
-    """Write a packed file. The same exchanges give the same bytes."""
+    """Write a packed file. Equal exchanges give equal bytes.
+
+    Raises:
+        ValueError: the name does not end with a suffix of packed files.
+    """
     path = Path(path)
     lines: list[Any] = [_pack(exchange) for exchange in exchanges]
     lines += [{"name": name, "report": report} for name, report in (reports or {}).items()]
@@ -96,7 +100,7 @@ def _check_suffix(path: Path) -> None:
 
 
 def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each line's object, and its place in the file for messages."""
+    """Yields the place of each line, for error messages, and its JSON object."""
     _check_suffix(path)
     data = path.read_bytes()
     if path.name.endswith(".xz"):

@@ -13,9 +13,9 @@ from ._server import LoopbackServer
 from .recordings import Exchange, load_exchanges
 
 Match = Callable[[RequestRecord, Exchange], bool]
-_BY_NAME = "/replay/"
-# these belong to one connection or one way of sending, and are made anew
-_OWN_HEADERS = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
+_REPLAY_PREFIX = "/replay/"
+# they describe a connection or a transfer encoding: the server sends its own
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
 
 
 class ReplayServer(LoopbackServer):
@@ -24,12 +24,13 @@ class ReplayServer(LoopbackServer):
         with ReplayServer("recordings/") as server:
             client = OpenAI(base_url=server.base_url_for("chat_ids"), api_key="none")
 
-    Under `base_url` a request gets the first recording with its method, its path and an equal body (equal as JSON,
-    whatever the order of keys); `match` replaces that rule. Under `base_url_for(name)` every request gets that one.
-    Status, headers, bytes and chunk boundaries are the recorded ones. A request that was not recorded gets status 404
-    and the name of the closest recording. `port` is the one to listen on; 0 is any that is free.
+    Under `base_url` a request is answered with the first recording that has its method, path and an equal body (equal
+    as JSON, in any order of keys); `match` replaces this rule. Under `base_url_for(name)` every request is answered
+    with that recording. Status, headers, bytes and chunk boundaries are the recorded ones. A request without a
+    recording is answered with status 404 and the name of the closest recording. `port` is the port to listen on; 0
+    means any free one.
 
-    Raises ValueError where the source holds no exchanges: a file of trajectories, for one.
+    Raises ValueError if the source holds something other than exchanges, for example trajectories.
     """
 
     def __init__(self, source: str | Path | Iterable[Exchange], *, match: Match | None = None, port: int = 0) -> None:
@@ -39,15 +40,15 @@ class ReplayServer(LoopbackServer):
         self._match = match or matches
 
     def base_url_for(self, name: str) -> str:
-        """The address under which every request gets one recording. Raises KeyError for an unknown name."""
+        """Base URL under which every request is answered with one recording. Raises KeyError for an unknown name."""
         if name not in self.exchanges:
             raise KeyError(f"there is no recording {name!r}: the names are {', '.join(sorted(self.exchanges))}")
-        return f"{self.url}{_BY_NAME}{quote(name, safe='')}/v1"
+        return f"{self.url}{_REPLAY_PREFIX}{quote(name, safe='')}/v1"
 
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""
-        if record.path.startswith(_BY_NAME):
-            name = unquote(record.path.removeprefix(_BY_NAME).split("/")[0])
+        if record.path.startswith(_REPLAY_PREFIX):
+            name = unquote(record.path.removeprefix(_REPLAY_PREFIX).split("/")[0])
             exchange = self.exchanges.get(name)
         else:
             exchange = next((e for e in self.exchanges.values() if self._match(record, e)), None)
@@ -64,17 +65,17 @@ class ReplayServer(LoopbackServer):
 
 
 def matches(record: RequestRecord, exchange: Exchange) -> bool:
-    """Whether a request is the recorded one: method, path, and body (as JSON; as bytes if it is no JSON)."""
+    """Whether method, path and body of a request equal the recorded ones (body as JSON, or as bytes if not JSON)."""
     return not _differences(record, exchange)
 
 
 def _replay(exchange: Exchange) -> Response:
-    headers = [(name, value) for name, value in exchange.headers if name not in _OWN_HEADERS]
+    headers = [(name, value) for name, value in exchange.headers if name not in _HOP_BY_HOP]
     return Response(exchange.status, headers, exchange.chunks, exchange.chunked)
 
 
 def _differences(record: RequestRecord, exchange: Exchange) -> list[str]:
-    """What a request and a recording differ in: "method", "path", and keys of the body (or "body")."""
+    """What differs between request and recording: "method", "path", and keys of the body (or "body")."""
     found = []
     if record.method != exchange.method:
         found.append("method")
@@ -82,11 +83,11 @@ def _differences(record: RequestRecord, exchange: Exchange) -> list[str]:
         found.append("path")
     if record.body == exchange.request:
         return found
-    asked, recorded = _json_or_bytes(record.body), _json_or_bytes(exchange.request)
-    if not isinstance(asked, dict) or not isinstance(recorded, dict):
-        return found if type(asked) is type(recorded) and asked == recorded else [*found, "body"]
-    keys = sorted(asked.keys() | recorded.keys())
-    return found + [key for key in keys if key not in asked or key not in recorded or asked[key] != recorded[key]]
+    sent, recorded = _json_or_bytes(record.body), _json_or_bytes(exchange.request)
+    if not isinstance(sent, dict) or not isinstance(recorded, dict):
+        return found if type(sent) is type(recorded) and sent == recorded else [*found, "body"]
+    keys = sorted(sent.keys() | recorded.keys())
+    return found + [key for key in keys if key not in sent or key not in recorded or sent[key] != recorded[key]]
 
 
 def _closeness(record: RequestRecord, exchange: Exchange) -> tuple[bool, int]:

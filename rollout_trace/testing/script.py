@@ -1,4 +1,4 @@
-"""What a scripted server answers: replies, what goes wrong with them, and the order they come in."""
+"""The answers of a scripted server: replies, faults, and the order they come in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Compression = Literal["gzip", "br", "zstd"]
 
 
 class ToolCall(NamedTuple):
-    """A tool call of a reply. `arguments` is the raw string, sent as it is, valid JSON or not."""
+    """A tool call of a reply. `arguments` is the raw string, sent unchanged, valid JSON or not."""
 
     name: str
     arguments: str = "{}"
@@ -22,15 +22,15 @@ class ToolCall(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer of the model. Every field is optional; `Reply("text")` is the plain case."""
+    """One answer of the model. Every field is optional; `Reply("text")` is the simplest."""
 
     text: str | None = None
     tool_calls: Sequence[ToolCall | tuple[str, str]] = ()
     reasoning: str | None = None  # goes to `message.reasoning`; its tokens stand between `<think>` and `</think>`
     _: KW_ONLY
-    token_ids: Sequence[int] | None = None  # exactly the ids to sample, instead of those of `text`; none is added
-    logprobs: Sequence[float] | None = None  # instead of the made ones; may be of any length and value
-    finish_reason: str | None = None  # default: what vLLM would say; "length" leaves the stop token out
+    token_ids: Sequence[int] | None = None  # the exact ids, instead of those of `text`; no stop token is added
+    logprobs: Sequence[float] | None = None  # instead of the generated ones; of any length and value
+    finish_reason: str | None = None  # default: as vLLM; "length" leaves the stop token out
     stop_reason: str | int | None = None
     usage: Mapping[str, Any] | None = None  # merged over the counted usage
     extra_message: Mapping[str, Any] = field(default_factory=dict)  # more fields of the message (first delta)
@@ -43,23 +43,23 @@ class Reply:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong with an answer, or makes it wait. Fields can be combined.
+    """A failure or a delay of an answer. Fields can be combined.
 
-    Where a field counts chunks, they are the events of a stream, and the bytes of the body of an unstreamed answer.
+    Fields that count chunks count the events of a stream, or the bytes of the body of an unstreamed answer.
     """
 
     reply: str | Reply = "ok"
     _: KW_ONLY
     status: int | None = None  # answer with this error instead of the reply
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: str | bytes | Mapping[str, Any] | None = None  # of the error; default: an error object as vLLM sends
+    body: str | bytes | Mapping[str, Any] | None = None  # of the error; default: an error object in vLLM's shape
     delay: float = 0.0  # seconds before the answer begins; if the server closes meanwhile, the connection is cut
     hold: bool = False  # nothing is sent until `server.release()`
-    hold_after: int | None = None  # the same, after so many chunks
-    cut_after: int | None = None  # close the connection after so many chunks, without a proper end
-    error_event_after: int | None = None  # after so many chunks of a stream, an error event and the end
+    hold_after: int | None = None  # hold after this many chunks
+    cut_after: int | None = None  # close the connection after this many chunks, without a proper end
+    error_event_after: int | None = None  # after this many chunks of a stream, an error event and the end
     no_done: bool = False  # the stream ends without `data: [DONE]`
-    bad_json: bool = False  # status 200 with a body (or a second event) that is no JSON
+    bad_json: bool = False  # status 200 with a body (or a second event) that is not JSON
 
 
 Answer = str | Reply | Fault | Sequence[str | Reply | Fault]
@@ -67,10 +67,10 @@ ScriptFunction = Callable[..., Answer]
 
 
 class Script:
-    """Answers successive requests in order, whatever they ask.
+    """Answers successive requests in order, whatever their contents.
 
-    Past the end it repeats the last answer if `repeat_last` is true, and else raises IndexError, which the server
-    answers with status 400 and raises when its `with` block ends.
+    After the last answer it repeats that one if `repeat_last` is true, else it raises IndexError: the server answers
+    with status 400, and raises the error when its `with` block ends.
     """
 
     def __init__(self, answers: Sequence[Answer], *, repeat_last: bool = False) -> None:
@@ -91,7 +91,7 @@ class Script:
 
 
 class Director:
-    """Asks a script for the answer to each choice of a request, with as many arguments as the script takes."""
+    """Calls a script for each choice of a request, with the arguments that its signature has."""
 
     def __init__(self, script: ScriptFunction | Sequence[Answer] | str | Reply | Fault) -> None:
         self._function = _as_function(script)
@@ -108,14 +108,14 @@ class Director:
 
     def answers(self, request: Any, record: RequestRecord, count: int) -> list[Reply | Fault]:
         """One answer for each choice."""
-        asked = [self._ask(request, record, choice) for choice in range(count if self._takes_choice else 1)]
-        if any(not isinstance(answer, (str, Reply, Fault)) for answer in asked):
+        raw = [self._call_script(request, record, choice) for choice in range(count if self._takes_choice else 1)]
+        if any(not isinstance(answer, (str, Reply, Fault)) for answer in raw):
             attempt = self._count_attempt(record)
-            asked = [_attempt_of(answer, attempt) for answer in asked]
-        answers = [_as_reply(answer) for answer in asked]
+            raw = [_attempt_of(answer, attempt) for answer in raw]
+        answers = [_as_reply(answer) for answer in raw]
         return answers if self._takes_choice else answers * count
 
-    def _ask(self, request: Any, record: RequestRecord, choice: int) -> Answer:
+    def _call_script(self, request: Any, record: RequestRecord, choice: int) -> Answer:
         keywords = {"record": record} if self._takes_record else {}
         return self._function(request, *([choice] if self._takes_choice else []), **keywords)
 

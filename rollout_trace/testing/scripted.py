@@ -1,4 +1,4 @@
-"""A server that answers what a script says: OpenAI's APIs, with token ids and logprobs, as vLLM would; Anthropic's."""
+"""A model server that answers from a script: OpenAI's APIs with vLLM's token ids and logprobs, and Anthropic's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .tokenizer import ByteTokenizer
 
 
 class BadRequest(ValueError):
-    """A request that vLLM would refuse with status 400."""
+    """A request that vLLM refuses with status 400."""
 
     def __init__(self, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -30,24 +30,25 @@ class BadRequest(ValueError):
 
 
 class ScriptedServer(LoopbackServer):
-    """A loopback model server for tests of an agent.
+    """A loopback model server whose answers come from a script, for tests of an agent.
 
         with ScriptedServer(lambda request: "4") as server:
             client = OpenAI(base_url=server.base_url, api_key="none")
 
-    `script` is a function of the request's JSON that gives a `str`, a `Reply`, a `Fault`, or a list of them (one for
-    each attempt of an equal request; the last repeats). It may take the number of the choice as a second parameter, and
-    the `RequestRecord` as one called `record`; it is called on several threads at once if requests come so. In place of
-    a function: one answer for every request, or a list of answers to successive requests.
+    `script` is a function of the request's JSON that returns a `str`, a `Reply`, a `Fault`, or a list of them (one for
+    each attempt of an equal request; the last repeats). It may have a second parameter for the index of the choice, and
+    one named `record` for the `RequestRecord`. Concurrent requests call it on several threads. Instead of a function:
+    one answer for all requests, or a list of answers to successive requests.
 
     It serves POST `…/chat/completions`, `…/completions` and `…/responses`, and GET `…/models`, under any prefix (so
-    Azure's paths too). Bodies have the shape of vLLM 0.32; ids come with `return_token_ids`, logprobs with `logprobs`.
-    POST `…/messages` and `…/messages/count_tokens` have Anthropic's shape: `base_url` of its client is `server.url`.
-    Nothing is random: ids of responses count requests, logprobs come from a hash of the ids and `seed`.
+    Azure's paths too), with bodies in the JSON shape of vLLM 0.32: ids if the request has `return_token_ids`, logprobs
+    if it has `logprobs`. POST `…/messages` and `…/messages/count_tokens` have Anthropic's shape: give its client
+    `server.url` as `base_url`. Nothing is random: response ids are hashes of `seed` and the number of the request,
+    logprobs of `seed` and the token ids.
 
-    `model` is the name in `/models`; requests may name any model unless `strict_model` is true. `delay` (seconds) is
-    waited before every answer. `chunk_tokens` is the number of tokens in a stream's event; `chunk_bytes` cuts the bytes
-    of every answer into HTTP chunks of that size. `port` is the one to listen on; 0 is any that is free.
+    `model` is the name in `/models`; requests may name any model unless `strict_model` is true. `delay` is the time in
+    seconds before every answer. `chunk_tokens` is the number of tokens per event of a stream; `chunk_bytes` cuts the
+    bytes of every answer into HTTP chunks of that size. `port` is the port to listen on; 0 means any free one.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class ScriptedServer(LoopbackServer):
         self._strict_model = strict_model
 
     def release(self, count: int | None = None) -> None:
-        """Let `count` held responses go on (also those that reach their hold later); None: all, now and later."""
+        """Continue `count` held responses, including ones that reach their hold later; None: all, now and later."""
         self._holds.release(count)
 
     def wait_held(self, count: int = 1, timeout: float = 30.0) -> None:
@@ -161,8 +162,8 @@ class ScriptedServer(LoopbackServer):
         delivery = self._delivery(answers[0])
         if delivery.fault.status is not None:
             return delivery.error()
-        asked = [prompt for prompt in prompts for _ in range(count)]
-        pairs = zip(asked, answers, strict=True)
+        repeated = [prompt for prompt in prompts for _ in range(count)]
+        pairs = zip(repeated, answers, strict=True)
         rows = [Row(prompt, self._sampler.sample(reply_of(answer), prompt, request)) for prompt, answer in pairs]
         turn = self._turn(request, record, [i for prompt in prompts for i in prompt], "cmpl-")
         if request.get("stream"):

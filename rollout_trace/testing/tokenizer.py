@@ -1,4 +1,4 @@
-"""A byte-level tokenizer with a ChatML template: small, reversible, and the same everywhere."""
+"""A small, reversible byte-level tokenizer with a ChatML template; needs no files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PartKind = Literal["template", "content", "reasoning", "call_begin", "call_name"
 
 
 class Part(NamedTuple):
-    """A run of ids of an assistant message and the field of the message that it spells."""
+    """A run of ids of an assistant message, and the field of the message that it encodes."""
 
     kind: PartKind
     ids: list[int]
@@ -30,12 +30,12 @@ class Part(NamedTuple):
 
 
 class ByteTokenizer:
-    """Ids 0 to 255 are the bytes of UTF-8 text, ids from 256 on are special tokens, then `words`.
+    """A byte-level tokenizer: ids 0 to 255 are the bytes of UTF-8 text, the next are special tokens, then `words`.
 
-    `words` are strings that get an id of their own; `encode` prefers them (longest first), so that the same text can
-    also be spelt by other ids, as with a trained tokenizer.
+    `words` are strings with their own ids. `encode` prefers them, the longest first, so that one text has several
+    encodings, as with a trained tokenizer.
 
-    An assistant message that a `ScriptedServer` answered, sent back unchanged, renders to exactly the ids it sampled.
+    An assistant message from a `ScriptedServer`, sent back unchanged, renders to exactly the ids that were sampled.
     """
 
     def __init__(self, words: Sequence[str] = ()) -> None:
@@ -48,7 +48,7 @@ class ByteTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids."""
+        """Number of ids in the vocabulary."""
         return len(self._bytes)
 
     @property
@@ -67,7 +67,7 @@ class ByteTokenizer:
         return self._bytes[token_id]
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Ids of a text. Special tokens written in the text are recognised only if `special` is true."""
+        """Ids of a text. The text of a special token becomes its id only if `special` is true."""
         if not special:
             return self._encode_bytes(text.encode("utf-8", "replace"))
         ids: list[int] = []
@@ -87,7 +87,7 @@ class ByteTokenizer:
         return [*ids, *data[at:]]
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of ids; bytes that are not UTF-8 become U+FFFD."""
+        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
         kept = (i for i in ids if not (skip_special_tokens and self.is_special(i)))
         return b"".join(map(self.token_bytes, kept)).decode("utf-8", "replace")
 
@@ -117,7 +117,7 @@ class ByteTokenizer:
         add_generation_prompt: bool = True,
         tokenize: bool = True,
     ) -> list[int] | str:
-        """Ids (or text) of a conversation in ChatML, ready for the assistant's answer."""
+        """Ids, or text if not `tokenize`, of a conversation in ChatML; ends with the assistant's header by default."""
         ids = self._render_tools(tools) if tools else []
         for message in messages:
             ids += self._render_message(message)
@@ -144,7 +144,7 @@ class ByteTokenizer:
         return [*self._header(role), *body, *self._footer()]
 
     def assistant_parts(self, message: Mapping[str, Any]) -> list[Part]:
-        """The ids of an assistant message (without its end), by the field that each run of ids spells."""
+        """The ids of an assistant message without its end token, split by the field that each run encodes."""
         parts: list[Part] = []
         reasoning = message.get("reasoning") or message.get("reasoning_content")
         if reasoning:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.chat.messages import answer, decoded, to_chat, tool_of
+from rollout_trace.chat.messages import answer, to_chat, tool_of, with_decoded_arguments
 from rollout_trace.data.model import CUT_OFF, TokenIssue, Usage, amend, shared
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.report import ExportReport
@@ -139,7 +139,7 @@ def _ids_from_text(
             raise ValueError("the completion has no text.")
         return _encoded(tokenizer, step.messages[0]), _encoded(tokenizer, content)
     dropped = ExportReport()
-    messages = [decoded(message) for message in to_chat(step, dropped)]
+    messages = [with_decoded_arguments(message) for message in to_chat(step, dropped)]
     tool_candidates = _tool_candidates(step, dropped)
     reply = answer(step, "dict", dropped)
     if reply is None or dropped.dropped:

@@ -1,4 +1,4 @@
-"""Bytes in, facts out: one file per protocol. Pure: no I/O, no clock, no state."""
+"""Decoders from bytes to steps, one file per protocol. Pure functions: no I/O, no clock, no state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
 PROTOCOLS: Final = tuple(one.name for one in RECORDS if one.decoder is not None)
-"""The shapes on the wire that a step can have."""
+"""The protocols that ``decode`` can read."""
 
 
 def decode(
@@ -25,13 +25,14 @@ def decode(
     """The steps of one exchange: one per choice, or one that holds the error.
 
     Args:
-        protocol: one of ``PROTOCOLS``. A protocol without a decoder gives a step with the bytes and a ``token_issue``.
-        request: body of the request, None where it is not known.
+        protocol: one of ``PROTOCOLS``.
+        request: body of the request, without content encoding; None where it is not known.
         response: body of the answer, without content encoding; whole, or cut anywhere.
         content_type: of the answer; guessed from the body where it is None.
         status: HTTP status of the answer.
 
-    Step ids are derived from the bytes. Never raises because of the bytes: what is wrong with them is in the step.
+    Step ids are derived from the bytes. Never raises because of the bytes: what is wrong with them is in ``error`` and
+    ``token_issue`` of the steps.
 
     Raises:
         ValueError: the protocol is not known.

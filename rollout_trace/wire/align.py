@@ -1,4 +1,4 @@
-"""The rules that ids and logprobs must keep to be trusted. What breaks them is withheld, with a code and the counts."""
+"""Consistency checks on ids and logprobs. Arrays that fail are withheld, with an issue code and the counts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 from rollout_trace.data.model import Usage
 from rollout_trace.data.tokens import FLOAT32_MAX
 from rollout_trace.wire.facts import ChoiceFacts
-from rollout_trace.wire.reading import report, withhold
+from rollout_trace.wire.reading import set_issue, withhold
 
 _INT32_MAX = 0x7FFFFFFF
 
 
 def check(choices: list[ChoiceFacts], usage: Usage | None) -> None:
-    """Withholds from each choice the ids and logprobs that break a rule, and sets its issue; makes arrays of the rest.
+    """Withholds the ids and logprobs of each choice that break a rule, with an issue; the rest become arrays, in place.
 
-    One logprob per id, each finite and <= 0; and over all choices as many ids as the engine says it sampled.
+    The rules: ids within int32; one logprob per id, each finite and <= 0; over all choices as many ids as the engine's
+    usage counts.
     """
+    # Usage counts all that was sampled: of an answer that broke off, tokens may be missing without a mistake.
     expected = usage.output if usage is not None and all(choice.complete for choice in choices) else None
     found = [_length(choice) for choice in choices]
     total = sum(count for count in found if count is not None) if None not in found else None
@@ -41,13 +43,13 @@ def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
         ids = getattr(choice, name)
         if ids is None:
             continue
-        # The choices of one answer share the list of their prompt.
+        # The choices of one answer share the list of their prompt: converted once, they share the array too.
         if id(ids) not in converted:
             converted[id(ids)] = _id_array(ids)
         array = converted[id(ids)]
         if array is None:
             bad = next(value for value in ids if not 0 <= value <= _INT32_MAX)
-            report(choice, "ids_out_of_range", f"{name} holds {bad}; ids go from 0 to {_INT32_MAX}.")
+            set_issue(choice, "ids_out_of_range", f"{name} holds {bad}; ids go from 0 to {_INT32_MAX}.")
         setattr(choice, name, array)
 
 
@@ -56,6 +58,7 @@ def _id_array(ids: list[int]) -> Any:
     import numpy as np
 
     try:
+        # Wide first: converted to int32 at once, ids beyond it could wrap around instead of being noticed.
         array = np.fromiter(ids, np.int64, len(ids))
     except OverflowError:
         return None
@@ -68,20 +71,21 @@ def _check_logprobs(choice: ChoiceFacts, *, sure_of_ids: bool) -> None:
         return
     ids = choice.completion_token_ids
     if ids is not None and len(ids) != len(choice.logprobs):
-        report(choice, "lengths_differ", f"{len(ids)} token ids but {len(choice.logprobs)} logprobs.")
+        set_issue(choice, "lengths_differ", f"{len(ids)} token ids but {len(choice.logprobs)} logprobs.")
     elif ids is not None and choice.uneven and not sure_of_ids:
-        report(choice, "lengths_differ", "ids and logprobs came in different chunks; no usage says that all came.")
+        set_issue(choice, "lengths_differ", "ids and logprobs came in different chunks; no usage says that all came.")
     else:
         choice.logprobs = _logprob_array(choice, choice.logprobs)
         choice.top_logprobs = None if choice.logprobs is None else choice.top_logprobs
         return
     choice.logprobs = choice.top_logprobs = None
+    # Unless the usage confirms the ids, either list may be the one with the gap.
     if not sure_of_ids:
         choice.completion_token_ids = None
 
 
 def _logprob_array(choice: ChoiceFacts, values: list[Any]) -> Any:
-    """float32 [len(values)], or None where a value cannot be a logprob. NaN where the engine is known to give none."""
+    """float32 [len(values)], or None where a value cannot be a logprob. NaN where the engine is known to send none."""
     import numpy as np
 
     missing = values.count(None)
@@ -93,14 +97,15 @@ def _logprob_array(choice: ChoiceFacts, values: list[Any]) -> Any:
         array[[value is not None for value in values]] = known
         return array
     if missing:
-        report(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
+        set_issue(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
         return None
     array = np.fromiter(values, np.float64, len(values))
+    # Finite as float64, a value below float32's range would become -inf.
     finite = np.isfinite(array) & (array >= -FLOAT32_MAX)
     if not finite.all():
-        report(choice, "logprobs_not_finite", f"a logprob is {values[int(np.argmin(finite))]}.")
+        set_issue(choice, "logprobs_not_finite", f"a logprob is {values[int(np.argmin(finite))]}.")
     elif len(array) and array.max() > 0:
-        report(choice, "logprobs_positive", f"a logprob is {float(array.max())}; none can be above 0.")
+        set_issue(choice, "logprobs_positive", f"a logprob is {float(array.max())}; none can be above 0.")
     else:
         return array.astype(np.float32)
     return None

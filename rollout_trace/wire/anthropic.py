@@ -1,7 +1,7 @@
-"""``anthropic.messages``: /v1/messages as Anthropic and the engines that follow it speak it, streamed or not.
+"""``anthropic.messages``: /v1/messages of Anthropic and of engines with the same API, streamed or not.
 
-Anthropic sends no token ids. Fireworks has them in ``raw_output``; where a server puts ``token_ids``,
-``prompt_token_ids`` or ``logprobs`` on the message, its blocks or the events of its stream, they are read there.
+Anthropic sends no token ids. Fireworks has them in ``raw_output``. ``token_ids``, ``prompt_token_ids`` and ``logprobs``
+are also read from the message, its blocks and the events of its stream, where a server puts them there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rollout_trace.data.model import ErrorInfo, TokenIssue, Usage
 from rollout_trace.wire import align, aws_events, blocks
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import UNREADABLE, Typed, loads, text_of
+from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, text_of
 from rollout_trace.wire.message_tokens import MessageTokens, without_tokens
 from rollout_trace.wire.sse import Event, events
 
@@ -42,7 +42,7 @@ class _Inputs(Struct):
     content_block: _Input | None = None
 
 
-_EVENT = Typed(_Event)
+_EVENT = LenientDecoder(_Event)
 _INPUTS = json.Decoder(_Inputs)
 _NEEDED = {
     "message_start": "message",
@@ -50,30 +50,31 @@ _NEEDED = {
     "content_block_delta": "delta",
     "message_delta": "delta",
 }
-_SILENT = frozenset({"ping", "content_block_stop"})
-_OWN_PLACES = frozenset(
+_WITHOUT_CONTENT = frozenset({"ping", "content_block_stop"})
+_MAPPED_FIELDS = frozenset(
     {"id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage", "index", "delta", "message"}
     | blocks.TOKEN_FIELDS
 )
 
 
-def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
-    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
+    """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
     message = _Message()
+    # Requests to Bedrock have no `stream` in their body: only the bytes of the answer show that it is a stream.
     framed = aws_events.is_framed(response)
     if framed or streamed:
         parts = list(aws_events.events(response) if framed else events(response))
         done = _read_events(parts, facts, message)
         if not message.begun and facts.error is None:
-            facts.error = _nothing_read(parts, response, status)
+            facts.error = _error_without_message(parts, response, status)
     else:
         done = _read_body(response, facts, message, status)
     if message.begun:
-        message.tell(facts, done=done)
+        message.write_to(facts, done=done)
         if facts.malformed is not None:
             _mark_malformed(facts, streamed=framed or streamed)
     align.check(facts.choices, facts.usage)
@@ -89,21 +90,21 @@ def _read_body(response: bytes, facts: ResponseFacts, message: _Message, status:
     if not isinstance(body, dict) or body.get("error") or not isinstance(body.get("content"), (list, str)):
         facts.error = error_of(response, status)
         return False
-    message.take(body, response)
+    message.add_body(body, response)
     return True
 
 
 def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) -> bool:
-    """Reads the events of a stream in order; True where the server said that it was done."""
+    """Reads the events of a stream in order; True where the stream reached its end (``message_stop`` or [DONE])."""
     for part in parts:
         if part.data.startswith(b"[DONE]"):
             return True
         try:
             event, problem = _EVENT.decode(part.data)
         except ValueError as error:
-            if _is_of_no_interest(part):
+            if _is_ignorable(part):
                 continue
-            # An event that was cut is where the stream ended, not an error of the server's.
+            # A cut event is where the stream broke off, not an error of the server's.
             if part.complete:
                 facts.error = _unreadable(part, error)
             return False
@@ -118,7 +119,7 @@ def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) ->
     return False
 
 
-def _is_of_no_interest(part: Event) -> bool:
+def _is_ignorable(part: Event) -> bool:
     kind = part.type.decode("utf-8", "replace")
     return part.complete and kind not in ("", "error", "message_stop") and kind not in _NEEDED
 
@@ -129,10 +130,10 @@ def _unreadable(part: Event, error: ValueError) -> ErrorInfo:
     return ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
 
 
-def _nothing_read(parts: list[Event], response: bytes, status: int) -> ErrorInfo | None:
-    """The error of a stream without a message: events that are something else, or an object or page that is no stream.
+def _error_without_message(parts: list[Event], response: bytes, status: int) -> ErrorInfo | None:
+    """The error of a stream without a message: other events, or an object or page in place of a stream.
 
-    A stream that was cut before its message has none.
+    None for a stream that was cut before its message.
     """
     if not parts:
         return error_of(response, status) if response.lstrip()[:1] in (b"{", b"[", b"<") else None
@@ -151,9 +152,10 @@ def _is_known(part: Event) -> bool:
 
 
 def _mark_malformed(facts: ResponseFacts, *, streamed: bool) -> None:
-    """Something could not be read: an answer lacks that field, a stream may have a gap anywhere."""
+    """Sets the issue of every choice where a field was dropped; in a stream ids and logprobs are withheld too."""
     for choice in facts.choices:
         choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
+        # An unstreamed answer lacks only that field, but a dropped one in an event may leave a gap in the middle.
         if streamed:
             choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
 
@@ -171,39 +173,39 @@ class _Message:
         self._tokens = MessageTokens()
         self._problem: str | None = None
 
-    def take(self, body: dict[str, Any], data: bytes) -> None:
-        """Takes a whole message."""
-        self._tokens.whole(body)
-        self._begin(body, data)
+    def add_body(self, body: dict[str, Any], data: bytes) -> None:
+        """Reads a whole, unstreamed message."""
+        self._tokens.add_message(body)
+        self._add_message(body, data)
         for value in body["content"] if isinstance(body["content"], list) else ():
-            self._tokens.part(value)
+            self._tokens.add_part(value)
 
     def add(self, kind: str, event: _Event, data: bytes) -> None:
-        """Takes the next event of a stream. One of an unknown kind is kept as it came, under ``events``."""
+        """Reads the next event of a stream. Unknown kinds are kept as they came, in ``extra["events"]``."""
         needed = _NEEDED.get(kind)
         if needed is not None and getattr(event, needed) is None:
             self._problem = self._problem or f"An event {kind} has no `{needed}`"
             return
-        self._tokens.event(event)
+        self._tokens.add_event(event)
         if event.message is not None and kind == "message_start":
-            self._tokens.part(event.message)
-            self._begin(event.message, data)
+            self._tokens.add_part(event.message)
+            self._add_message(event.message, data)
         elif event.content_block is not None and kind == "content_block_start":
-            self._tokens.part(event.content_block)
-            self._start(event.index, event.content_block, data)
+            self._tokens.add_part(event.content_block)
+            self._start_block(event.index, event.content_block, data)
         elif event.delta is not None and kind == "content_block_delta":
-            self._tokens.part(event.delta)
-            self._continue(event.index, event.delta)
+            self._tokens.add_part(event.delta)
+            self._add_delta(event.index, event.delta)
         elif event.delta is not None and kind == "message_delta":
-            self._tokens.part(event.delta)
-            self._change(event, event.delta, data)
+            self._tokens.add_part(event.delta)
+            self._apply_message_delta(event, event.delta, data)
         elif kind == "message_stop":
-            self._keep(_fields_of(data))
-        elif kind not in _SILENT:
+            self._keep_extra(_fields_of(data))
+        elif kind not in _WITHOUT_CONTENT:
             self._extra.setdefault("events", []).append(_fields_of(data))
 
-    def tell(self, facts: ResponseFacts, *, done: bool) -> None:
-        """Puts what was read into the facts."""
+    def write_to(self, facts: ResponseFacts, *, done: bool) -> None:
+        """Writes what was read to the facts. ``done``: the answer reached its end."""
         fields, finish_reason = self._fields, text_of(self._fields.get("stop_reason"))
         facts.response_id, facts.model = text_of(fields.get("id")), text_of(fields.get("model"))
         facts.usage = usage_of(self._counts) if self._counts else None
@@ -214,13 +216,13 @@ class _Message:
             stop_reason=text_of(fields.get("stop_sequence")),
             complete=done or finish_reason is not None,
         )
-        self._tokens.tell(choice)
+        self._tokens.write_to(choice)
         facts.choices = [choice]
 
-    def _begin(self, message: dict[str, Any], data: bytes) -> None:
+    def _add_message(self, message: dict[str, Any], data: bytes) -> None:
         self.begun = True
-        self._set(message)
-        self._keep(message)
+        self._set_head(message)
+        self._keep_extra(message)
         self._count(message.get("usage"))
         content = message.get("content")
         if isinstance(content, str):
@@ -228,51 +230,51 @@ class _Message:
         values = content if isinstance(content, list) else []
         inputs = _raw_inputs(data) if any(isinstance(v, dict) and v.get("input") for v in values) else []
         for position, value in enumerate(values):
-            self._place(position, blocks.Block(value, inputs[position] if position < len(inputs) else None), value)
+            self._add_block(position, blocks.Block(value, inputs[position] if position < len(inputs) else None), value)
 
-    def _start(self, index: int | None, value: dict[str, Any], data: bytes) -> None:
+    def _start_block(self, index: int | None, value: dict[str, Any], data: bytes) -> None:
         self.begun = True
         raw = _raw_inputs(data) if value.get("input") else []
-        self._place(index, blocks.Block(value, raw[0] if raw else None), value)
+        self._add_block(index, blocks.Block(value, raw[0] if raw else None), value)
 
-    def _place(self, index: int | None, block: blocks.Block, value: Any) -> None:
-        # Some servers number every block 0: a block that begins is a new one.
+    def _add_block(self, index: int | None, block: blocks.Block, value: Any) -> None:
+        # Some servers number every block 0: a block that begins is always a new one, whatever its index.
         self._blocks.append(block)
         self._block_at[len(self._blocks) - 1 if index is None else index] = block
         if block.type == "fallback" and isinstance(value.get("to"), dict):
-            # The model that answers from here on is the one that an unstreamed answer names.
+            # The model that continues is the one that an unstreamed answer names.
             self._fields["model"] = value["to"].get("model") or self._fields.get("model")
 
-    def _continue(self, index: int | None, delta: dict[str, Any]) -> None:
+    def _add_delta(self, index: int | None, delta: dict[str, Any]) -> None:
         last = self._blocks[-1] if self._blocks else None
         block = last if index is None else self._block_at.get(index)
         if block is None:
-            self._start(index, blocks.started_by(delta), b"")
+            self._start_block(index, blocks.implied_start(delta), b"")
             block = self._blocks[-1]
         block.add(delta)
 
-    def _change(self, event: _Event, delta: dict[str, Any], data: bytes) -> None:
+    def _apply_message_delta(self, event: _Event, delta: dict[str, Any], data: bytes) -> None:
         self.begun = True
         for name in ("stop_reason", "stop_sequence"):
             if delta.get(name) is not None:
                 self._fields[name] = delta[name]
-        self._keep(delta)
-        self._keep(_fields_of(data))
+        self._keep_extra(delta)
+        self._keep_extra(_fields_of(data))
         self._count(event.usage)
 
-    def _set(self, message: dict[str, Any]) -> None:
+    def _set_head(self, message: dict[str, Any]) -> None:
         for name in ("id", "role", "model", "stop_reason", "stop_sequence"):
             if message.get(name) is not None:
                 self._fields.setdefault(name, message[name])
 
-    def _keep(self, values: dict[str, Any]) -> None:
-        """Keeps the fields that have no place of their own."""
+    def _keep_extra(self, values: dict[str, Any]) -> None:
+        """Collects the fields that no field of a step holds, for ``extra``."""
         for name, value in values.items():
-            if value is not None and name not in _OWN_PLACES:
+            if value is not None and name not in _MAPPED_FIELDS:
                 self._extra[name] = without_tokens(value) if name == "raw_output" else value
 
     def _count(self, usage: Any) -> None:
-        # Counts are totals so far: the last one holds, and one that is left out stays as it was.
+        # Counts are totals so far, not increments: the last one holds, and one that is left out keeps its value.
         if isinstance(usage, dict):
             self._counts.update((name, value) for name, value in usage.items() if value is not None)
 
@@ -286,27 +288,27 @@ def _fields_of(data: bytes) -> dict[str, Any]:
 
 
 def _raw_inputs(data: bytes) -> list[str | None]:
-    """The JSON of each block's ``input``, as it is spelled; of a message, of its event, or of a block's beginning."""
+    """The JSON source of each block's ``input``, from a message, its event, or the event that starts a block."""
     try:
         found = _INPUTS.decode(data)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return []
     inputs = found.content if found.content_block is None else [found.content_block]
     return [bytes(item.input).decode("utf-8", "replace") or None for item in inputs]
 
 
 def usage_of(counts: dict[str, Any]) -> Usage:
-    """Usage in Anthropic's names. What is null, missing or no count is None.
+    """Usage from Anthropic's counts. A count that is null, missing or no whole number is None.
 
-    Anthropic's ``input_tokens`` leaves out what was read from the cache or written to it. ``input`` is the whole
-    prompt, as it is of every provider; ``cache_read`` and ``cache_write`` are parts of it.
+    Anthropic's ``input_tokens`` leaves out tokens read from the cache or written to it. ``input`` is the whole prompt,
+    as with every provider; ``cache_read`` and ``cache_write`` are parts of it.
     """
     rest = {name: value for name, value in counts.items() if value is not None}
     details = rest.get("output_tokens_details")
     details = dict(details) if isinstance(details, dict) else {}
-    fresh, output = _take(rest, "input_tokens"), _take(rest, "output_tokens")
-    read, written = _take(rest, "cache_read_input_tokens"), _take(rest, "cache_creation_input_tokens")
-    reasoning = _take(details, "thinking_tokens")
+    fresh, output = _pop_count(rest, "input_tokens"), _pop_count(rest, "output_tokens")
+    read, written = _pop_count(rest, "cache_read_input_tokens"), _pop_count(rest, "cache_creation_input_tokens")
+    reasoning = _pop_count(details, "thinking_tokens")
     if reasoning is not None:
         rest["output_tokens_details"] = details
         if not details:
@@ -321,7 +323,7 @@ def usage_of(counts: dict[str, Any]) -> Usage:
     )
 
 
-def _take(counts: dict[str, Any], name: str) -> int | None:
+def _pop_count(counts: dict[str, Any], name: str) -> int | None:
     value = counts.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None

@@ -1,4 +1,4 @@
-"""AWS event streams (``application/vnd.amazon.eventstream``): what Bedrock frames the events of a stream in.
+"""Parser of AWS event streams (``application/vnd.amazon.eventstream``), in which Bedrock frames events.
 
 A frame is its length, the length of its headers and a checksum of both (4 bytes each, big endian), headers, payload,
 and a checksum of the whole (https://smithy.io/2.0/aws/amazon-eventstream.html).
@@ -17,21 +17,23 @@ from rollout_trace.wire.lenient import loads
 from rollout_trace.wire.sse import Event
 
 _PRELUDE = struct.Struct(">III")
+# Bytes of a frame. A larger length is a damaged head.
 _LARGEST = 24 * 1024 * 1024
 # Bytes of a header's value, by its type; 6 (bytes) and 7 (text) have their own length.
 _SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 
 
 def is_framed(body: bytes) -> bool:
-    """Whether a body begins with a frame. (Neither JSON nor server-sent events begin with a zero byte.)"""
+    """True where a body begins with a frame. (Neither JSON nor server-sent events begin with a zero byte.)"""
     if len(body) < _PRELUDE.size or body[0] != 0:
         return body[:1] == b"\0"
     length, headers, checksum = _PRELUDE.unpack_from(body)
+    # 16 bytes around headers and payload: the head of 12 and the last checksum.
     return bool(length >= headers + 16) and zlib.crc32(body[:8]) == checksum
 
 
 def events(body: bytes) -> Iterator[Event]:
-    """The events of a whole or broken-off stream, as Anthropic's own would be. A bad checksum is an error event."""
+    """The events of a stream, whole or cut, as Anthropic's API sends them. A bad checksum becomes an error event."""
     at = 0
     while len(body) - at >= _PRELUDE.size:
         length, headers_length, checksum = _PRELUDE.unpack_from(body, at)
@@ -80,7 +82,7 @@ def _error(code: str, message: str) -> Event:
 
 
 def _headers(data: bytes) -> dict[str, str]:
-    """The headers that are texts."""
+    """The headers whose values are texts."""
     found: dict[str, str] = {}
     at = 0
     while at < len(data):

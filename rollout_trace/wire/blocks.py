@@ -1,4 +1,4 @@
-"""Content blocks in Anthropic's shape: putting the deltas of a stream together, and the completion that blocks make."""
+"""Anthropic's content blocks: merging the deltas of a stream, and the completion that blocks make."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rollout_trace.data.model import Completion, ToolCall
 from rollout_trace.wire.lenient import loads, text_of
 
 TOKEN_FIELDS = frozenset({"token_ids", "prompt_token_ids", "logprobs"})
-"""Fields that become the step's own arrays, and are not kept beside them."""
+"""Fields that become the step's arrays, and are not kept a second time in ``extra``."""
 
-_JOINED = {"text_delta": "text", "thinking_delta": "thinking"}
-_BLOCK_OF = {
+_TEXT_FIELD_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking"}
+_BLOCK_TYPE_OF_DELTA = {
     "text_delta": "text",
     "citations_delta": "text",
     "thinking_delta": "thinking",
@@ -24,27 +24,27 @@ _ORDER = ("thinking", "text", "tool_use")
 
 
 class Block:
-    """One content block: whole as an unstreamed answer has it, or a beginning and its deltas."""
+    """One content block: whole from an unstreamed answer, or a start and its deltas."""
 
     def __init__(self, start: Any, raw_input: str | None = None) -> None:
-        """``raw_input`` is the JSON of the field ``input`` as the server spelled it."""
-        self._fields = _tidy(start) if isinstance(start, dict) else start
+        """``raw_input``: the JSON source of the field ``input``, as the server spelled it."""
+        self._fields = _without_empty(start) if isinstance(start, dict) else start
         self._raw_input = raw_input
         self._texts: dict[str, list[str]] = {}
         self._json: list[str] = []
 
     @property
     def type(self) -> str | None:
-        """What kind of block it is; None where it does not say."""
+        """The block's ``type``; None where it has none."""
         kind = self._fields.get("type") if isinstance(self._fields, dict) else None
         return kind if isinstance(kind, str) else None
 
     def add(self, delta: dict[str, Any]) -> None:
-        """Takes the next delta. One of an unknown kind is kept as it came, under ``deltas``."""
+        """Merges the next delta. One of an unknown kind is kept as it came, under ``deltas``."""
         kind, fields = delta.get("type"), self._fields
         if not isinstance(fields, dict):
             return
-        text = _JOINED.get(kind) if isinstance(kind, str) else None
+        text = _TEXT_FIELD_OF_DELTA.get(kind) if isinstance(kind, str) else None
         if text is not None and isinstance(delta.get(text), str):
             self._texts.setdefault(text, []).append(delta[text])
         elif kind == "input_json_delta" and isinstance(delta.get("partial_json"), str):
@@ -54,12 +54,12 @@ class Block:
         elif kind == "citations_delta" and "citation" in delta:
             _append(fields, "citations", delta["citation"])
         elif kind == "compaction_delta":
-            fields.update((name, value) for name, value in _tidy(delta).items() if name != "type")
+            fields.update((name, value) for name, value in _without_empty(delta).items() if name != "type")
         else:
             _append(fields, "deltas", {name: value for name, value in delta.items() if name not in TOKEN_FIELDS})
 
     def value(self) -> Any:
-        """The block as an unstreamed answer has it, nulls left out. Input that is no JSON (cut) stays a text."""
+        """The block as an unstreamed answer has it, nulls left out. Input that is no JSON (cut) is a text."""
         if not isinstance(self._fields, dict):
             return self._fields
         fields = dict(self._fields)
@@ -68,10 +68,10 @@ class Block:
             fields[name] = (begun if isinstance(begun, str) else "") + "".join(parts)
         if any(self._json):
             fields["input"] = _loads_or_text("".join(self._json))
-        return _tidy(fields)
+        return _without_empty(fields)
 
     def arguments(self) -> str | None:
-        """The input as the model (streamed) or the server (whole) spelled it; None where there is none."""
+        """The JSON of the input as spelled by the model (streamed) or the server (unstreamed); None without input."""
         joined = "".join(self._json)
         if joined or not isinstance(self._fields, dict):
             return joined or None
@@ -81,18 +81,18 @@ class Block:
         return _dumps(value) if self._raw_input is None else self._raw_input
 
 
-def started_by(delta: dict[str, Any]) -> dict[str, Any]:
-    """The beginning that a delta implies whose own beginning never came."""
+def implied_start(delta: dict[str, Any]) -> dict[str, Any]:
+    """The start of a block that began with a delta, because its start event never came."""
     kind = delta.get("type")
-    return {"type": _BLOCK_OF[kind]} if isinstance(kind, str) and kind in _BLOCK_OF else {}
+    return {"type": _BLOCK_TYPE_OF_DELTA[kind]} if isinstance(kind, str) and kind in _BLOCK_TYPE_OF_DELTA else {}
 
 
 def completion_of(role: Any, blocks: list[Block], extra: dict[str, Any]) -> Completion:
-    """The completion that blocks are.
+    """The completion that blocks make.
 
-    Texts are joined to the content, thinking to the reasoning; ``tool_use`` blocks are the tool calls. Where these do
-    not say all of it (signatures, citations, server tools, several texts, another order, unknown blocks), the blocks
-    are kept whole and in order in ``extra["content"]`` too.
+    ``content`` is the text of all ``text`` blocks, ``reasoning`` that of all ``thinking`` blocks, and ``tool_calls``
+    are the ``tool_use`` blocks. Where these fields lose something (signatures, citations, server tools, several texts,
+    another order, unknown blocks), ``extra["content"]`` has all blocks, whole and in order.
     """
     values = [block.value() for block in blocks]
     texts = [value["text"] for value in values if _is_text(value, "text")]
@@ -102,7 +102,7 @@ def completion_of(role: Any, blocks: list[Block], extra: dict[str, Any]) -> Comp
         for block, value in zip(blocks, values, strict=True)
         if block.type == "tool_use"
     )
-    if not _says_all(values):
+    if not _is_lossless(values):
         extra = {**extra, "content": values}
     content = "".join(texts) if texts else None
     return Completion(
@@ -118,8 +118,8 @@ def _is_text(value: Any, kind: str) -> bool:
     return isinstance(value, dict) and value.get("type") == kind and isinstance(value.get(kind), str)
 
 
-def _says_all(values: list[Any]) -> bool:
-    """Whether the blocks hold no more than one thought, one text and some tool calls say, in this order."""
+def _is_lossless(values: list[Any]) -> bool:
+    """True where the blocks are at most one plain thought, then one plain text, then tool calls: nothing is lost."""
     kinds = []
     for value in values:
         if not isinstance(value, dict) or value.get("type") not in _ORDER:
@@ -139,8 +139,8 @@ def _tool_call(value: dict[str, Any], arguments: str | None) -> ToolCall:
     return ToolCall(id=call_id, name=name, arguments=arguments, extra=rest or None)
 
 
-def _tidy(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without nulls, and without the empty signature and citations with which a stream begins a block."""
+def _without_empty(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields without nulls, and without the empty signature and citations that start a block in a stream."""
     return {
         name: value
         for name, value in fields.items()
@@ -150,7 +150,7 @@ def _tidy(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _append(fields: Any, name: str, item: Any) -> None:
     items = fields.setdefault(name, [])
-    # A new list: the one there is the server's, and may be shared.
+    # A new list: the one there is part of the decoded answer, which may be shared.
     fields[name] = [*(items if isinstance(items, list) else [items]), item]
 
 

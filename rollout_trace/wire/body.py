@@ -1,4 +1,4 @@
-"""Undoing a body's content encoding, also where the body was cut."""
+"""Decompression of HTTP bodies, cut ones included."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 
 def decompress(body: bytes, encoding: str | None) -> bytes:
-    """The body without its ``content-encoding``; of a cut body what can be had.
+    """The body without its ``content-encoding``; of a cut body as much as can be decompressed.
 
     Raises:
         ValueError: the encoding is not known, its library is not installed, or the bytes are not in it.
     """
+    # Listed in the order in which they were applied.
     for name in reversed((encoding or "").lower().split(",")):
         codec = name.strip()
         if codec and codec != "identity":
@@ -34,6 +35,7 @@ def _decompress_one(body: bytes, codec: str) -> bytes:
 
 
 def _gzip(body: bytes) -> bytes:
+    # gzip.decompress() raises on a cut body, and a decompressobj stops after one of several members.
     parts = []
     while body:
         member = zlib.decompressobj(zlib.MAX_WBITS | 16)
@@ -54,7 +56,7 @@ def _brotli(body: bytes) -> bytes:
     decompressor = _first_of("brotli", "brotlicffi").Decompressor()
     step = decompressor.process if hasattr(decompressor, "process") else decompressor.decompress
     parts = [step(body)]
-    # Some releases give a bounded piece at a time, and the next one when asked again.
+    # Some releases return a bounded piece per call, and nothing at the end.
     while parts[-1]:
         parts.append(step(b""))
     return b"".join(parts)

@@ -1,7 +1,7 @@
-"""``openai.chat``: /chat/completions as OpenAI and the engines that follow it speak it, streamed or not.
+"""``openai.chat``: /chat/completions of OpenAI and of engines with the same API, streamed or not.
 
 Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on the first chunk of each choice) and
-``token_ids`` on each choice (streamed: a delta). Other engines' places are in places.py.
+``token_ids`` on each choice (streamed: a delta). The places of other engines are in places.py.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from msgspec import Struct
 from rollout_trace.wire import align, places
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed
-from rollout_trace.wire.logprobs import joined, number_of
+from rollout_trace.wire.lenient import LenientDecoder
+from rollout_trace.wire.logprobs import extended, number_of
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
+    error_without_choices,
+    events_of,
     holds_choices,
     mark_malformed,
-    name_answer,
-    nothing_read,
-    parts_of,
     plain_bodies,
+    read_answer_fields,
     read_bodies,
-    reader_of,
+    reader_for,
     withhold,
 )
 from rollout_trace.wire.sse import Event
@@ -61,24 +61,25 @@ class _Body(Struct):
     error: Any = None
 
 
-_BODY = Typed(_Body)
+_BODY = LenientDecoder(_Body)
 
 
-def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
-    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
+    """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
-    parts = parts_of(response, streamed=streamed)
+    parts = events_of(response, streamed=streamed)
     answer = _Answer(facts, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     facts.choices = answer.choices(done=done)
-    _look_elsewhere(parts, facts)
+    _fill_from_places(parts, facts)
+    # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     if not facts.choices and facts.error is None:
-        facts.error = nothing_read(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
+        facts.error = error_without_choices(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts
 
 
@@ -104,10 +105,11 @@ class _ChoiceReader:
         if choice.stop_reason is not None:
             self.stop_reason = choice.stop_reason
         logprobs = choice.logprobs
-        entries = joined(logprobs.content, logprobs.refusal) if isinstance(logprobs, _Logprobs) else None
+        entries = extended(logprobs.content, logprobs.refusal) if isinstance(logprobs, _Logprobs) else None
+        # Chunk by chunk: totals can agree although ids and logprobs of different tokens are missing.
         self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
-        self.token_ids = joined(self.token_ids, choice.token_ids)
-        self.entries = joined(self.entries, entries)
+        self.token_ids = extended(self.token_ids, choice.token_ids)
+        self.entries = extended(self.entries, entries)
 
 
 class _Answer:
@@ -120,15 +122,15 @@ class _Answer:
         self._prompt_token_ids: list[int] | None = None
 
     def add(self, body: _Body, part: Event) -> None:
-        """Takes the next body."""
-        name_answer(self._facts, body)
+        """Reads the next body."""
+        read_answer_fields(self._facts, body)
         if self._prompt_token_ids is None:
             self._prompt_token_ids = body.prompt_token_ids
         for position, choice in enumerate(body.choices or ()):
-            reader_of(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed).add(choice)
+            reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed).add(choice)
 
     def choices(self, *, done: bool) -> list[ChoiceFacts]:
-        """What was read of each, by index."""
+        """The facts of each choice, by index. ``done``: the answer reached its end."""
         return [self._choice(index, self._readers[index], done=done) for index in sorted(self._readers)]
 
     def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
@@ -149,24 +151,24 @@ class _Answer:
 
 
 def _top_logprobs(entries: list[_Entry] | None) -> list[Any] | None:
-    """The alternatives of each token, or None where none were asked for (engines then send empty lists)."""
+    """The alternatives of each token; None where none were requested (engines then send empty lists)."""
     if entries is None or not any(entry.top_logprobs for entry in entries):
         return None
     return [entry.top_logprobs or [] for entry in entries]
 
 
-def _look_elsewhere(parts: list[Event], facts: ResponseFacts) -> None:
-    """Fills the ids and logprobs of engines that do not put them where vLLM does."""
-    wanting = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
-    if not wanting or not any(places.may_hold_ids(part.data) for part in parts):
+def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
+    """Fills missing ids and logprobs from the places of other engines than vLLM."""
+    incomplete = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
+    if not incomplete or not any(places.may_hold_ids(part.data) for part in parts):
         return
     bodies = plain_bodies(parts)
-    for choice in wanting:
+    for choice in incomplete:
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = places.prompt_ids("openai.chat", bodies, choice.index)
         if choice.completion_token_ids is None:
             found = places.completion_ids("openai.chat", bodies, choice.index, len(facts.choices))
-            _take(choice, found, counted=_is_counted(facts))
+            _set_found_ids(choice, found, counted=_is_counted(facts))
         if choice.logprobs is None:
             choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
 
@@ -176,16 +178,17 @@ def _is_counted(facts: ResponseFacts) -> bool:
     return len(facts.choices) == 1 and facts.choices[0].complete and usage is not None and usage.output is not None
 
 
-def _take(choice: ChoiceFacts, found: places.Found | None, *, counted: bool) -> None:
+def _set_found_ids(choice: ChoiceFacts, found: places.FoundIds | None, *, counted: bool) -> None:
     if found is not None and found.lossy and not counted:
         withhold(choice, "ids_unconfirmed", UNCONFIRMED)
     elif found is not None:
+        # Sizes were compared with the usual place, chunk by chunk; these ids come from another one.
         choice.completion_token_ids, choice.token_source, choice.uneven = found.ids, found.source, False
         choice.logprobs = choice.logprobs if found.logprobs is None else _floats(found.logprobs)
 
 
 def _floats(values: list[Any] | None) -> list[float | None] | None:
-    """Numbers as floats; what is no number is None, which the rules then find."""
+    """Numbers as floats; other values as None, which ``align.check`` reports."""
     if values is None:
         return None
     return [number_of(value) for value in values]

@@ -1,4 +1,4 @@
-"""Errors as providers send them."""
+"""Errors in the shapes of several providers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollout_trace.wire.lenient import loads
 
 
 def error_of(body: bytes, status: int) -> ErrorInfo:
-    """The error in the body of an answer that failed, whatever its shape."""
+    """The error in the body of a failed answer, of any shape; a text that is no JSON is cut to 2000 characters."""
     try:
         value = loads(body)
     except ValueError:
@@ -21,7 +21,7 @@ def error_of(body: bytes, status: int) -> ErrorInfo:
 
 
 def error_value(value: Any, status: int | None = None) -> ErrorInfo:
-    """An error that is an object (OpenAI's, FastAPI's ``detail``) or just a text."""
+    """The error in a JSON value: an object (OpenAI's, FastAPI's ``detail``) or a text."""
     if not isinstance(value, dict):
         return ErrorInfo(type=_kind(status), message=str(value) or "empty body", status=status)
     code = value.get("code")
@@ -41,5 +41,5 @@ def _kind(status: int | None) -> str:
 
 
 def brief(data: bytes) -> str:
-    """The beginning of some bytes, for a message."""
+    """At most the first 80 bytes, as ``repr``, for a message."""
     return repr(data if len(data) <= 80 else data[:77] + b"...")

@@ -1,4 +1,4 @@
-"""What a decoder finds in the bytes of one exchange, before it becomes steps."""
+"""The facts that decoders read from one exchange, before they become steps."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RequestFacts:
-    """What was asked. ``messages`` and ``tools`` hold objects that equal messages share."""
+    """A request. Equal messages, and equal tools, of one store are one object: do not change them."""
 
     model: str | None = None
     messages: list[Any] | ListSpan | None = None
     tools: list[Any] | ListSpan | None = None
     sampling: dict[str, Any] | None = None
     stream: bool | None = None
-    """Whether the answer was to be a stream; None where the request is not known."""
+    """True where a stream was requested; None where the request is not known."""
 
 
 @dataclass(slots=True)
 class ChoiceFacts:
-    """One sampled completion. Ids and logprobs are as the engine sent them until they have been checked."""
+    """One sampled completion. Ids and logprobs are lists as the engine sent them; ``align.check`` makes arrays."""
 
     index: int = 0
     messages: list[Any] | None = None
@@ -37,20 +37,20 @@ class ChoiceFacts:
     logprobs: Any = None
     top_logprobs: list[Any] | None = None
     may_lack_logprobs: bool = False
-    """Some logprobs are None: the engine left them out, and their positions are known."""
+    """A logprob may be None where the engine left it out and its position is known; it becomes NaN."""
     token_source: TokenSource | None = None
     complete: bool = True
     """False where the answer broke off before this choice ended."""
     uneven: bool = False
-    """A part of the answer brought another number of ids than of logprobs."""
+    """Some part of the answer held another number of ids than of logprobs."""
     policy_version: str | None = None
-    """The version of the weights that sampled this, as the engine names it; several are joined by a comma."""
+    """Version of the weights that sampled this, as the engine names it; several versions are joined with commas."""
     issue: TokenIssue | None = None
 
 
 @dataclass(slots=True)
 class ResponseFacts:
-    """What was answered."""
+    """An answer: its choices and what they share."""
 
     response_id: str | None = None
     model: str | None = None
@@ -58,4 +58,4 @@ class ResponseFacts:
     usage: Usage | None = None
     error: ErrorInfo | None = None
     malformed: str | None = None
-    """The first field that had the wrong type, and was left out."""
+    """A sentence about the first field that was dropped because of its type."""

@@ -1,9 +1,9 @@
-"""``sglang.generate``: /generate of SGLang, and /inference/v1/generate of vLLM, which take and give token ids.
+"""``sglang.generate``: /generate of SGLang and /inference/v1/generate of vLLM: token ids in and out.
 
-SGLang gives ``output_ids``, and ``[logprob, id, text]`` for each token in ``meta_info``; one object, or a list of them
-for several prompts or samples. Its streams repeat all that came before in each chunk unless the server was started with
-``--incremental-streaming-output``; older releases then repeated the text and the logprobs all the same. vLLM gives
-``choices``, streamed as deltas. The ids of a prompt that was sent as ids are known from the request.
+SGLang sends ``output_ids``, and ``[logprob, id, text]`` for each token in ``meta_info``; one object, or a list of them
+for several prompts or samples. Each chunk of its streams repeats the earlier ones unless the server was started with
+``--incremental-streaming-output``; older releases then still repeated the text and the logprobs. vLLM sends
+``choices``, streamed as deltas. The ids of a prompt that was sent as ids are read from the request.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.generated import Generated, MetaInfo, Sample, total
-from rollout_trace.wire.lenient import Typed, text_of
+from rollout_trace.wire.generated import MetaInfo, Sample, SampleReader, total_usage
+from rollout_trace.wire.lenient import LenientDecoder, text_of
 from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
-from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, reader_of
+from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import usage_of
 
 
 class _Body(Sample):
-    """SGLang's object is a sample itself; vLLM's holds choices, and ``answers`` is where a bare list is put."""
+    """An object of SGLang is a sample itself, one of vLLM has ``choices``; ``answers`` is SGLang's list of samples."""
 
     request_id: Any = None
     id: Any = None
@@ -33,27 +33,27 @@ class _Body(Sample):
     error: Any = None
 
 
-_BODY = Typed(_Body)
+_BODY = LenientDecoder(_Body)
 
 
-def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
-    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
+    """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
-    parts = [_named(part) for part in parts_of(response, streamed=streamed)]
-    answer = _Answer(facts, asked, streamed=streamed)
+    parts = [_wrap_list(part) for part in events_of(response, streamed=streamed)]
+    answer = _Answer(facts, request, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     answer.finish(done=done)
     mark_malformed(facts, streamed=streamed)
     if not facts.choices and facts.error is None:
-        facts.error = nothing_read(parts, response, status, _is_known, streamed=streamed)
+        facts.error = error_without_choices(parts, response, status, _is_known, streamed=streamed)
     return facts
 
 
-def _named(part: Event) -> Event:
-    """A list of answers as an object that holds them: then a message about it says where."""
+def _wrap_list(part: Event) -> Event:
+    """A list of answers wrapped in an object, so that one decoder reads both and its messages have a path."""
     is_list = part.data.lstrip()[:1] == b"[" and not part.data.startswith(b"[DONE]")
     return part._replace(data=b'{"answers":' + part.data + b"}") if is_list else part
 
@@ -71,22 +71,22 @@ def _is_sample(body: Sample) -> bool:
 
 
 class _Answer:
-    """The samples of one answer, and what they are told by the request."""
+    """The samples of one answer, and the prompts of its request."""
 
-    def __init__(self, facts: ResponseFacts, asked: RequestFacts, *, streamed: bool) -> None:
-        sampling = asked.sampling or {}
+    def __init__(self, facts: ResponseFacts, request: RequestFacts, *, streamed: bool) -> None:
+        sampling = request.sampling or {}
         self._facts = facts
-        self._texts = messages_of(asked)
+        self._texts = messages_of(request)
         sent = self._texts or sampling.get("input_ids") or sampling.get("token_ids")
         parameters = sampling.get("sampling_params")
         parameters = parameters[0] if isinstance(parameters, list) and parameters else parameters
         self._prompts = Prompts(sent, parameters.get("n") if isinstance(parameters, dict) else None)
         self._streamed = streamed
-        self._readers: dict[int, Generated] = {}
+        self._readers: dict[int, SampleReader] = {}
         self._prompt_token_ids: list[int] | None = None
 
     def add(self, body: _Body, part: Event) -> None:
-        """Takes the next body."""
+        """Reads the next body."""
         facts = self._facts
         samples = body.choices if body.choices is not None else body.answers
         if samples is None:
@@ -99,12 +99,12 @@ class _Answer:
         if body.choices is not None:
             self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         for position, sample in enumerate(samples):
-            reader_of(self._readers, sample.index, position, Generated, streamed=self._streamed).add(sample)
+            reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed).add(sample)
 
     def finish(self, *, done: bool) -> None:
-        """Puts what was read of each sample into the facts, and holds it against the rules."""
+        """Writes each sample to the facts, and checks its ids and logprobs. ``done``: the answer reached its end."""
         facts, readers = self._facts, [self._readers[index] for index in sorted(self._readers)]
-        firsts: dict[int | None, Generated] = {}
+        firsts: dict[int | None, SampleReader] = {}
         for index in sorted(self._readers):
             reader = self._readers[index]
             position = self._prompts.position(index, len(readers), whole=done)
@@ -112,14 +112,15 @@ class _Answer:
             choice = self._choice(index, reader, position, done=done)
             facts.choices.append(choice)
             facts.error = facts.error or reader.error
+            # SGLang counts each sample by itself, which confirms more than a sum over all.
             if facts.usage is None:
                 align.check([choice], reader.counts)
         if facts.usage is not None:
             align.check(facts.choices, facts.usage)
         else:
-            facts.usage = total(readers, [] if None in firsts else list(firsts.values()))
+            facts.usage = total_usage(readers, [] if None in firsts else list(firsts.values()))
 
-    def _choice(self, index: int, reader: Generated, position: int | None, *, done: bool) -> ChoiceFacts:
+    def _choice(self, index: int, reader: SampleReader, position: int | None, *, done: bool) -> ChoiceFacts:
         prompts = self._prompts.all
         prompt = prompts[position] if position is not None and position < len(prompts) else None
         choice = reader.facts(index, done=done)
@@ -128,7 +129,7 @@ class _Answer:
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = self._prompt_token_ids
         ids = ids_of(prompt)
-        # A server that counts another number of them has changed the prompt (an image becomes many tokens).
+        # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
         if choice.prompt_token_ids is None and ids is not None and reader.counts.input in (None, len(ids)):
             choice.prompt_token_ids = ids
         return choice

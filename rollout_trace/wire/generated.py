@@ -1,4 +1,4 @@
-"""One sample of /generate: from its only object, or from all its chunks."""
+"""Reader of one sample of /generate, from its only object or from all its chunks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import text_of
-from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, joined, number_of
-from rollout_trace.wire.reading import tell_clash, withhold
+from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
+from rollout_trace.wire.reading import report_clash, withhold
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
 
 
 class MetaInfo(Struct):
-    """What SGLang says of a sample beside its text and ids."""
+    """SGLang's ``meta_info`` of a sample: counts, logprobs, finish reason, version of the weights."""
 
     id: Any = None
     finish_reason: Any = None
@@ -31,7 +31,7 @@ class MetaInfo(Struct):
 
 
 class Sample(Struct):
-    """One sample as SGLang (``text``, ``output_ids``, ``meta_info``) or vLLM gives it."""
+    """One sample, or a chunk of one, of SGLang (``text``, ``output_ids``, ``meta_info``) or of vLLM."""
 
     index: int | None = None
     text: str | None = None
@@ -45,8 +45,8 @@ class Sample(Struct):
     weight_versions: list[Any] | None = None
 
 
-class Generated:
-    """One sample."""
+class SampleReader:
+    """Merges the chunks of one sample: SGLang's snapshots, vLLM's deltas."""
 
     def __init__(self) -> None:
         self.counts = Usage()
@@ -63,7 +63,7 @@ class Generated:
         self._versions: list[str] = []
 
     def add(self, sample: Sample) -> None:
-        """Takes the next chunk, or the whole."""
+        """Reads the next chunk, or the only object."""
         self._prompt_token_ids = self._prompt_token_ids or sample.prompt_token_ids
         if sample.meta_info is None and sample.output_ids is None:
             self._add_delta(sample)
@@ -71,7 +71,7 @@ class Generated:
             self._add_snapshot(sample, sample.meta_info or MetaInfo())
 
     def facts(self, index: int, *, done: bool) -> ChoiceFacts:
-        """What was read."""
+        """The facts of the sample. ``done``: the answer reached its end."""
         text = self._text.get(self._ids, self._triples)
         if text is None and self._deltas:
             text = "".join(self._deltas)
@@ -97,7 +97,7 @@ class Generated:
             self._deltas.append(sample.text)
         columns = columns_of(sample.logprobs)
         self._uneven = self._uneven or len(sample.token_ids or ()) != (0 if columns is None else len(columns))
-        self._token_ids = joined(self._token_ids, sample.token_ids)
+        self._token_ids = extended(self._token_ids, sample.token_ids)
         if self._columns is None or columns is None:
             self._columns = columns if self._columns is None else self._columns
         else:
@@ -113,20 +113,21 @@ class Generated:
         self._ids.add(sample.output_ids, counted)
         self._triples.add(info.output_token_logprobs, counted)
         self._tops.add(info.output_top_logprobs, counted)
-        self._finish(info.finish_reason)
+        self._set_finish(info.finish_reason)
         self._add_version(info.weight_version)
         self.counts = Usage(
-            input=_later(info.prompt_tokens, self.counts.input),
-            output=_later(counted, self.counts.output),
-            cache_read=_later(info.cached_tokens, self.counts.cache_read),
-            reasoning=_later(info.reasoning_tokens, self.counts.reasoning),
+            input=_latest(info.prompt_tokens, self.counts.input),
+            output=_latest(counted, self.counts.output),
+            cache_read=_latest(info.cached_tokens, self.counts.cache_read),
+            reasoning=_latest(info.reasoning_tokens, self.counts.reasoning),
         )
         if not self._prompt_token_ids:
             ids = _ids(info.input_token_logprobs)
+            # SGLang returns these logprobs from `logprob_start_len` on: fewer ids than counted are not the prompt.
             whole = ids is not None and len(ids) == self.counts.input
             self._prompt_token_ids = info.prompt_token_ids or (ids if whole else None)
 
-    def _finish(self, reason: Any) -> None:
+    def _set_finish(self, reason: Any) -> None:
         if isinstance(reason, str):
             self._finish_reason = reason
         if not isinstance(reason, dict):
@@ -150,10 +151,11 @@ class Generated:
         ids = self._token_ids if self._ids.items is None else self._ids.items
         if ids is not None:
             choice.completion_token_ids, choice.token_source = ids, "engine"
-        if columns is None or (ids is not None and tell_clash(choice, columns.clash(ids))):
+        if columns is None or (ids is not None and report_clash(choice, columns.clash(ids))):
             return
         choice.logprobs = columns.logprobs
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
+        # Ids from among the logprobs cannot differ from them in number.
         if ids is None:
             choice.completion_token_ids, choice.uneven = columns.token_ids(), False
             choice.token_source = None if choice.completion_token_ids is None else "logprobs"
@@ -165,8 +167,8 @@ class Generated:
         return [[_alternative(triple) for triple in top or ()] if isinstance(top, list) else [] for top in tops]
 
 
-def total(samples: list[Generated], firsts: list[Generated]) -> Usage | None:
-    """The counts of a whole call. ``firsts``: one sample of each prompt, whose tokens are counted once."""
+def total_usage(samples: list[SampleReader], firsts: list[SampleReader]) -> Usage | None:
+    """Usage of a whole call; None where no sample has counts. ``firsts``: one sample per prompt, which counts once."""
     if all(sample.counts == Usage() for sample in samples):
         return None
     return Usage(
@@ -182,17 +184,17 @@ def _sum(counts: list[int | None]) -> int | None:
     return sum(known) if known and len(known) == len(counts) else None
 
 
-def _later(count: int | None, before: int | None) -> int | None:
+def _latest(count: int | None, before: int | None) -> int | None:
     return before if count is None or count < 0 else count
 
 
 def _ids(triples: list[Any] | None) -> list[int] | None:
-    """The ids in ``[logprob, id, text]``; None where one of them is missing, or none at all."""
+    """The ids in ``[logprob, id, text]`` entries; None where one is missing, or there are none."""
     return None if triples is None else _columns_of(triples).token_ids()
 
 
 def _columns_of(triples: list[Any]) -> Columns:
-    """``[logprob, id, text]`` a token, as columns. The text does not matter: ids are never spelled there."""
+    """``[logprob, id, text]`` entries as columns. The text is dropped: ids are never spelled there."""
     found = [triple if isinstance(triple, list) else [] for triple in triples]
     ids: list[float | None] = [triple[1] if len(triple) > 1 and type(triple[1]) is int else None for triple in found]
     size = len(found)

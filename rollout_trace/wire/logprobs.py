@@ -1,4 +1,4 @@
-"""Token ids and logprobs as several protocols spell them."""
+"""Token ids and logprobs in the shapes of several protocols."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ T = TypeVar("T")
 _ID_PREFIX = "token_id:"
 
 
-def joined(old: list[T] | None, new: list[T] | None) -> list[T] | None:
-    """One list after the other, in place; None where there is neither."""
+def extended(old: list[T] | None, new: list[T] | None) -> list[T] | None:
+    """``old`` extended by ``new`` in place, where both are lists; else the one that is; None where neither is."""
     if old is None or new is None:
         return new if old is None else old
     old.extend(new)
@@ -27,24 +27,25 @@ def id_of(text: str) -> int | None:
     return int(digits) if len(digits) <= 10 and digits.isascii() and digits.isdigit() else None
 
 
-def whole_ids(values: Sequence[float | None]) -> list[int] | None:
-    """Ids that are sent as numbers of any type; None where one is missing, or none at all."""
+def integral_ids(values: Sequence[float | None]) -> list[int] | None:
+    """Ids sent as ints or floats, as ints; None where one is missing or not whole, or there are none."""
     ids = [int(value) for value in values if isinstance(value, int) or (value is not None and value.is_integer())]
     return ids if ids and len(ids) == len(values) else None
 
 
 def number_of(value: Any) -> float | None:
-    """A logprob as it is sent; None for what is no number, which the rules then find."""
+    """A logprob as a float; None for other values, which ``align.check`` reports."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
         return float(value)
     except OverflowError:
+        # An integer beyond float's range is a number all the same: reported as not finite, not as missing.
         return float("inf")
 
 
 class Entry(Struct, gc=False):
-    """One token of ``logprobs.content``, with the id as llama-server (``id``) or Fireworks (``token_id``) gives it."""
+    """One token of ``logprobs.content``, with its id from llama-server (``id``) or Fireworks (``token_id``)."""
 
     token: str | None = None
     id: int | None = None
@@ -65,14 +66,14 @@ class ArrayLogprobs(Struct):
 
 @dataclass(slots=True)
 class Columns:
-    """What ``logprobs`` say, one item a token in each list; None where an item is missing."""
+    """Logprobs as columns: one item per token in each list, None where it is missing."""
 
     logprobs: list[float | None]
     ids: list[float | None]
     tokens: list[str | None]
     tops: list[Any]
     lossy: bool = False
-    """From a server that leaves out entries of tokens which end inside a character."""
+    """True from a server that leaves out the entries of tokens that end inside a character."""
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -86,36 +87,36 @@ class Columns:
         self.lossy = self.lossy or more.lossy
 
     def cut(self, length: int) -> Columns:
-        """Takes the first tokens out, and gives them."""
+        """Removes the first ``length`` tokens and returns them."""
         head = Columns(self.logprobs[:length], self.ids[:length], self.tokens[:length], self.tops[:length])
         del self.logprobs[:length], self.ids[:length], self.tokens[:length], self.tops[:length]
         return head
 
     def token_ids(self) -> list[int] | None:
-        """The ids, given as such or spelled ``token_id:N``; None where one of them is missing."""
-        if self._nameless():
+        """The ids, from numbers or from tokens spelled ``token_id:N``; None where one of them is missing."""
+        if self._has_no_ids():
             return None
-        ids = whole_ids(self.ids)
-        return ids if ids is not None else whole_ids([id_of(token or "") for token in self.tokens])
+        ids = integral_ids(self.ids)
+        return ids if ids is not None else integral_ids([id_of(token or "") for token in self.tokens])
 
     def clash(self, ids: list[int]) -> int | None:
-        """The first position at which these ids are of another token than the one that the logprobs name."""
-        if self._nameless():
+        """The first position where ``ids`` differ from those among the logprobs; None where none does."""
+        if self._has_no_ids():
             return None
         named = zip(ids, self.ids, self.tokens, strict=False)
-        return next((at for at, (one, other, token) in enumerate(named) if one != _named(one, other, token)), None)
+        return next((at for at, (one, other, token) in enumerate(named) if one != _id_or(one, other, token)), None)
 
-    def _nameless(self) -> bool:
-        """Whether there are no ids here at all: told fast, as it is the usual case. All tokens are spelled, or none."""
+    def _has_no_ids(self) -> bool:
+        """True where there are no ids. Fast, as that is usual: either all tokens are spelled as ids, or none."""
         spelled = bool(self.tokens) and (self.tokens[-1] or "").startswith(_ID_PREFIX)
         return not spelled and self.ids.count(None) == len(self.ids)
 
     def alternatives(self) -> list[Any] | None:
-        """For each token its alternatives as objects; None where there are none at all."""
+        """The alternatives of each token, as objects; None where no token has any."""
         return [_alternatives(top) for top in self.tops] if any(self.tops) else None
 
 
-def _named(default: int, value: float | None, token: str | None) -> float:
+def _id_or(default: int, value: float | None, token: str | None) -> float:
     if value is None:
         value = id_of(token or "")
     return default if value is None else value
@@ -128,7 +129,7 @@ def _alternatives(top: Any) -> list[Any]:
 
 
 def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
-    """The columns of one body: arrays, entries, or (Together, streamed) the logprob of the only token."""
+    """The columns of one body, from arrays, entries, or (Together, streamed) the logprob of its only token."""
     if logprobs is None:
         return None
     if not isinstance(logprobs, ArrayLogprobs):
@@ -138,9 +139,9 @@ def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
         size = len(values)
         return Columns(
             values,
-            _sized(logprobs.token_ids, size),
-            _sized(logprobs.tokens, size),
-            _sized(logprobs.top_logprobs, size),
+            _of_size(logprobs.token_ids, size),
+            _of_size(logprobs.tokens, size),
+            _of_size(logprobs.top_logprobs, size),
         )
     entries = logprobs.content
     if entries is None:
@@ -154,6 +155,6 @@ def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
     )
 
 
-def _sized(values: list[T | None] | None, size: int) -> list[T | None]:
-    """A list with one item a token: what has another length cannot be told apart, and is left out."""
+def _of_size(values: list[T | None] | None, size: int) -> list[T | None]:
+    """The list, if it has one item per token. Of another length its items cannot be assigned: all are None then."""
     return values if values is not None and len(values) == size else [None] * size

@@ -1,4 +1,4 @@
-"""Messages in OpenAI's shape: merging the deltas of a stream, and the completion they make."""
+"""OpenAI's messages: merging the deltas of a stream, and the completion that a message makes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from rollout_trace.data.model import Completion, ToolCall
 
+# Servers repeat these in every delta: concatenated, the role would become "assistantassistant".
 _KEPT_ONCE = frozenset({"role", "id", "type", "index"})
 
 
 class MessageMerger:
-    """Puts the deltas of one choice together as the unstreamed answer would have it."""
+    """Merges the deltas of one choice into the message of the unstreamed answer."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
@@ -20,7 +21,7 @@ class MessageMerger:
         self._call_at: dict[int, dict[str, Any]] = {}
 
     def add(self, delta: dict[str, Any]) -> None:
-        """Takes the next delta. Strings are joined, lists extended, objects merged; null changes nothing."""
+        """Merges the next delta. Strings are concatenated, lists extended, objects merged; nulls ignored."""
         for name, value in delta.items():
             if value is None:
                 continue
@@ -33,7 +34,7 @@ class MessageMerger:
                 self._texts.setdefault(name, []).append(value)
             else:
                 if name in self._texts:
-                    # Text so far, now something else (a list of parts): what came stays in front.
+                    # Text so far, now something else (a list of parts): the text stays in front.
                     _merge(self._fields, name, "".join(self._texts.pop(name)))
                 _merge(self._fields, name, value)
 
@@ -58,8 +59,8 @@ class MessageMerger:
     def _call_for(self, fragment: dict[str, Any]) -> dict[str, Any]:
         """The call a fragment belongs to: by index, else by id, else the last one begun.
 
-        Servers send the index as null, leave it out, or give 0 to every call; then a new id that comes with a name
-        tells calls apart. A new id without a name does not: some servers send another one with every fragment.
+        Servers send the index as null, leave it out, or give 0 to every call; then a new id with a name begins a new
+        call. A new id without a name does not: some servers send another one with every fragment.
         """
         index, call_id = fragment.get("index"), fragment.get("id")
         same_id = next((known for known in self._calls if call_id and known.get("id") == call_id), None)
@@ -91,7 +92,7 @@ def _merge_function(into: dict[str, Any], place: str, fragment: Any) -> None:
             _merge(into, place, fragment)
         return
     for name, value in fragment.items():
-        # A name that comes again, whole or with later arguments, is a repetition and not a continuation.
+        # A name that comes again, whole or with later arguments, repeats the first: appended, it would be doubled.
         repeated = name == "name" and (function.get("arguments") or value == function.get("name"))
         if value is not None and not repeated:
             _merge(function, name, value)
@@ -129,7 +130,7 @@ def _text_part(text: str) -> dict[str, str]:
 
 
 def completion_of(message: dict[str, Any]) -> Completion:
-    """The completion a message is. Fields without a place of their own go to ``extra``; nulls are left out."""
+    """The completion that a message makes. Other fields go to ``extra``; nulls are left out."""
     rest = {name: value for name, value in message.items() if value is not None}
     role, refusal = _text(rest, "role"), _text(rest, "refusal")
     reasoning = _text(rest, "reasoning")
@@ -139,7 +140,7 @@ def completion_of(message: dict[str, Any]) -> Completion:
         del rest["reasoning_content"]
     calls = _tool_calls(rest)
     content = rest.pop("content", None)
-    # Engines disagree on "" or null here, and a stream cannot tell them apart: both say that there is no text.
+    # Engines send "" or null here, and in a stream both look alike: either means that there is no text.
     if not content and (calls or reasoning or refusal):
         content = None
     return Completion(
@@ -153,7 +154,7 @@ def completion_of(message: dict[str, Any]) -> Completion:
 
 
 def _text(message: dict[str, Any], name: str) -> str | None:
-    """Takes a string field out of a message; a value of another type stays there."""
+    """Pops a string field; a value of another type stays, and None is returned."""
     return message.pop(name) if isinstance(message.get(name), str) else None
 
 

@@ -1,4 +1,4 @@
-"""Token ids and logprobs in an answer of Anthropic's shape, for the servers that add them."""
+"""Token ids and logprobs that some servers add to answers of Anthropic's shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMPLETIONS = tuple(row for row in COMPLETION_IDS if row.protocols >= MESSAGES)
 _PROMPTS = tuple(row.ids for row in PROMPT_IDS if row.protocols >= MESSAGES)
 _PATHS = (*_PROMPTS, *(row.ids for row in _COMPLETIONS), *(row.logprobs for row in _COMPLETIONS if row.logprobs))
 NAMES = tuple(sorted({str(path[0]) for path in _PATHS}))
-"""The fields in which there can be ids or logprobs."""
+"""The fields that can hold ids or logprobs."""
 
 
 class MessageTokens:
@@ -27,31 +27,32 @@ class MessageTokens:
         self._logprobs: list[Any] = []
         self._uneven = False
 
-    def whole(self, message: dict[str, Any]) -> None:
-        """Takes what an unstreamed message says of itself."""
-        self._take_prompt(message)
-        self._whole = self._take(message)
+    def add_message(self, message: dict[str, Any]) -> None:
+        """Reads the ids and logprobs of an unstreamed message, those of its blocks excepted."""
+        self._set_prompt_ids(message)
+        self._whole = self._tokens_in(message)
 
-    def part(self, values: Any) -> None:
-        """Takes what a block, a delta or the beginning of a stream says of its own tokens."""
-        # Nearly no server has any of these.
+    def add_part(self, values: Any) -> None:
+        """Appends the ids and logprobs of a block, a delta, or the message that begins a stream."""
+        # Nearly no server sends any of these: the common case ends here.
         if not isinstance(values, dict) or values.keys().isdisjoint(NAMES):
             return
-        self._take_prompt(values)
-        ids, logprobs = self._take(values)
+        self._set_prompt_ids(values)
+        ids, logprobs = self._tokens_in(values)
         if ids or logprobs:
             self._uneven = self._uneven or len(ids or ()) != len(logprobs or ())
             self._ids += ids or ()
             self._logprobs += logprobs or ()
 
-    def event(self, event: Any) -> None:
-        """Takes what an event says beside its delta."""
-        values = {name: held for name in NAMES if (held := getattr(event, name))}
+    def add_event(self, event: Any) -> None:
+        """Appends the ids and logprobs that are on an event itself, beside its delta."""
+        values = {name: value for name in NAMES if (value := getattr(event, name))}
         if values:
-            self.part(values)
+            self.add_part(values)
 
-    def tell(self, choice: ChoiceFacts) -> None:
-        """Puts what was gathered into the facts of the message."""
+    def write_to(self, choice: ChoiceFacts) -> None:
+        """Writes the gathered ids and logprobs to a choice."""
+        # Never mixed: ids of one place beside logprobs of another could be of different tokens.
         parts = (self._ids or None, self._logprobs or None)
         found = next((pair for pair in (self._whole, parts, self._raw) if pair[0] or pair[1]), (None, None))
         choice.prompt_token_ids = self._prompt
@@ -59,12 +60,12 @@ class MessageTokens:
         choice.token_source = None if found[0] is None else "engine"
         choice.uneven = found is parts and self._uneven
 
-    def _take_prompt(self, values: dict[str, Any]) -> None:
+    def _set_prompt_ids(self, values: dict[str, Any]) -> None:
         for path in _PROMPTS:
             self._prompt = self._prompt or self._ids_at(values, path)
 
-    def _take(self, values: dict[str, Any]) -> tuple[list[int] | None, list[Any] | None]:
-        """Ids and logprobs of the values alone. Those of the whole answer are kept apart."""
+    def _tokens_in(self, values: dict[str, Any]) -> tuple[list[int] | None, list[Any] | None]:
+        """Ids and logprobs on the values themselves. Those of the whole answer (``raw_output``) are kept apart."""
         own: tuple[list[int] | None, list[Any] | None] = (None, None)
         for row in _COMPLETIONS:
             logprobs = None if row.logprobs is None else _logprobs_of(look_up(values, row.logprobs, 0))
@@ -93,7 +94,7 @@ def _logprobs_of(value: Any) -> list[Any] | None:
 
 
 def without_tokens(raw_output: Any) -> Any:
-    """What ``raw_output`` holds beside ids and logprobs."""
+    """``raw_output`` without the ids and logprobs, which become the step's own arrays."""
     if not isinstance(raw_output, dict):
         return raw_output
     gathered = ("prompt_token_ids", "completion_token_ids", "completion_logprobs")

@@ -1,9 +1,9 @@
-"""Where engines put token ids: one row a place, in the order in which they are believed.
+"""Where engines put token ids: one row per place, the most trusted first.
 
-The decoders read themselves what the engines of their protocol send in nearly every answer with ids: vLLM's
-``prompt_token_ids`` at the top and ``token_ids`` on each choice, SGLang's lists of ``/generate``, and what stands among
-the logprobs of completions, which may hold the prompt too. Everything else is here, and is looked for only where those
-are missing. The kinds of answers that have no place for ids of their own (Anthropic's) are wholly here.
+The decoders read the usual places of their protocol themselves: vLLM's ``prompt_token_ids`` at the top and
+``token_ids`` on each choice, SGLang's lists of ``/generate``, and the ids among the logprobs of completions (which may
+include the prompt's). All other places are here, and are read only where those have nothing. Protocols without a place
+of their own for ids (Anthropic's) have all their places here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rollout_trace.data.model import TokenSource
 from rollout_trace.wire.logprobs import id_of
 
 EACH: Final = -1
-"""A step into every item of a list."""
+"""Path element: every item of a list."""
 CHOICE: Final = -2
-"""A step into the item of the choice's own index."""
+"""Path element: the item at the choice's index."""
 
 Path = tuple["str | int", ...]
 
@@ -31,22 +31,22 @@ MESSAGES: Final = frozenset({"anthropic.messages"})
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place of ids in an answer, and of the logprobs that belong to them where these are not the usual ones."""
+    """One place of ids in an answer, and of their logprobs where these are not in the protocol's own place."""
 
     protocols: frozenset[str]
-    """In whose answers it is looked for."""
+    """Protocols whose answers can have it."""
     ids: Path
-    """From the choice, or from the whole body where ``of_body`` is set."""
+    """Path from the choice, or from the body where ``of_body`` is set."""
     seen: str
-    """Who puts ids there, and how we know."""
+    """The engine that puts ids there, and the evidence: recorded, its source, or its SDK's types."""
     logprobs: Path | None = None
     source: TokenSource = "engine"
     of_body: bool = False
     """From the whole body (chat, completions), or of the whole answer wherever it stands (messages)."""
     lossy: bool = False
-    """The engine leaves ids out here: they are believed only where a count of the one choice confirms them."""
+    """The engine leaves some ids out here: used only where the usage of a single choice confirms their number."""
     only_choice: bool = False
-    """The place does not tell choices apart: it is believed only where there is one."""
+    """Choices are not told apart here: used only where there is one choice."""
 
 
 COMPLETION_IDS: Final = (
@@ -110,35 +110,54 @@ LOGPROBS: Final[tuple[Path, ...]] = (
     ("logprobs", "token_logprobs"),
     ("meta_info", "output_token_logprobs", EACH, 0),
 )
-"""Where logprobs stand that are not in OpenAI's shape, also without ids."""
+"""Paths to logprobs in other shapes than OpenAI's, with or without ids beside them."""
 
-# What an answer must have somewhere for a look into the table to be worth its time: lists under these names, or ...
-_LISTS: Final = (b"token_ids", b"output_ids", b"input_ids", b'"tokens', b"token_logprobs")
-_HINTS: Final = (*(name + rest for name in _LISTS for rest in (b'":[', b'": [')), b'"token_id"', b'"token_id:')
-# ... entries with a number as their id. An answer's own id is a text.
+
+def _hints() -> tuple[bytes, ...]:
+    """Bytes of which every chat answer has some where a place of the table has anything."""
+    rows = [row.ids for row in (*COMPLETION_IDS, *PROMPT_IDS) if row.protocols >= CHAT]
+    lists = {
+        [step for step in path if isinstance(step, str)][-1] for path in (*rows, *LOGPROBS) if not _ends_each(path)
+    }
+    # A name that ends like another one is found with it.
+    ends = [name for name in lists if not any(name != other and name.endswith(other) for other in lists)]
+    # The id of an entry may be any text or number under these two names: see `_NUMERIC_ID`, and `token_id:N`.
+    entries = {str(path[-1]) for path in rows if _ends_each(path)} - {"id", "token"}
+    found = [f'{name}":{space}[' for name in ends for space in ("", " ")]
+    return tuple(hint.encode() for hint in sorted([*found, *(f'"{name}"' for name in entries), '"token_id:']))
+
+
+def _ends_each(path: Path) -> bool:
+    """A value of each entry of a list, by name."""
+    return len(path) > 1 and path[-2] == EACH and isinstance(path[-1], str)
+
+
+# The table costs a second, untyped reading of the answer. Worth it only where its bytes have one of these, or ...
+_HINTS: Final = _hints()
+# ... entries whose id is a number. The answer's own id is a text.
 _NUMERIC_ID: Final = re.compile(rb'"id":\s*\d')
 
 _MISSING: Final = object()
 
 
 def may_hold_ids(body: bytes) -> bool:
-    """False where none of the places of a chat answer can have anything."""
+    """False where a chat answer has no ids in any place of the table. A test of the bytes, much faster than reading."""
     return any(hint in body for hint in _HINTS) or _NUMERIC_ID.search(body) is not None
 
 
 @cache
-def _names(protocol: str) -> tuple[bytes, ...]:
+def _field_names(protocol: str) -> tuple[bytes, ...]:
     rows = (*COMPLETION_IDS, *PROMPT_IDS)
     return tuple({f'"{row.ids[0]}"'.encode() for row in rows if protocol in row.protocols})
 
 
-def names_a_place(protocol: str, body: bytes) -> bool:
-    """False where none of a protocol's places can have anything: of one whose places have names of their own."""
-    return any(name in body for name in _names(protocol))
+def mentions_id_field(protocol: str, body: bytes) -> bool:
+    """False where no place of a protocol can have ids. Only for protocols whose places have distinctive names."""
+    return any(name in body for name in _field_names(protocol))
 
 
 def look_up(value: Any, path: Path, choice: int) -> Any:
-    """What stands at a path; None where nothing does."""
+    """The value at a path; None where there is none."""
     for at, step in enumerate(path):
         if step == EACH:
             return [look_up(item, path[at + 1 :], choice) for item in value] if isinstance(value, list) else None
@@ -155,18 +174,18 @@ def _step(value: Any, step: str | int) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Ids of one choice, and the logprobs that stand beside them (None: the usual ones are theirs)."""
+class FoundIds:
+    """Ids of one choice, and their logprobs (None: those in the protocol's own place are theirs)."""
 
     ids: list[int]
     logprobs: list[Any] | None
     source: TokenSource
     lossy: bool
     sizes: list[int] | None
-    """How many of the ids each part of the answer brought; None where one part has them all."""
+    """Number of ids in each part of the answer; None where one part has them all."""
 
 
-def completion_ids(protocol: str, bodies: list[Any], choice: int, choices: int) -> Found | None:
+def completion_ids(protocol: str, bodies: list[Any], choice: int, choices: int) -> FoundIds | None:
     """The completion ids of a choice, from the first place that has any in the bodies of its answer (or its chunks)."""
     for place in COMPLETION_IDS:
         if protocol not in place.protocols or (place.only_choice and choices != 1):
@@ -176,7 +195,7 @@ def completion_ids(protocol: str, bodies: list[Any], choice: int, choices: int) 
         if ids:
             logprobs = None if place.logprobs is None else _gather(scopes, place.logprobs, choice)
             sizes = None if place.of_body else [_size(look_up(scope, place.ids, choice)) for scope in scopes]
-            return Found(ids, logprobs, place.source, place.lossy, sizes)
+            return FoundIds(ids, logprobs, place.source, place.lossy, sizes)
     return None
 
 
@@ -190,6 +209,7 @@ def prompt_ids(protocol: str, bodies: list[Any], choice: int) -> list[int] | Non
         if protocol not in place.protocols:
             continue
         scopes = bodies if place.of_body else _of_choice(bodies, choice)
+        # A prompt is whole wherever it stands, in one chunk or in each: concatenated, it would be doubled.
         ids = _numbers(_gather(scopes, place.ids, choice, whole=True))
         if ids:
             return ids
@@ -197,13 +217,13 @@ def prompt_ids(protocol: str, bodies: list[Any], choice: int) -> list[int] | Non
 
 
 def logprobs_alone(bodies: list[Any], choice: int) -> list[Any] | None:
-    """Logprobs in another shape than OpenAI's, where no ids stand beside them."""
+    """Logprobs in another shape than OpenAI's, for a choice whose ids came from elsewhere or not at all."""
     scopes = _of_choice(bodies, choice)
     return next(filter(None, (_gather(scopes, path, choice) for path in LOGPROBS)), None)
 
 
 def _gather(scopes: list[Any], path: Path, choice: int, *, whole: bool = False) -> list[Any] | None:
-    """What stands at a path, over all chunks: joined, or the last one that is there if each is the ``whole``."""
+    """The values at a path over all chunks: concatenated, or with ``whole`` the last list that is not empty."""
     found: list[Any] | None = None
     for scope in scopes:
         part = look_up(scope, path, choice)
@@ -224,7 +244,7 @@ def _of_choice(bodies: list[Any], choice: int) -> list[Any]:
 
 
 def _numbers(values: list[Any] | None) -> list[int] | None:
-    """Ids as engines spell them; None where one of them is no id."""
+    """Ids from the spellings of engines (numbers, floats, ``token_id:N``); None where one of them is no id."""
     if values is None:
         return None
     numbers = [_number(value) for value in values]
@@ -234,6 +254,7 @@ def _numbers(values: list[Any] | None) -> list[int] | None:
 def _number(value: Any) -> int | None:
     if isinstance(value, str):
         return id_of(value)
+    # Together's SDK types ids as floats.
     if isinstance(value, float):
         return int(value) if value.is_integer() else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,4 +1,4 @@
-"""The protocols: one record each, of all that is not the same in every one of them.
+"""One record per protocol, of everything in which protocols differ.
 
 A protocol is its record here, its decoder (a module of this folder) and, where its messages have a shape of their own,
 how that shape becomes chat (``rollout_trace.chat``).
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rollout_trace.wire.facts import RequestFacts, ResponseFacts
 
 MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks"]
-"""What a request's messages are: chat messages, prompts as texts (or ids), items of Responses, messages whose content
-is Anthropic's blocks."""
+"""Shape of a request's messages: chat messages (``chat``), prompts as texts or ids (``texts``), items of Responses
+(``items``), messages whose content is Anthropic's blocks (``blocks``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class RequestLayout:
 
     messages: str = "messages"
     text: bool = False
-    """The messages may also be one text, or the token ids of one, which is then their only item."""
+    """The field may also be one text or one list of token ids, which then counts as a list of one prompt."""
     system: str | None = None
-    """A field whose text stands before the messages: it becomes one, with the role ``system``."""
+    """A field with the system prompt, which becomes the first message, with the role ``system``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +35,34 @@ class ProtocolRecord:
     """One protocol."""
 
     name: str
-    path: str
-    """How the path of its endpoint ends."""
+    paths: tuple[str, ...]
+    """Ends of its endpoints' paths."""
     decoder: str | None
-    """The module of this folder whose ``decode`` reads its answers; None: they are kept as bytes."""
+    """The module of this folder whose ``decode`` reads its answers; None: answers are kept as bytes only."""
     request: RequestLayout = RequestLayout()
     messages: MessageShape = "chat"
     sdk: str | None = None
-    """The SDK whose clients speak it, if one does."""
+    """The SDK whose clients use it; None where none does."""
     has_ids: bool = True
     """Whether it has a place for token ids, in the protocol itself or in what an engine adds to it."""
     is_retrievable: bool = False
-    """An answer can be made in the background, and asked for by its id: ``GET path/ID``."""
+    """An answer can be generated in the background and fetched by its id: ``GET PATH/ID``."""
 
 
-# The longer of two paths with one ending first.
+# `/chat/completions` ends in `/completions` too: of two such paths the longer one comes first, or is never found.
 RECORDS: Final = (
-    ProtocolRecord("openai.chat", "/chat/completions", "chat", sdk="openai"),
+    ProtocolRecord("openai.chat", ("/chat/completions",), "chat", sdk="openai"),
     ProtocolRecord(
-        "openai.completions", "/completions", "completions", RequestLayout("prompt", text=True), "texts", sdk="openai"
+        "openai.completions",
+        ("/completions",),
+        "completions",
+        RequestLayout("prompt", text=True),
+        "texts",
+        sdk="openai",
     ),
     ProtocolRecord(
         "openai.responses",
-        "/responses",
+        ("/responses",),
         "responses",
         RequestLayout("input", text=True, system="instructions"),
         "items",
@@ -66,34 +71,34 @@ RECORDS: Final = (
     ),
     ProtocolRecord(
         "anthropic.messages",
-        "/v1/messages",
+        ("/v1/messages",),
         "anthropic",
         RequestLayout(system="system"),
         "blocks",
         sdk="anthropic",
         has_ids=False,
     ),
-    ProtocolRecord("sglang.generate", "/generate", "generate", RequestLayout("text", text=True), "texts"),
-    ProtocolRecord("openai.decisions", "/decisions", None, sdk="openai"),
+    ProtocolRecord("sglang.generate", ("/generate",), "generate", RequestLayout("text", text=True), "texts"),
+    ProtocolRecord("openai.decisions", ("/decisions",), None, sdk="openai"),
 )
 
 _BY_NAME: Final = {one.name: one for one in RECORDS}
-_UNKNOWN: Final = ProtocolRecord("", "", None)
+_UNKNOWN: Final = ProtocolRecord("", (), None)
 
 
 def record_of(protocol: str | None) -> ProtocolRecord:
-    """The record of a protocol. Of one that is not known, or None: messages in chat's shape, and no decoder."""
+    """The record of a protocol. For None and unknown protocols: one with chat messages and without a decoder."""
     return _BY_NAME.get(protocol or "", _UNKNOWN)
 
 
 def protocol_at(sdk: str, method: str, path: str) -> str | None:
-    """The protocol of a request of an SDK's client, by HTTP method and path; None for what does not generate."""
+    """The protocol of a request of an SDK's client, by HTTP method and path; None where it generates nothing."""
     is_post, is_get = method.lower() == "post", method.lower() == "get"
     path = path.partition("?")[0].rstrip("/")
     for one in RECORDS:
-        if one.sdk == sdk and is_post and path.endswith(one.path):
+        if one.sdk == sdk and is_post and path.endswith(one.paths):
             return one.name
-        if one.sdk == sdk and is_get and one.is_retrievable and path.rpartition("/")[0].endswith(one.path):
+        if one.sdk == sdk and is_get and one.is_retrievable and path.rpartition("/")[0].endswith(one.paths):
             return one.name
     return None
 
@@ -101,12 +106,12 @@ def protocol_at(sdk: str, method: str, path: str) -> str | None:
 class Decoder(Protocol):
     """Reads the answers of one protocol."""
 
-    def __call__(self, response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
-        """The facts of an answer, given what was asked. Never raises: what is wrong with the bytes is in the facts."""
+    def __call__(self, response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
+        """The facts of an answer to this request. Never raises: what is wrong with the bytes is in the facts."""
 
 
 @cache
 def decoder_of(protocol: str) -> Decoder | None:
-    """The decoder of a protocol, imported when its first answer is read; None where there is none."""
+    """The decoder of a protocol, imported on first use; None where there is none."""
     module = record_of(protocol).decoder
     return None if module is None else import_module(f"rollout_trace.wire.{module}").decode

@@ -1,4 +1,4 @@
-"""What the decoders of several protocols do alike: going through the bodies of an answer, and through its choices."""
+"""Shared parts of the decoders: the bodies of an answer, its choices, and the issues that they get."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from rollout_trace.data.model import ErrorInfo, TokenIssue
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed, loads, text_of
+from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
 from rollout_trace.wire.sse import Event, events
 from rollout_trace.wire.usage import usage_of
 
@@ -27,16 +27,16 @@ B = TypeVar("B", bound=Body)
 UNCONFIRMED = "ids stand in the logprobs alone, where this server leaves some out, and no usage counts them."
 
 
-def parts_of(response: bytes, *, streamed: bool) -> list[Event]:
-    """The events of a stream, or the one answer as if it were an event."""
+def events_of(response: bytes, *, streamed: bool) -> list[Event]:
+    """The events of a stream; an unstreamed answer is one event."""
     if not streamed:
         return [Event(b"", response)]
-    # llama-server sends `null` where a token gives no text yet; SDKs take it for a chunk without anything.
+    # llama-server sends `null` for a token without text yet; SDKs treat it as an empty chunk.
     return [event for event in events(response) if event.data != b"null"]
 
 
 def plain_bodies(parts: list[Event]) -> list[Any]:
-    """The bodies as plain values, for what their types leave out; those that are no JSON left out."""
+    """The bodies as plain JSON values, for fields that the typed ones lack. Bodies that are no JSON are left out."""
     found = []
     for part in parts:
         try:
@@ -47,16 +47,21 @@ def plain_bodies(parts: list[Event]) -> list[Any]:
 
 
 def read_bodies(
-    parts: list[Event], kind: Typed[B], facts: ResponseFacts, take: Callable[[B, Event], None], *, streamed: bool
+    parts: list[Event],
+    kind: LenientDecoder[B],
+    facts: ResponseFacts,
+    add: Callable[[B, Event], None],
+    *,
+    streamed: bool,
 ) -> bool:
-    """Gives each body to ``take``, in order, until an error; True where the server said that it was done."""
+    """Calls ``add`` with each body in order, up to the first error. True where the stream sent [DONE], or is none."""
     for part in parts:
         if streamed and part.data.startswith(b"[DONE]"):
             return True
         try:
             body, problem = kind.decode(part.data)
         except ValueError as error:
-            # An event that was cut is where the stream ended, not an error of the server's.
+            # A cut event is where the stream broke off, not an error of the server's.
             if part.complete:
                 facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
             return False
@@ -64,16 +69,16 @@ def read_bodies(
         if body.error:
             facts.error = error_value(body.error)
             return False
-        take(body, part)
+        add(body, part)
     return not streamed
 
 
-def nothing_read(
+def error_without_choices(
     parts: list[Event], response: bytes, status: int, is_known: Callable[[bytes], bool], *, streamed: bool
 ) -> ErrorInfo | None:
-    """The error of an answer without choices: something else, or an object or page where a stream should be.
+    """The error of an answer without choices: another kind of object, or an object or page in place of a stream.
 
-    A stream that was cut before its first choice has none.
+    None for a stream that was cut before its first choice.
     """
     if not streamed:
         return error_of(response, status)
@@ -83,7 +88,7 @@ def nothing_read(
     return None if unread is None else error_of(unread, status)
 
 
-def holds_choices(kind: Typed[Any], data: bytes) -> bool:
+def holds_choices(kind: LenientDecoder[Any], data: bytes) -> bool:
     """True for a body with choices (empty ones too) or a usage; False for something else."""
     try:
         body, problem = kind.decode(data)
@@ -92,16 +97,20 @@ def holds_choices(kind: Typed[Any], data: bytes) -> bool:
     return problem is None and (body.choices is not None or body.usage is not None)
 
 
-def name_answer(facts: ResponseFacts, body: Any) -> None:
-    """Takes what every body of OpenAI's shape says of its answer: id, model, usage."""
+def read_answer_fields(facts: ResponseFacts, body: Any) -> None:
+    """Copies id, model and usage from a body of OpenAI's shape. The first id and model count, and the last usage."""
     facts.response_id = facts.response_id or text_of(body.id)
     facts.model = facts.model or text_of(body.model)
     if isinstance(body.usage, dict):
         facts.usage = usage_of(body.usage)
 
 
-def reader_of(readers: dict[int, R], index: int | None, position: int, make: Callable[[], R], *, streamed: bool) -> R:
-    """The reader of a choice: the chunks of a stream meet in one, the choices of an answer each have their own."""
+def reader_for(readers: dict[int, R], index: int | None, position: int, make: Callable[[], R], *, streamed: bool) -> R:
+    """The reader of a choice: one for all chunks of an index in a stream, one for each choice of an unstreamed answer.
+
+    ``position`` is the choice's place in its body, used where it has no index.
+    """
+    # Unstreamed, an index that comes twice is the server's mistake: merged, two completions would look like one.
     if index is None or (index in readers and not streamed):
         index = position if streamed or position not in readers else len(readers)
     if index not in readers:
@@ -110,30 +119,33 @@ def reader_of(readers: dict[int, R], index: int | None, position: int, make: Cal
 
 
 def mark_malformed(facts: ResponseFacts, *, streamed: bool) -> None:
-    """Something could not be read: an answer lacks that field, a stream may have a gap anywhere."""
+    """Sets the issue of every choice where a field was dropped; in a stream ids and logprobs are withheld too."""
     if facts.malformed is None:
         return
     for choice in facts.choices:
         choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
+        # An unstreamed answer lacks only that field, but a dropped one in a chunk may leave a gap in the middle.
         if streamed:
             withhold(choice)
 
 
 def withhold(choice: ChoiceFacts, code: str = "", message: str = "") -> None:
-    """Takes ids and logprobs away, and says why unless something said so before."""
+    """Removes the completion ids and logprobs of a choice; a code becomes its issue unless it has one."""
     if code:
-        report(choice, code, message)
+        set_issue(choice, code, message)
     choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
 
 
-def report(choice: ChoiceFacts, code: str, message: str) -> None:
-    """Says what is wrong. The first thing that was is the one nearest to the cause."""
+def set_issue(choice: ChoiceFacts, code: str, message: str) -> None:
+    """Sets the issue of a choice that has none yet: the first one found is nearest to the cause."""
     if choice.issue is None:
         choice.issue = TokenIssue(code=code, message=message)
 
 
-def tell_clash(choice: ChoiceFacts, position: int | None) -> bool:
-    """Says where the ids of the logprobs are others; True where they are."""
+def report_clash(choice: ChoiceFacts, position: int | None) -> bool:
+    """True, and the issue set, where ids and logprobs name different tokens from a position on."""
     if position is not None:
-        report(choice, "ids_differ", f"the ids and the logprobs are of different tokens from position {position} on.")
+        set_issue(
+            choice, "ids_differ", f"the ids and the logprobs are of different tokens from position {position} on."
+        )
     return position is not None

@@ -1,4 +1,4 @@
-"""What a request asked for."""
+"""Request bodies: model, messages, tools and sampling parameters."""
 
 from __future__ import annotations
 
@@ -9,60 +9,62 @@ from msgspec import Raw, json
 
 from rollout_trace.data.lists import ListStore
 from rollout_trace.wire.facts import RequestFacts
-from rollout_trace.wire.lenient import UNREADABLE, loads, text_of
+from rollout_trace.wire.lenient import DECODE_ERRORS, loads, text_of
 from rollout_trace.wire.protocols import RequestLayout, record_of
 
 _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])
 _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
-"""A text, or the token ids of one prompt."""
+"""Start of a prompt that is not a list of prompts: a text, or its token ids."""
 _TRANSPORT = frozenset({"stream", "stream_options"})
 
 
 def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStore) -> RequestFacts:
     """The facts of a request body. A body that is missing or no JSON object has none.
 
-    ``stream`` and ``stream_options`` are left out of ``sampling``: they say how an answer travels, not what it is.
+    ``stream`` and ``stream_options`` are left out of ``sampling``: they change the transport, not the completion.
     """
     if not body:
         return RequestFacts()
     layout = record_of(protocol).request
     try:
         return _read_shared(body, layout, messages, tools)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return _read_plain(body, layout)
 
 
 def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore) -> RequestFacts:
+    # Messages stay bytes here: the store decodes only those that no earlier request brought.
     values: dict[str, Raw] = _FIELDS.decode(body)
     model = values.pop("model", None)
-    asked, offered = _prompt(values, layout), _items(values, "tools")
+    prompt, tool_items = _prompt(values, layout), _items(values, "tools")
     return RequestFacts(
         model=None if model is None else text_of(json.decode(model)),
-        messages=_stored(asked, messages),
-        tools=None if offered is None else tools.add(offered),
+        messages=_store_messages(prompt, messages),
+        tools=None if tool_items is None else tools.add(tool_items),
         sampling={name: json.decode(value) for name, value in values.items() if name not in _TRANSPORT},
         stream="stream" in values and bytes(values["stream"]) == b"true",
     )
 
 
-def _stored(asked: list[Raw] | None, store: ListStore) -> Any:
-    """The messages, each kept once; but prompts of token ids as they are: where steps keep ids is not here."""
-    if asked and bytes(memoryview(asked[0])[:1]) == b"[":
-        return [json.decode(prompt) for prompt in asked]
-    return None if asked is None else store.add(asked)
+def _store_messages(prompt: list[Raw] | None, store: ListStore) -> Any:
+    """The messages, equal ones stored once. Prompts of token ids are plain lists: the token store keeps those."""
+    if prompt and bytes(memoryview(prompt[0])[:1]) == b"[":
+        return [json.decode(item) for item in prompt]
+    return None if prompt is None else store.add(prompt)
 
 
 def _prompt(values: dict[str, Raw], layout: RequestLayout) -> list[Raw] | None:
     items = _items(values, layout.messages, text=layout.text)
     if layout.system is None or bytes(values.get(layout.system, Raw(b"null"))) == b"null":
         return items
+    # Built as bytes, like the messages: a system prompt that requests repeat is stored once, too.
     system = Raw(b'{"role":"system","content":' + bytes(values.pop(layout.system)) + b"}")
     return [system, *(items or ())]
 
 
 def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw] | None:
-    """Takes a field that is a list, or one text, out of the others. What is neither stays with them."""
+    """Pops the items of a list field; with ``text`` also of a single prompt. None, and nothing popped, for others."""
     raw = memoryview(values.get(name, b"null"))
     if text and _ONE_PROMPT.match(raw):
         return [values.pop(name)]
@@ -70,7 +72,7 @@ def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw
 
 
 def _read_plain(body: bytes, layout: RequestLayout) -> RequestFacts:
-    """Reads what the strict reader refuses: NaN, lone surrogates, bytes that are no UTF-8."""
+    """The facts of a body that the strict reader refuses: NaN, lone surrogates, bytes that are no UTF-8."""
     try:
         values = loads(body)
     except ValueError:
@@ -79,12 +81,12 @@ def _read_plain(body: bytes, layout: RequestLayout) -> RequestFacts:
         return RequestFacts()
     prompt = values.get(layout.messages)
     is_one = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and isinstance(prompt[0], int))
-    asked = [values.pop(layout.messages)] if layout.text and is_one else _plain_list(values, layout.messages)
+    messages = [values.pop(layout.messages)] if layout.text and is_one else _plain_list(values, layout.messages)
     if layout.system is not None and values.get(layout.system) is not None:
-        asked = [{"role": "system", "content": values.pop(layout.system)}, *(asked or ())]
+        messages = [{"role": "system", "content": values.pop(layout.system)}, *(messages or ())]
     return RequestFacts(
         model=text_of(values.pop("model", None)),
-        messages=asked,
+        messages=messages,
         tools=_plain_list(values, "tools"),
         sampling={name: value for name, value in values.items() if name not in _TRANSPORT},
         stream=values.get("stream") is True,

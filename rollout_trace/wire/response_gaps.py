@@ -1,9 +1,9 @@
-"""Streamed responses of vLLM 0.32: which tokens came without a logprob.
+"""Positions of tokens without a logprob in streamed responses of vLLM 0.32.
 
 Its stream has an event for each token that adds text, with that token's logprob. A token that adds none has no event:
-half a character, and the stop token. Its id is in the last event all the same. What half a character begins with is in
-the text of the next event, beyond that event's own token; where every logprob that is missing shows so, their places
-are known.
+half a character, and the stop token. Its id is in the last event all the same. Text that begins
+with half a character is in the next event, in front of that event's own token; where this accounts for every missing
+logprob, their positions are known.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-TOLD_BY_NOTHING = (
+GAPS_UNPLACED = (
     "{} of {} logprobs did not come with this stream, and nothing says of which tokens: of half characters, the stop "
     "token, others without text. Unstreamed, all come."
 )
-TOLD = "{} of {} logprobs did not come with this stream: those of half characters and of the stop token are NaN."
+GAPS_PLACED = "{} of {} logprobs did not come with this stream: those of half characters and of the stop token are NaN."
 
 
 class Piece(NamedTuple):
@@ -23,11 +23,11 @@ class Piece(NamedTuple):
 
     text: str
     entries: Sequence[Any]
-    """The logprobs that came with it."""
+    """The logprob entries that came with it."""
 
 
-def places_of(pieces: Sequence[Piece], missing: int, *, stopped: bool) -> list[int] | None:
-    """The positions of the completion ids whose logprobs are missing, in order; None where that is not sure.
+def missing_positions(pieces: Sequence[Piece], missing: int, *, stopped: bool) -> list[int] | None:
+    """The positions of the completion ids whose logprobs are missing, ascending; None where they are not certain.
 
     ``stopped``: a stop token ended the completion, which adds no text.
     """
@@ -37,7 +37,7 @@ def places_of(pieces: Sequence[Piece], missing: int, *, stopped: bool) -> list[i
         own = "".join(entry.get("token") or "" for entry in piece.entries if isinstance(entry, dict))
         if piece.text != own:
             before = piece.text.removesuffix(own)
-            # Several tokens in one event: what adds to their text may be among them.
+            # Of several tokens in one event, any may lack its entry; and only characters beyond ASCII have halves.
             if len(piece.entries) != 1 or before == piece.text or before.isascii():
                 return None
             places.append(position)
@@ -49,7 +49,7 @@ def places_of(pieces: Sequence[Piece], missing: int, *, stopped: bool) -> list[i
 
 
 def filled(values: Sequence[Any], places: Sequence[int], filler: Any) -> list[Any]:
-    """The values with a filler at these positions of the result."""
+    """A copy of the values with ``filler`` inserted; ``places`` are ascending positions in the result."""
     result = list(values)
     for place in places:
         result.insert(place, filler)

@@ -1,4 +1,4 @@
-"""The output items of a response: the completion they make, and the logprobs that stand on their texts."""
+"""The output items of a response, as a completion."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _CALLS = {"function_call": ("function", "arguments"), "custom_tool_call": ("cust
 _MESSAGE_FIELDS = frozenset({"id", "type", "role", "status", "content"})
 _TEXT_FIELDS = frozenset({"type", "text", "logprobs"})
 _REFUSAL_FIELDS = frozenset({"type", "refusal"})
-_NONE: frozenset[str] = frozenset()
+_NO_FIELDS: frozenset[str] = frozenset()
 _REASONING_FIELDS = frozenset({"id", "type", "status", "content"})
 
 
 def completion_of(items: list[Any]) -> Completion:
-    """What the items say.
+    """The completion that output items make.
 
-    The text of all messages is ``content``, the text of the reasoning (or else its summary) ``reasoning``, function and
-    custom calls are ``tool_calls``. Where that is not all, or not in that order, the items as they came, without their
-    logprobs, are ``extra["output"]``: built-in tools, annotations, encrypted reasoning, items of an unknown type, ....
+    ``content`` is the text of all messages, ``reasoning`` that of the reasoning or else its summary, ``tool_calls`` are
+    the function and custom calls. Where these fields lose something (order, built-in tools, annotations, encrypted
+    reasoning, items of unknown types), ``extra["output"]`` has the items as they came, without their logprobs.
     """
     known = [item for item in items if isinstance(item, dict)]
     calls = tuple(_call(item) for item in known if _kind(item) in _CALLS)
-    texts = [_text(part, "text") for part in parts_of(known) if part.get("type") == "output_text"]
-    refusals = [_text(part, "refusal") for part in parts_of(known) if part.get("type") == "refusal"]
+    texts = [_text(part, "text") for part in content_parts(known) if part.get("type") == "output_text"]
+    refusals = [_text(part, "refusal") for part in content_parts(known) if part.get("type") == "refusal"]
     reasoning = _reasoning(known) or None
     content: str | None = "".join(texts) if texts else None
     if not content and (calls or reasoning or refusals):
@@ -40,15 +40,15 @@ def completion_of(items: list[Any]) -> Completion:
     )
 
 
-def parts_of(items: list[Any]) -> Iterator[dict[str, Any]]:
+def content_parts(items: list[Any]) -> Iterator[dict[str, Any]]:
     """The content parts of all messages, in order."""
     for item in items:
         if isinstance(item, dict) and item.get("type") == "message":
             yield from _objects(item.get("content"))
 
 
-def sampled(items: list[Any]) -> int:
-    """How many of the items hold tokens of the model's: all but the outputs of tools."""
+def num_sampled(items: list[Any]) -> int:
+    """Number of items that the model sampled: all but the outputs of tools."""
     kinds = [_kind(item) for item in items if isinstance(item, dict)]
     return sum(not kind.endswith("_output") for kind in kinds)
 
@@ -58,7 +58,7 @@ def _call(item: dict[str, Any]) -> ToolCall:
     taken = {"type", "call_id", "name", field, "id"}
     extra = {name: value for name, value in item.items() if value is not None and name not in taken}
     if item.get("id") is not None:
-        # An item has an id of its own, which is not the one that the tool's output answers to.
+        # The item's own id; a tool's output refers to `call_id` instead.
         extra["item_id"] = item["id"]
     call_id, name, arguments = (item.get(key) for key in ("call_id", "name", field))
     return ToolCall(
@@ -71,7 +71,7 @@ def _call(item: dict[str, Any]) -> ToolCall:
 
 
 def _reasoning(items: list[dict[str, Any]]) -> str:
-    """The model's own reasoning; where only a summary of it is shown, that."""
+    """The text of the reasoning; its summary where the provider sends no more."""
     found = [item for item in items if item.get("type") == "reasoning"]
     for field, between in (("content", ""), ("summary", "\n\n")):
         texts = [between.join(_text(part, "text") for part in _objects(item.get(field))) for item in found]
@@ -81,7 +81,7 @@ def _reasoning(items: list[dict[str, Any]]) -> str:
 
 
 def _is_plain(items: list[Any]) -> bool:
-    """Whether a completion's own fields tell it all: one reasoning, then one message, then calls."""
+    """True where a completion's own fields hold everything: at most one reasoning, then one message, then calls."""
     kinds = [_kind(item) if isinstance(item, dict) else "" for item in items]
     order = [("reasoning", "message", *_CALLS).index(kind) if kind in _PLAIN else -1 for kind in kinds]
     if order != sorted(order) or -1 in order or kinds.count("reasoning") > 1 or kinds.count("message") > 1:
@@ -91,18 +91,18 @@ def _is_plain(items: list[Any]) -> bool:
 
 def _is_plain_message(item: dict[str, Any]) -> bool:
     content = item.get("content")
-    if _beyond(item, _MESSAGE_FIELDS) or not (content is None or isinstance(content, list)):
+    if _has_other_fields(item, _MESSAGE_FIELDS) or not (content is None or isinstance(content, list)):
         return False
     parts = content or []
     kinds = {"output_text": _TEXT_FIELDS, "refusal": _REFUSAL_FIELDS}
-    return all(isinstance(p, dict) and not _beyond(p, kinds.get(_kind(p), _NONE)) for p in parts)
+    return all(isinstance(p, dict) and not _has_other_fields(p, kinds.get(_kind(p), _NO_FIELDS)) for p in parts)
 
 
 def _is_plain_reasoning(item: dict[str, Any]) -> bool:
     parts = item.get("content")
-    if _beyond(item, _REASONING_FIELDS) or not isinstance(parts, list) or not parts:
+    if _has_other_fields(item, _REASONING_FIELDS) or not isinstance(parts, list) or not parts:
         return False
-    return all(isinstance(part, dict) and not _beyond(part, {"type", "text"}) for part in parts)
+    return all(isinstance(part, dict) and not _has_other_fields(part, {"type", "text"}) for part in parts)
 
 
 def _is_plain_call(item: dict[str, Any]) -> bool:
@@ -118,13 +118,13 @@ _PLAIN = {
 }
 
 
-def _beyond(item: dict[str, Any], fields: frozenset[str] | set[str]) -> bool:
-    """Whether an object says anything beyond these fields: null and empty lists do not."""
+def _has_other_fields(item: dict[str, Any], fields: frozenset[str] | set[str]) -> bool:
+    """True where an object has other fields than these, nulls and empty lists aside."""
     return any(name not in fields and value is not None and value != [] for name, value in item.items())
 
 
 def _without_logprobs(item: Any) -> Any:
-    # The logprobs of a step have a place of their own, and are large.
+    # A step has its logprobs as an array, and they are large.
     if not isinstance(item, dict) or not isinstance(item.get("content"), list):
         return item
     content = [

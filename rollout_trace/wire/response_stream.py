@@ -1,4 +1,4 @@
-"""The output items of a response, put together from the events of its stream."""
+"""The output items of a response, merged from the events of its stream."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollout_trace.wire.response_gaps import Piece
 
 
 class ItemEvent(Struct):
-    """What the events that build items carry. An unknown event may hold anything in a field of the same name."""
+    """The fields of events that build items. Most are untyped: unknown events may use the names for other values."""
 
     item: Any = None
     part: Any = None
@@ -41,35 +41,36 @@ _TEXTS_OF_PARTS = {
     "reasoning_text": ("reasoning", "content", "reasoning_text", "text"),
     "reasoning_summary_text": ("reasoning", "summary", "summary_text", "text"),
 }
-_PARTS = {"content_part": "content", "reasoning_summary_part": "summary"}
+_LIST_OF_PART = {"content_part": "content", "reasoning_summary_part": "summary"}
 _OF_REASONING = frozenset({"reasoning_text", "summary_text"})
 _LISTS = ("content", "summary")
 _TEXTS = ("text", "refusal", "arguments", "input", "code")
 
 
 class Items:
-    """The items of one stream, in the order of their places or, where none are given, of their coming."""
+    """The items of one stream, in the order of their ``output_index``, or of arrival where some have none."""
 
     def __init__(self) -> None:
         self.gaps = False
-        """Some of the text came without its logprobs, or could not be read."""
+        """True where some text came without logprobs, or could not be read."""
         self.pieces: list[Piece] = []
-        """The texts of messages as they came, with their logprobs."""
+        """The text deltas of messages in order, with their logprob entries."""
         self._items: dict[int | str, dict[str, Any]] = {}
         self._place_of: dict[str, int | str] = {}
         self._last: int | str | None = None
         self._parts: dict[tuple[int, str, int], dict[str, Any]] = {}
+        # Deltas by the identity of their item or part and by field: joining at every delta would be quadratic.
         self._texts: dict[tuple[int, str], list[str]] = {}
-        self._bare = False
+        self._has_text_without_logprobs = False
 
     def add(self, name: str, step: str, event: ItemEvent) -> None:
-        """Takes the event ``response.NAME.STEP``. One that is not known, or lacks what it needs, changes nothing."""
+        """Reads the event ``response.NAME.STEP``. Ignores unknown events and those that lack a field they need."""
         if name == "output_item" and isinstance(event.item, dict):
             self._set(self._item(event, event.item.get("id"), event.item.get("type")), event.item)
-        elif name in _PARTS and isinstance(event.part, dict):
+        elif name in _LIST_OF_PART and isinstance(event.part, dict):
             kind = str(event.part.get("type"))
             owner = "reasoning" if kind in _OF_REASONING else "message"
-            self._set(self._part(event, owner, _PARTS[name], kind), event.part)
+            self._set(self._part(event, owner, _LIST_OF_PART[name], kind), event.part)
         elif name in _TEXTS_OF_ITEMS:
             kind, field = _TEXTS_OF_ITEMS[name]
             self._extend(self._item(event, event.item_id, kind), field, step, event)
@@ -84,14 +85,14 @@ class Items:
             _append(part, "annotations", [event.annotation])
 
     def all(self) -> list[Any]:
-        """The items so far."""
+        """The items so far, with the deltas so far joined."""
         for item in self._items.values():
-            self._settle(item)
+            self._join_deltas(item)
         places = [place for place in self._items if isinstance(place, int)]
         return [self._items[place] for place in (sorted(places) if len(places) == len(self._items) else self._items)]
 
     def _item(self, event: ItemEvent, item_id: Any, kind: Any) -> dict[str, Any]:
-        """The item of an event: by its place, by its id (servers send one without the other), else the last one."""
+        """The item of an event: by its index, by its id (servers send one without the other), else the last one."""
         place: int | str | None = event.output_index
         item_id = item_id if isinstance(item_id, str) else None
         if place not in self._items and item_id is not None:
@@ -112,23 +113,25 @@ class Items:
         key = (id(item), list_name, 0 if index is None else index)
         part = self._parts.get(key)
         if part is None:
+            # By identity: two parts can be equal, and one that has another index already must not get this one too.
             taken = [id(known) for known in self._parts.values()]
             at = parts[key[2]] if 0 <= key[2] < len(parts) else None
             if isinstance(at, dict) and id(at) not in taken:
                 part = at
             else:
-                # A part that was never begun; what is missing before it is not made up.
+                # A part without a beginning goes to the end: parts missing before it are not invented.
                 part = {"type": kind}
                 parts.append(part)
             self._parts[key] = part
         return part
 
     def _set(self, holder: dict[str, Any], value: dict[str, Any]) -> None:
-        """Makes an item or a part what an event says that it is, save what it leaves empty."""
-        self._settle(holder)
+        """Overwrites the fields of an item or a part with an event's; empty ones overwrite nothing."""
+        self._join_deltas(holder)
         for name, new in value.items():
             if new or not holder.get(name):
                 holder[name] = list(new) if isinstance(new, list) else new
+                # The list is another one now: parts that were looked up in the old one would collect deltas in vain.
                 if name in _LISTS:
                     self._parts = {key: part for key, part in self._parts.items() if key[:2] != (id(holder), name)}
 
@@ -146,14 +149,14 @@ class Items:
         entries = event.logprobs if isinstance(event.logprobs, list) else []
         self.pieces.append(Piece(event.delta if isinstance(event.delta, str) else "", entries))
         if event.logprobs and isinstance(event.logprobs, list):
-            self.gaps = self.gaps or self._bare
+            self.gaps = self.gaps or self._has_text_without_logprobs
             _append(part, "logprobs", event.logprobs)
         elif event.delta:
-            self._bare = True
+            self._has_text_without_logprobs = True
             self.gaps = self.gaps or bool(part.get("logprobs"))
 
-    def _settle(self, holder: dict[str, Any]) -> None:
-        """Joins the deltas that came for an item and its parts, or for a part."""
+    def _join_deltas(self, holder: dict[str, Any]) -> None:
+        """Joins the waiting deltas of an item and its parts, or of a part, into their fields."""
         lists = [holder.get(name) for name in _LISTS]
         parts = [part for parts in lists if isinstance(parts, list) for part in parts if isinstance(part, dict)]
         for one in (holder, *parts):

@@ -1,4 +1,4 @@
-"""``openai.responses``: /responses as OpenAI and the engines that follow it speak it, streamed, not, or retrieved.
+"""``openai.responses``: /responses of OpenAI and of engines with the same API, streamed, unstreamed or retrieved.
 
 Where the ids are: vLLM 0.32 puts them in ``input_messages`` and ``output_messages`` (with
 ``enable_response_messages``), one entry for each completion that it sampled for the answer. Logprobs stand on the texts
@@ -19,12 +19,18 @@ from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import Typed, loads, text_of
+from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
 from rollout_trace.wire.logprobs import number_of
-from rollout_trace.wire.reading import mark_malformed, nothing_read, parts_of, read_bodies, report, withhold
-from rollout_trace.wire.response_gaps import TOLD, TOLD_BY_NOTHING, filled, places_of
-from rollout_trace.wire.response_items import completion_of, sampled
-from rollout_trace.wire.response_items import parts_of as content_of
+from rollout_trace.wire.reading import (
+    error_without_choices,
+    events_of,
+    mark_malformed,
+    read_bodies,
+    set_issue,
+    withhold,
+)
+from rollout_trace.wire.response_gaps import GAPS_PLACED, GAPS_UNPLACED, filled, missing_positions
+from rollout_trace.wire.response_items import completion_of, content_parts, num_sampled
 from rollout_trace.wire.response_stream import ItemEvent, Items
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import usage_of
@@ -55,24 +61,24 @@ class _Event(ItemEvent):
 
 
 _BACKGROUND = "the response was still {}: its answer is that of a later responses.retrieve(), if any."
-_RESPONSE = Typed(_Response)
-_EVENT = Typed(_Event)
-_LAST = frozenset({"completed", "incomplete", "failed", "cancelled"})
+_RESPONSE = LenientDecoder(_Response)
+_EVENT = LenientDecoder(_Event)
+_FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
 
-def decode(response: bytes, *, streamed: bool, status: int, asked: RequestFacts) -> ResponseFacts:
-    """What an answer says. Never raises on bad bytes: what is wrong with them is in the facts."""
+def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
+    """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
     facts = ResponseFacts()
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
-    answer = _Answer(facts, stop=bool((asked.sampling or {}).get("stop")))
+    answer = _Answer(facts, stop=bool((request.sampling or {}).get("stop")))
     if streamed:
-        parts = parts_of(response, streamed=True)
+        parts = events_of(response, streamed=True)
         done = read_bodies(parts, _EVENT, facts, answer.add_event, streamed=True)
         answer.finish(done=done)
-        if not facts.choices and facts.error is None and not answer.known:
-            facts.error = nothing_read(parts, response, status, _is_known, streamed=True)
+        if not facts.choices and facts.error is None and not answer.has_response:
+            facts.error = error_without_choices(parts, response, status, _is_known, streamed=True)
     else:
         answer.add_body(response, status)
     mark_malformed(facts, streamed=streamed)
@@ -92,13 +98,13 @@ class _Answer:
     """One response, from its only body or from the events of its stream."""
 
     def __init__(self, facts: ResponseFacts, *, stop: bool) -> None:
-        """``stop``: there are stop strings."""
-        self.known = False
-        """Something of a response was read."""
+        """``stop``: the request has stop strings."""
+        self.has_response = False
+        """True once an event of a response was read."""
         self._facts = facts
         self._stop = stop
         self._items = Items()
-        self._last: _Response | None = None
+        self._final: _Response | None = None
 
     def add_body(self, data: bytes, status: int) -> None:
         """Reads an unstreamed answer."""
@@ -110,37 +116,38 @@ class _Answer:
         if response.output is None and response.status is None:
             self._facts.error = error_of(data, status)
             return
-        self._last = response
-        self._name(response)
-        self._tell(response, response.output or [], ended=response.status not in ("queued", "in_progress"))
+        self._final = response
+        self._read_head(response)
+        self._set_choice(response, response.output or [], ended=response.status not in ("queued", "in_progress"))
 
     def add_event(self, event: _Event, part: Event) -> None:
-        """Takes the next event of a stream. One of an unknown kind changes nothing."""
+        """Reads the next event of a stream. Unknown kinds are ignored."""
         kind = event.type or part.type.decode("utf-8", "replace")
         prefix, _, name = kind.partition(".")
         if kind == "error":
             self._facts.error = self._facts.error or error_value(_without_type(part.data))
+        # After an error only what came before it counts.
         if prefix != "response" or self._facts.error is not None:
             return
-        self.known = True
+        self.has_response = True
         if event.response is not None:
-            self._name(event.response)
-            self._last = event.response if name in _LAST else self._last
+            self._read_head(event.response)
+            self._final = event.response if name in _FINAL else self._final
         else:
             name, _, step = name.rpartition(".")
             self._items.add(name, step, event)
 
     def finish(self, *, done: bool) -> None:
-        """Tells what a stream said, once it is over: the response it ended with is the truth, else what came."""
+        """Sets the choice after the last event: from the final response if one came, else from the items so far."""
         items = self._items.all()
-        if self._last is not None:
-            # Some servers leave the output of the last event empty.
-            whole = bool(self._last.output) or not items
-            self._tell(self._last, (self._last.output or []) if whole else items, ended=True, gaps=not whole)
-        elif self.known:
-            self._tell(_Response(), items, ended=done and bool(items) and self._facts.error is None, gaps=True)
+        if self._final is not None:
+            # Some servers leave the output of the final event empty: the items of the stream stand in.
+            whole = bool(self._final.output) or not items
+            self._set_choice(self._final, (self._final.output or []) if whole else items, ended=True, gaps=not whole)
+        elif self.has_response:
+            self._set_choice(_Response(), items, ended=done and bool(items) and self._facts.error is None, gaps=True)
 
-    def _name(self, response: _Response) -> None:
+    def _read_head(self, response: _Response) -> None:
         facts = self._facts
         facts.response_id = facts.response_id or text_of(response.id)
         facts.model = text_of(response.model) or facts.model
@@ -149,8 +156,8 @@ class _Answer:
         if response.error and facts.error is None:
             facts.error = error_value(response.error)
 
-    def _tell(self, response: _Response, items: list[Any], *, ended: bool, gaps: bool = False) -> None:
-        """Puts the response into the facts."""
+    def _set_choice(self, response: _Response, items: list[Any], *, ended: bool, gaps: bool = False) -> None:
+        """Makes the response the only choice of the facts. ``gaps``: some text came without logprobs."""
         status = response.status or ("completed" if ended else "in_progress")
         if status == "failed" and self._facts.error is None:
             self._facts.error = ErrorInfo(type="ProviderError", message="the response failed.")
@@ -161,26 +168,28 @@ class _Answer:
         if choice.complete or status == "cancelled":
             choice.finish_reason = _finish_reason(status, response.incomplete_details, choice)
         if status in ("queued", "in_progress") and not ended and not items:
-            report(choice, "background_not_fetched", _BACKGROUND.format(status))
+            set_issue(choice, "background_not_fetched", _BACKGROUND.format(status))
         self._facts.choices = [choice]
-        _take_ids(choice, response)
-        self._take_logprobs(choice, items, gaps=gaps and self._items.gaps)
+        _set_ids(choice, response)
+        self._set_logprobs(choice, items, gaps=gaps and self._items.gaps)
 
-    def _take_logprobs(self, choice: ChoiceFacts, items: list[Any], *, gaps: bool) -> None:
-        """Takes the logprobs of all texts, unless there is text without."""
-        texts = [part for part in content_of(items) if part.get("type") == "output_text" and part.get("text")]
+    def _set_logprobs(self, choice: ChoiceFacts, items: list[Any], *, gaps: bool) -> None:
+        """Sets the logprobs if every sampled text has them; else reports that they are partial."""
+        texts = [part for part in content_parts(items) if part.get("type") == "output_text" and part.get("text")]
         lists = [part["logprobs"] for part in texts if isinstance(part.get("logprobs"), list) and part["logprobs"]]
         entries = [entry if isinstance(entry, dict) else {} for entries in lists for entry in entries]
         if not entries or (choice.issue is not None and choice.completion_token_ids is None):
             return
         usage = self._facts.usage
         counted = choice.complete and usage is not None and usage.output is not None
+        # Calls and reasoning are sampled too, but have no logprobs: with neither ids nor a count to compare with, those
+        # of the texts would pass for all.
         of_all = len(lists) == len(texts) and not gaps
-        if not of_all or (choice.completion_token_ids is None and not counted and sampled(items) > 1):
-            report(
+        if not of_all or (choice.completion_token_ids is None and not counted and num_sampled(items) > 1):
+            set_issue(
                 choice,
                 "logprobs_partial",
-                f"logprobs came of {len(lists)} texts; {sampled(items)} items and {len(texts)} texts were sampled.",
+                f"logprobs came of {len(lists)} texts; {num_sampled(items)} items and {len(texts)} texts were sampled.",
             )
             return
         choice.logprobs = [number_of(entry.get("logprob")) for entry in entries]
@@ -188,28 +197,29 @@ class _Answer:
         choice.top_logprobs = [top if isinstance(top, list) else [] for top in tops] if any(tops) else None
         size = len(choice.completion_token_ids or ())
         if self._items.pieces and len(entries) < size:
-            self._leave_gaps(choice, size, sampled(items) == len(texts) == 1)
+            self._mark_gaps(choice, size, num_sampled(items) == len(texts) == 1)
 
-    def _leave_gaps(self, choice: ChoiceFacts, size: int, is_one_text: bool) -> None:
-        """Puts None where the stream has no logprob for an id, or takes all of them away where that is not known."""
+    def _mark_gaps(self, choice: ChoiceFacts, size: int, is_one_text: bool) -> None:
+        """Puts None at ids for which the stream has no logprob; removes all logprobs where that is uncertain."""
         came = len(choice.logprobs)
         pieces = self._items.pieces
         stopped = choice.finish_reason == "stop"
         places = None
-        # A stop string holds text back until it is sure of it: events are then not of their tokens.
+        # With stop strings the server holds text back: an event's text is then not that of its own token.
         if is_one_text and not self._stop and sum(len(piece.entries) for piece in pieces) == came:
-            places = places_of(pieces, size - came, stopped=stopped)
-        message = (TOLD_BY_NOTHING if places is None else TOLD).format(size - came, size)
-        report(choice, "logprobs_incomplete", message)
+            places = missing_positions(pieces, size - came, stopped=stopped)
+        message = (GAPS_UNPLACED if places is None else GAPS_PLACED).format(size - came, size)
+        set_issue(choice, "logprobs_incomplete", message)
         if places is None:
             choice.logprobs = choice.top_logprobs = None
             return
+        # Nulls that the server sent itself stay an error: among the gaps they would pass for tokens without logprobs.
         choice.may_lack_logprobs = None not in choice.logprobs
         choice.logprobs = filled(choice.logprobs, places, None)
         choice.top_logprobs = choice.top_logprobs and filled(choice.top_logprobs, places, [])
 
 
-def _take_ids(choice: ChoiceFacts, response: _Response) -> None:
+def _set_ids(choice: ChoiceFacts, response: _Response) -> None:
     prompts = [message.tokens for message in response.input_messages or ()]
     completions = [message.tokens for message in response.output_messages or ()]
     if len(completions) > 1:
@@ -234,7 +244,7 @@ def _finish_reason(status: str, details: Any, choice: ChoiceFacts) -> str:
 
 
 def _without_type(data: bytes) -> Any:
-    """The fields of an event ``error``, whose type says nothing of the kind of error."""
+    """The fields of an ``error`` event without its type, which is always ``error``."""
     value = loads(data)
     if not isinstance(value, dict):
         return value

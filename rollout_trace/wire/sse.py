@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, events out (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
+"""Parser of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ class Event(NamedTuple):
 
 
 def events(body: bytes) -> Iterator[Event]:
-    """The events of a whole or broken-off stream, in order.
+    """The events of a stream, whole or cut, in order.
 
-    Unlike a browser it also gives the last event when its closing blank line is missing: servers leave it out, and a
-    stream that was cut ends in the middle of one.
+    Unlike in a browser, a last event without its closing blank line counts too (``complete`` is False): some servers
+    leave the line out, and a stream that was cut ends in the middle of an event.
     """
     if body.startswith(_BOM):
         body = body[len(_BOM) :]
+    # By the standard a lone \r ends a line too. It cannot be inside JSON, which escapes it.
     if b"\r" in body:
         body = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     *blocks, rest = body.split(b"\n\n")

@@ -1,4 +1,4 @@
-"""From the facts of an exchange to steps."""
+"""Builds steps from the facts of an exchange."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollout_trace.wire.protocols import decoder_of, record_of
 
 @dataclass(slots=True)
 class Stores:
-    """Where the steps of one trajectory keep what they share."""
+    """Storage that the steps of one trajectory share: token segments, messages, tools."""
 
     tokens: TokenStore = field(default_factory=TokenStore)
     messages: ListStore = field(default_factory=ListStore)
@@ -37,7 +37,7 @@ def steps_of(
     stores: Stores,
     keep_bytes: bool = False,
 ) -> list[Step]:
-    """The steps of one exchange, in the order of their choices; at least one."""
+    """The steps of one exchange, one per choice in their order; at least one."""
     steps, _ = exchange_of(
         call_id,
         protocol,
@@ -62,16 +62,17 @@ def exchange_of(
     stores: Stores,
     keep_bytes: bool = False,
 ) -> tuple[list[Step], bool]:
-    """The same, and whether the answer is a stream of server-sent events."""
+    """The steps of one exchange as ``steps_of`` returns them, and True where the answer is server-sent events."""
     decoder = decoder_of(protocol)
     kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
-    asked = wire_request.read(protocol, request, stores.messages, stores.tools)
-    streamed = _is_stream(content_type, response, asked.stream)
+    request_facts = wire_request.read(protocol, request, stores.messages, stores.tools)
+    streamed = _is_stream(content_type, response, request_facts.stream)
     if decoder is None:
-        return [_undecoded(call_id, protocol, asked, response, status, kept)], streamed
-    facts = decoder(response, streamed=streamed, status=status, asked=asked)
+        return [_undecoded(call_id, protocol, request_facts, response, status, kept)], streamed
+    facts = decoder(response, streamed=streamed, status=status, request=request_facts)
     return [
-        _step(call_id, protocol, asked, facts, choice, stores.tokens, kept)
+        _step(call_id, protocol, request_facts, facts, choice, stores.tokens, kept)
+        # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
         for choice in facts.choices or [ChoiceFacts(complete=False)]
     ], streamed
 
@@ -80,30 +81,31 @@ _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
 _BEGINNINGS = (b"data:", b"event:", b"id:", b"retry:", b"\xef\xbb\xbf")
 
 
-def _is_stream(content_type: str | None, body: bytes, asked: bool | None) -> bool:
-    """What was asked for and the bytes decide, as in the SDKs: servers and proxies send wrong content types."""
+def _is_stream(content_type: str | None, body: bytes, requested: bool | None) -> bool:
+    """True where an answer is server-sent events. ``requested``: the request's ``stream``, None where it is unknown."""
+    # As in the SDKs, the content type alone does not decide: servers and proxies send wrong ones.
     if content_type is None:
         return bool(_STREAM.match(body))
     if "event-stream" in content_type.lower():
-        return asked is not False or body.lstrip()[:1] != b"{"
-    return asked is True and (bool(_STREAM.match(body)) or _is_cut_early(body))
+        return requested is not False or body.lstrip()[:1] != b"{"
+    return requested is True and (bool(_STREAM.match(body)) or _is_cut_early(body))
 
 
 def _is_cut_early(body: bytes) -> bool:
-    """A body that ends before the first colon of a stream, or before anything."""
+    """True for a body that ends before the first colon of a stream; an empty body too."""
     beginning = body.removeprefix(b"\xef\xbb\xbf").lstrip()
     return any(name.startswith(beginning) for name in _BEGINNINGS)
 
 
 def _undecoded(
-    call_id: str, protocol: str, asked: RequestFacts, response: bytes, status: int, kept: dict[str, Any]
+    call_id: str, protocol: str, request_facts: RequestFacts, response: bytes, status: int, kept: dict[str, Any]
 ) -> Step:
     failed = status >= 400
     return Step(
         id=f"{call_id}.0",
         call_id=call_id,
         protocol=protocol,
-        model=asked.model,
+        model=request_facts.model,
         status="error" if failed else "ok",
         error=error_of(response, status) if failed else None,
         token_issue=TokenIssue(
@@ -117,7 +119,7 @@ def _undecoded(
 def _step(
     call_id: str,
     protocol: str,
-    asked: RequestFacts,
+    request_facts: RequestFacts,
     facts: ResponseFacts,
     choice: ChoiceFacts,
     tokens: TokenStore,
@@ -131,12 +133,12 @@ def _step(
             "call_id": call_id,
             "choice": choice.index,
             "protocol": protocol,
-            "model": asked.model,
+            "model": request_facts.model,
             "response_model": facts.model,
             "response_id": facts.response_id,
-            "messages": _messages(asked, choice),
-            "tools": asked.tools,
-            "sampling": _sampling(asked, choice),
+            "messages": _messages(request_facts, choice),
+            "tools": request_facts.tools,
+            "sampling": _sampling(request_facts, choice),
             "completion": choice.completion,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
@@ -145,7 +147,7 @@ def _step(
             "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
             "top_logprobs": choice.top_logprobs,
             "token_source": None if completion is None else choice.token_source,
-            "token_issue": choice.issue or _missing_ids(protocol, choice, asked),
+            "token_issue": choice.issue or _missing_ids(protocol, choice, request_facts),
             "usage": facts.usage,
             "status": status,
             "error": facts.error,
@@ -155,34 +157,34 @@ def _step(
     )
 
 
-def _messages(asked: RequestFacts, choice: ChoiceFacts) -> Any:
-    """The messages of a step. A prompt that was sent as ids is in ``prompt_token_ids``, where its ids are shared."""
-    messages = asked.messages if choice.messages is None else choice.messages
+def _messages(request_facts: RequestFacts, choice: ChoiceFacts) -> Any:
+    """The messages of a step; None for a prompt sent as ids, which is stored once, in ``prompt_token_ids``."""
+    messages = request_facts.messages if choice.messages is None else choice.messages
     is_ids = isinstance(messages, list) and len(messages) > 0 and isinstance(messages[0], list)
     return None if is_ids and choice.prompt_token_ids is not None else messages
 
 
-def _sampling(asked: RequestFacts, choice: ChoiceFacts) -> dict[str, Any] | None:
-    """The sampling of a step, without the prompt that generate endpoints take as ids."""
-    if not asked.sampling or choice.prompt_token_ids is None or _ID_FIELDS.isdisjoint(asked.sampling):
-        return asked.sampling
-    return {name: value for name, value in asked.sampling.items() if name not in _ID_FIELDS}
+def _sampling(request_facts: RequestFacts, choice: ChoiceFacts) -> dict[str, Any] | None:
+    """The sampling parameters of a step, without the ids of a prompt that are in ``prompt_token_ids``."""
+    if not request_facts.sampling or choice.prompt_token_ids is None or _ID_FIELDS.isdisjoint(request_facts.sampling):
+        return request_facts.sampling
+    return {name: value for name, value in request_facts.sampling.items() if name not in _ID_FIELDS}
 
 
 _ID_FIELDS = frozenset({"input_ids", "token_ids"})
 
 
-def asks_for_ids(sampling: Mapping[str, Any] | None) -> bool:
-    """True where a request has a field that engines send ids for."""
+def requests_ids(sampling: Mapping[str, Any] | None) -> bool:
+    """True where a request has a field that makes engines send token ids."""
     return sampling is not None and any(sampling.get(name) for name in ID_REQUESTS)
 
 
-def _missing_ids(protocol: str, choice: ChoiceFacts, asked: RequestFacts) -> TokenIssue | None:
+def _missing_ids(protocol: str, choice: ChoiceFacts, request_facts: RequestFacts) -> TokenIssue | None:
     if choice.completion is None or choice.completion_token_ids is not None:
         return None
     if not record_of(protocol).has_ids:
         message = f"{protocol} has no place for token ids."
-    elif not asks_for_ids(asked.sampling):
+    elif not requests_ids(request_facts.sampling):
         message = "the server sent no completion token ids, and was not asked for them."
     elif not choice.complete:
         message = "the answer broke off before any completion token ids came."

@@ -1,4 +1,4 @@
-"""Token counts as providers send them."""
+"""Token counts of OpenAI's protocols."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def usage_of(counts: dict[str, Any]) -> Usage:
         if isinstance(rest.get(name), dict):
             details.update((key, value) for key, value in rest.pop(name).items() if value is not None)
     return Usage(
-        input=_count(rest, "prompt_tokens" if "prompt_tokens" in rest else "input_tokens"),
-        output=_count(rest, "completion_tokens" if "completion_tokens" in rest else "output_tokens"),
-        cache_read=_count(details, "cached_tokens"),
-        cache_write=_count(details, "cache_write_tokens"),
-        reasoning=_count(details, "reasoning_tokens"),
+        input=_pop_count(rest, "prompt_tokens" if "prompt_tokens" in rest else "input_tokens"),
+        output=_pop_count(rest, "completion_tokens" if "completion_tokens" in rest else "output_tokens"),
+        cache_read=_pop_count(details, "cached_tokens"),
+        cache_write=_pop_count(details, "cache_write_tokens"),
+        reasoning=_pop_count(details, "reasoning_tokens"),
         extra={**rest, **details} or None,
     )
 
 
-def _count(counts: dict[str, Any], name: str) -> int | None:
+def _pop_count(counts: dict[str, Any], name: str) -> int | None:
     value = counts.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None

@@ -189,7 +189,7 @@ def test_ids_that_segments_repeat_are_held_once() -> None:
     steps = [{"id": str(end), "tokens": {"segment": at, "prompt": end - 5, "end": end}} for at, end in enumerate(ends)]
     trajectory = decode(line(segments=segments, steps=steps))
     (segment,) = {shared(step, "prompt_token_ids").segment for step in trajectory.steps}
-    assert segment.own.tolist() == whole
+    assert segment.own_ids.tolist() == whole
     assert len(encode(trajectory)) < 1.1 * len(json.dumps(whole, separators=(",", ":"))) + 100 * len(steps)
 
 

@@ -21,7 +21,7 @@ from rollout_trace.data.model import Completion, Step, ToolCall, ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.encode import encode
-from rollout_trace.file.media import MediaFolder, folder_of, restored
+from rollout_trace.file.media import MediaFolder, folder_of, restore
 from rollout_trace.file.schema import schema
 from tests.strategies import PROFILE, texts, trajectories
 
@@ -232,8 +232,8 @@ def test_putting_back_undoes_moving_to_the_byte(
     trajectory.tool_runs.append(ToolRun(result=result))
     folder = tmp_path_factory.getbasetemp() / "any.media"
     line = encode(trajectory)
-    moved = MediaFolder(folder).moved(line)
-    back = restored(moved, folder)
+    moved = MediaFolder(folder).extract(line)
+    back = restore(moved, folder)
     if moved != line:
         back = re.sub(rb'"media":\{"mark":"rollout-trace-media\d*"\},', b"", back, count=1)
     assert back == line
@@ -338,7 +338,7 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("os.replace", refuse)
     folder = MediaFolder(tmp_path / "a.media")
     with pytest.raises(OSError, match="no space left"):
-        folder.moved(encode(asking(IMAGE_URL)))
+        folder.extract(encode(asking(IMAGE_URL)))
     assert list(folder.path.iterdir()) == []
 
 

@@ -336,7 +336,7 @@ def test_the_version_of_the_weights() -> None:
         (json.dumps(changed).encode(), False, "1,2"),
         (sse(*updated), True, "0,1"),
     ):
-        facts = generate.decode(body, streamed=streamed, status=200, asked=RequestFacts())
+        facts = generate.decode(body, streamed=streamed, status=200, request=RequestFacts())
         assert [choice.policy_version for choice in facts.choices] == [expected]
 
 
