@@ -104,7 +104,7 @@ def _remember(key: _Key, refusal: Refusal) -> None:
     place, _, name = key
     guard.warn_once(
         f"refused:{place}:{name}",
-        f"the server of model {place[3]!r} refuses {name!r}, which engine={place[1]!r} asks for ({refusal.said}); "
+        f"the server of model {place[3]!r} refuses {name!r}, which engine={place[1]!r} asks for ({refusal.message}); "
         "calls like this one are made without, and hold what it sends by itself.",
     )
 
