@@ -109,7 +109,7 @@ HOOKS: dict[str, set[str]] = {
     "record.call.Call.size": ALL,
     "clients.recorder.place": ALL,
     "clients.stainless_calls.tee": STREAMS,
-    "clients.stainless_calls.Request._ask": ALL,
+    "clients.stainless_calls.Request._add_capture_fields": ALL,
     "clients.openai.protocol_of": ALL,
     "record.call_steps.exchange_of": ALL,
     "record.call_steps.decompress": ALL,
