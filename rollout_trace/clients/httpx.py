@@ -161,6 +161,7 @@ class _Exchange:
             recorder.answered(call, response.status_code, response.headers, redirects)
             if call is not None and self._body is not None and response.status_code < 400:
                 update_refusals(call, self._address, lambda: {**self._body, **self._added})
+            # Closed: `send` has read the body, as it does unless the caller asked for a stream.
             if response.is_closed:
                 recorder.body(call, response.content)
                 recorder.ended(call)

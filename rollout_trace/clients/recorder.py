@@ -59,6 +59,7 @@ def attempt(call: Call | None, content: bytes | None) -> None:
     if call is None:
         return
     try:
+        # Middleware may have read an earlier attempt to its end.
         call.eof = False
         call.attempt(content)
     except Exception as error:
@@ -159,6 +160,7 @@ def failed(
         return
     try:
         call.attempt_failed(cause or error)
+        # Unless a stream was teed: then its bytes are there already.
         if content is not None and not call.chunks:
             call.body(content)
         call.failure = Failure.of(error)

@@ -51,6 +51,7 @@ class _SyncTee(_Tee):
         _exhausted(call)
 
     def close(self) -> None:
+        # Before the stream is closed: should that raise, the call has ended all the same.
         _ended(self._call, None)
         self._stream.close()
 
@@ -71,6 +72,7 @@ class _AsyncTee(_Tee):
         _exhausted(call)
 
     async def aclose(self) -> None:
+        # As in `_SyncTee.close`.
         _ended(self._call, None)
         await self._stream.aclose()
 

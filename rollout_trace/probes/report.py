@@ -194,6 +194,7 @@ def _is_filled(values: Any) -> bool:
 
 
 def _aligned(steps: Sequence[Step]) -> bool | None:
+    # Without ids nothing is misaligned: it cannot be determined.
     if any(step.token_issue is not None and step.token_issue.code != "ids_missing" for step in steps):
         return False
     pairs = [(step.completion_token_ids, step.logprobs) for step in steps]

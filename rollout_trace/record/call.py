@@ -68,7 +68,9 @@ class AttemptMark:
 
     def __init__(self) -> None:
         self.started = time.time()
+        """Start, as Unix seconds; for dates."""
         self.began = time.perf_counter()
+        """Start, as ``time.perf_counter`` seconds; for the duration, like ``ended``."""
         self.ended: float | None = None
         self.status: int | None = None
         self.error: ErrorInfo | None = None
@@ -117,22 +119,35 @@ class Call:
         self.settings = settings
         self.protocol = protocol
         self.agent: str | None = None
+        """Name of the calling agent."""
         self.log: CallLog | None = None
+        """The log it belongs to; None before it is in one, and once its trajectory has closed."""
         self.profile = settings.engine
+        """The engine whose capture fields are added; ``AUTO`` until it is detected."""
         self.refusals: dict[str, Refusal] = {}
+        """Capture fields that the server refuses, by name: not sent, or sent and refused."""
         self.started = time.time()
+        """Start, as Unix seconds; for dates."""
         self.began = time.perf_counter()
+        """Start, as ``time.perf_counter`` seconds; for durations, like ``first_byte`` and ``ended``."""
         self.attempts: list[AttemptMark] = []
         self.request: bytes | None = None
+        """Request body of the latest attempt."""
         self.chunks: list[bytes] = []
+        """Response body of the latest attempt, as far as it has arrived."""
         self.is_decompressed = False
         self.first_byte: float | None = None
         self.eof = False
+        """Whether the response body was read to its end."""
         self.ended: float | None = None
         self.cut: Failure | None = None
+        """The exception that broke off the response body."""
         self.failure: Failure | None = None
+        """The exception that the caller got instead of a response."""
         self.faults: list[str] = []
+        """Failures of the recorder during this call."""
         self.steps: list[Step] | None = None
+        """The decoded steps; None until then."""
 
     def attempt(self, content: bytes | None) -> None:
         """Begins an attempt with this request body (None if unknown). Bytes of an earlier attempt are dropped."""

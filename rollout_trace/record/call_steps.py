@@ -54,6 +54,7 @@ def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool]:
 
 
 def _add_call_fields(step: Step, call: Call, *, streamed: bool) -> None:
+    # Of a body that comes as a whole, the first byte says nothing about the first token.
     first_byte = call.first_byte if streamed else None
     engine = call.profile
     status, error = _outcome(step, call, streamed=streamed)
@@ -63,6 +64,7 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool) -> None:
         engine=None if engine is None or engine is AUTO else engine.name,
         started_at=_utc(call.started),
         latency=None if call.ended is None else round(call.ended - call.began, 9),
+        # Since the last attempt began, not the call: retries and their delays are not the model's time.
         time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
         attempts=tuple(_attempt(mark) for mark in call.attempts),
         status=status,
@@ -96,6 +98,7 @@ def _outcome(step: Step, call: Call, *, streamed: bool) -> tuple[StepStatus, Err
     """
     if step.status == "ok":
         return "ok", step.error if call.failure is None else call.failure.info
+    # The server's error response, before the SDK's exception about it.
     if step.error is not None and step.error.status is not None:
         return "error", step.error
     if call.eof and not call.attempts:

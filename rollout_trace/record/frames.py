@@ -32,6 +32,13 @@ class AgentFrame(Frame):
     def __init__(
         self, name: str | None, *, parent: Frame | None = None, metadata: Mapping[str, Any] | None = None
     ) -> None:
+        """Begins the frame of an agent run.
+
+        Args:
+            name: of the agent.
+            parent: the enclosing frame; by default the active one of this context.
+            metadata: for the ``metadata`` of the trajectory, if the frame opens one.
+        """
         super().__init__(parent, name)
         self._outer = self.trajectory
         self._is_owned = self.parent is not None or self.trajectory is None
@@ -72,6 +79,14 @@ class ToolFrame(Frame):
         arguments: Any = None,
         parent: Frame | None = None,
     ) -> None:
+        """Begins the frame of a tool run.
+
+        Args:
+            name: of the tool.
+            tool_call_id: the model's id of the tool call; links the run to the step that requested it.
+            arguments: as the tool gets them; not copied.
+            parent: the enclosing frame; by default the active one of this context.
+        """
         super().__init__(parent, None)
         self.run = ToolRun(
             name=name, tool_call_id=tool_call_id, arguments=arguments, started_at=datetime.now(timezone.utc)

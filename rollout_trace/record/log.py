@@ -66,7 +66,7 @@ class StepLog:
 
     @property
     def size(self) -> int:
-        """Calls held."""
+        """Number of calls in the log."""
         return len(self._calls)
 
     def last_step_id(self) -> str | None:

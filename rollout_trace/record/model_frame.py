@@ -163,6 +163,7 @@ class ModelFrame(Frame):
     def mark(self, steps: list[Step]) -> None:
         """Adds agent, metadata, status and error from the framework to the steps of one call."""
         for step in steps:
+            # Otherwise marked before: steps are read repeatedly, and frames of two frameworks may share a call.
             if step.metadata is None or "framework" not in step.metadata:
                 amend(step, metadata={**(step.metadata or {}), **self.metadata})
             if self.agent is not None:

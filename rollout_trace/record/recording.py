@@ -81,6 +81,7 @@ class recording:
                     "for each block."
                 )
             self._is_entered = True
+        # Outside of the lock, which every closing trajectory takes: opening a file may wait for a disk.
         try:
             return self._open()
         except BaseException:

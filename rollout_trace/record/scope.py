@@ -103,6 +103,7 @@ class Frame:
         # Inner frames first: a trajectory that one of them opened is written with this one's, if that is open still.
         for inner in list(self._inner):
             inner.abandon()
+        # Before `_ended`: it may close the trajectory, which abandons all its open frames.
         self.is_open = False
         if self.parent is not None:
             self.parent._inner.pop(self, None)

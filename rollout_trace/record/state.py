@@ -24,7 +24,7 @@ class TrajectoryState:
     log: StepLog | None
     """The recorded calls; None once the trajectory has closed."""
     opened_at: str | None
-    """File and line of the user's code that opened it; None for a trajectory about which nobody is to be warned."""
+    """File and line of the user's code that opened it; None if missing calls should cause no warning."""
     children_opened: int = 0
     """Number of trajectories opened directly inside, closed or not."""
     child_rewards: dict[str | None, tuple[float, str]] = field(default_factory=dict)
