@@ -78,7 +78,7 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     graph = planted(
         tmp_path,
         record__call="from rollout_trace.record import log",
-        record__log="if TYPE_CHECKING:\n    from rollout_trace.record.join import joined",
+        record__log="if TYPE_CHECKING:\n    from rollout_trace.record.join import join_frames_with_calls",
         record__join="from rollout_trace.record.call import Call",
         record__other="from rollout_trace.record.call import Call",
     )

@@ -1,1 +1,1 @@
-"""Recording inside the clients of the SDKs: one file per SDK, and the seam they share."""
+"""Recording of calls made by SDK clients and HTTP clients: one file per kind of client, and the recorder they share."""

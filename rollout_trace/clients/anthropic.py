@@ -1,4 +1,4 @@
-"""Recording in the client objects of the anthropic SDK."""
+"""``rt.wrap_anthropic``: recording for clients of the anthropic SDK."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ C = TypeVar("C")
 
 @lru_cache(maxsize=256)
 def protocol_of(method: str, url: str) -> str | None:
-    """The protocol of a request, by the path that the SDK's resources use; None for what does not generate.
+    """The protocol of a request, by the path that the SDK's resources use; None for requests that do not generate.
 
-    Bedrock and Vertex clients write their own paths, but later: here all have the same.
+    Bedrock and Vertex clients rewrite the path, but only after this point.
     """
     return protocol_at("anthropic", method, url)
 
 
 def wrap_anthropic(client: C, *, keep_bytes: bool = False) -> C:
-    """Records every generation call of a client of the anthropic SDK, and of its copies. Gives the same object back.
+    """Records every generation call of a client of the anthropic SDK, and of its copies. Returns the same object.
 
-    The client stays what it was for its user; only ``type(client) is Anthropic`` no longer holds (``isinstance``
-    does). It sends exactly what it sent. Token counts, batches and agents that run on the server are not recorded.
+    The client behaves as before and sends the same requests; only ``type(client) is Anthropic`` no longer holds
+    (``isinstance`` does). Token counts, batches and agents that run on the server are not recorded.
 
     Args:
         client: any client object of anthropic 0.60 or newer: sync, async, Bedrock, Vertex, Foundry, AWS, Google Cloud,

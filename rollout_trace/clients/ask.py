@@ -1,4 +1,4 @@
-"""What a request gets added for its engine, and what is remembered of servers that refuse it."""
+"""Capture fields that are added to a request for its engine, and the memory of servers that refuse them."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ if TYPE_CHECKING:
     from rollout_trace.record.call import Call
 
 ASK_AGAIN = 600.0
-"""Seconds after which a server that refused a field is asked for it once more: it may be another one by now."""
+"""Seconds after which a refused field is sent once more: another server may be behind the address by now."""
 
-_REFUSING = frozenset({400, 403, 422})
+_REFUSAL_STATUSES = frozenset({400, 403, 422})
 
-_MOST = 4096
-"""Refusals remembered at a time. An agent has a handful of shapes; more than this are forgotten, and met again."""
+_MAX_REFUSALS = 4096
+"""Most refusals in memory; beyond it all are dropped, and met again. An agent's requests have a handful of shapes."""
 
-# Address, engine, protocol, model; then the shape of the request, and the field. Another model of the same server may
-# take what this one refuses, and so may a request of another shape: one without echo, without tools, unstreamed.
-_Place = tuple[str, str, str, str]
-_Key = tuple[_Place, frozenset[str], str]
+_Endpoint = tuple[str, str, str, str]
+"""Address, engine, protocol, model: another model of the same server may take what this one refuses."""
 
-# Only ever read and written by key: a dict needs no lock for that.
+# Endpoint, shape of the request, field. A request of another shape may be allowed the field: one without echo, without
+# tools, unstreamed.
+_Key = tuple[_Endpoint, frozenset[str], str]
+
+# Only read and written by single keys: a dict needs no lock for that.
 _refusals: dict[_Key, Refusal] = {}
 
 
 def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that the call's engine is asked with, by name. A field that is a list holds the caller's items too.
+    """The fields to add to a request, by name, for its engine to return ids and logprobs.
+
+    A field whose value is a list includes the caller's items.
 
     Args:
-        call: whose profile says what to ask for. A refusal that is known is noted on it.
-        address: gives that of the server, a text or what becomes one. Asked for only where there are refusals.
-        body: of the request, as its caller wants it.
+        call: its profile has the fields. A remembered refusal of one is added to the call's ``refusals``.
+        address: returns the server's address, as text or an object with that ``str``. Only called if any server has
+            refused a field: building it is slow.
+        body: of the caller's request.
     """
     profile = call.profile
     asks = None if profile is None else profile.ask.get(call.protocol)
@@ -47,79 +52,81 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
         return {}
     added = added_fields(asks, body)
     if _refusals and added:
-        place, shape = _place(address, call, body), _shape(call, body)
+        endpoint, shape = _endpoint(address, call, body), _shape(call, body)
         for name in [*added]:
-            known = _remembered((place, shape, name))
-            if known is not None:
+            refusal = _refusal_in_force((endpoint, shape, name))
+            if refusal is not None:
                 del added[name]
-                call.refusals[name] = known
+                call.refusals[name] = refusal
     return added
 
 
 def without_refused(call: Call, added: Mapping[str, Any], status: Any, content: bytes) -> dict[str, Any] | None:
-    """The added fields that are left when those are gone that an answer refuses; None where it is about something else.
+    """The added fields without those that an error response refuses; None if the error is about something else.
 
     Args:
-        call: gets the refusals noted on it.
-        added: the fields that the refused request was asked with.
-        status: HTTP status of the answer.
+        call: the refusals are added to its ``refusals``.
+        added: the fields that were added to the failed request.
+        status: HTTP status of the response.
         content: its body.
     """
-    refused = _named(added, content) if status in _REFUSING else []
+    refused = _fields_named_in(content, added) if status in _REFUSAL_STATUSES else []
     if not refused:
         return None
-    said = f"HTTP {status}: {error_of(content, status).message[:300]}"
-    call.refusals.update(dict.fromkeys(refused, Refusal(said, time.monotonic() + ASK_AGAIN)))
+    message = f"HTTP {status}: {error_of(content, status).message[:300]}"
+    call.refusals.update(dict.fromkeys(refused, Refusal(message, time.monotonic() + ASK_AGAIN)))
     return {name: value for name, value in added.items() if name not in refused}
 
 
-def learn(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:
-    """Remembers what a request that was answered shows of its server: which fields it takes, which it has refused.
+def update_refusals(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:
+    """Updates the refusals in memory after a successful call: fields the server took, fields it refused before.
 
-    Not before: a request that fails without the added fields too was not refused because of them.
+    Only after a success: a request that fails without the added fields too was not refused because of them.
 
     Args:
-        call: with the refusals that were met.
-        address: gives that of the server.
-        body: gives that of the request that was answered, added fields included. Both are asked for only if needed:
-            nearly no call meets a refusal.
+        call: with the refusals that it met.
+        address: returns the server's address.
+        body: returns the body of the successful request, added fields included. Both are only called if needed: nearly
+            no call meets a refusal.
     """
     if not (_refusals or call.refusals) or call.profile is None:
         return
     sent = body()
-    place, shape = _place(address, call, sent), _shape(call, sent)
-    for name in _fields(call):
+    endpoint, shape = _endpoint(address, call, sent), _shape(call, sent)
+    for name in _capture_fields(call):
         value = sent.get(name)
+        # Sent as null or false, a field asks for nothing: its success proves nothing.
         if value is not None and value is not False:
-            _refusals.pop((place, shape, name), None)
+            _refusals.pop((endpoint, shape, name), None)
     for name, refusal in call.refusals.items():
-        if _refusals.get((place, shape, name)) is not refusal:
-            _remember((place, shape, name), refusal)
+        if _refusals.get((endpoint, shape, name)) is not refusal:
+            _remember((endpoint, shape, name), refusal)
 
 
 def _remember(key: _Key, refusal: Refusal) -> None:
-    if len(_refusals) >= _MOST:
+    if len(_refusals) >= _MAX_REFUSALS:
         _refusals.clear()
     _refusals[key] = refusal
-    place, _, name = key
+    endpoint, _, name = key
+    _, engine, _, model = endpoint
     guard.warn_once(
-        f"refused:{place}:{name}",
-        f"the server of model {place[3]!r} refuses {name!r}, which engine={place[1]!r} asks for ({refusal.said}); "
+        f"refused:{endpoint}:{name}",
+        f"the server of model {model!r} refuses {name!r}, which engine={engine!r} asks for ({refusal.message}); "
         "calls like this one are made without, and hold what it sends by itself.",
     )
 
 
-def _remembered(key: _Key) -> Refusal | None:
-    known = _refusals.get(key)
-    if known is None or time.monotonic() < known.expires:
-        return known
-    # This call asks; those that begin before it is answered do not.
-    known.expires = time.monotonic() + ASK_AGAIN
+def _refusal_in_force(key: _Key) -> Refusal | None:
+    refusal = _refusals.get(key)
+    if refusal is None or time.monotonic() < refusal.expires:
+        return refusal
+    # Renewed at once: this call alone sends the field again, not all that begin before it is answered.
+    refusal.expires = time.monotonic() + ASK_AGAIN
     return None
 
 
-def _named(added: Mapping[str, Any], content: bytes) -> list[str]:
-    """The added fields that a refusal names: in its ``param``, if that is one, else anywhere in it."""
+def _fields_named_in(content: bytes, added: Mapping[str, Any]) -> list[str]:
+    """The added fields that an error response names: in its ``param``, if that is one of them, else anywhere in it."""
     text = content.decode("utf-8", "replace")
     return [name for name in added if _param(content) in _names(name, added[name])] or [
         # Whole words: an error about the caller's `top_logprobs` is not one about our `logprobs`.
@@ -130,13 +137,13 @@ def _named(added: Mapping[str, Any], content: bytes) -> list[str]:
 
 
 def _names(name: str, value: Any) -> set[str]:
-    """What a refusal can call a field: its name, and the items of its list, whole or by their last part."""
+    """Names that a server may use for a field: its own, and the items of its list, whole or by their last part."""
     items = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
     return {name, *items, *(item.rpartition(".")[2] for item in items)}
 
 
 def _param(content: bytes) -> str | None:
-    """The field that an error of OpenAI's shape is about."""
+    """The ``param`` of an error response in OpenAI's shape; None without one."""
     try:
         value = loads(content)
     except ValueError:
@@ -146,22 +153,25 @@ def _param(content: bytes) -> str | None:
     return param if isinstance(param, str) else None
 
 
-def _place(address: Callable[[], object], call: Call, body: Mapping[str, Any]) -> _Place:
+def _endpoint(address: Callable[[], object], call: Call, body: Mapping[str, Any]) -> _Endpoint:
     engine = "" if call.profile is None else call.profile.name
     return str(address()), engine, call.protocol, str(body.get("model"))
 
 
 def _shape(call: Call, body: Mapping[str, Any]) -> frozenset[str]:
-    """What a request sets beside its prompt and what it is asked with: that decides whether a server can give it."""
-    ours = {"model", "messages", "prompt", "input", *_fields(call)}
-    return frozenset(name for name, value in body.items() if name not in ours and _is_set(value))
+    """Names of the fields that a request sets, without prompt and capture fields.
+
+    Whether a server accepts a capture field depends on them (stream, tools, echo).
+    """
+    ignored = {"model", "messages", "prompt", "input", *_capture_fields(call)}
+    return frozenset(name for name, value in body.items() if name not in ignored and _is_set(value))
 
 
 def _is_set(value: Any) -> bool:
-    """False for what is as good as leaving a field out: null, false, nothing, and the numbers 0 and 1 (``n``)."""
+    """False for values that mean the same as no field: null, false, empty, and the numbers 0 and 1 (as of ``n``)."""
     return value is True or value not in (0, 1) if isinstance(value, (bool, int, float)) else bool(value)
 
 
-def _fields(call: Call) -> set[str]:
+def _capture_fields(call: Call) -> set[str]:
     asks = () if call.profile is None else call.profile.ask.get(call.protocol, ())
     return {name for ask in asks for name in ask.fields}

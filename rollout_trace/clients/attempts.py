@@ -1,4 +1,4 @@
-"""What the anthropic SDK does otherwise with the attempts of a call, and middleware may do in any."""
+"""Attempts that end otherwise than usual: retried by the anthropic SDK without an exception, or read by middleware."""
 
 from __future__ import annotations
 
@@ -9,35 +9,36 @@ from rollout_trace.record.call import Call
 
 
 class HTTPStatusError(Exception):
-    """Stands for an answer with an error status, where the SDK raises none before it tries again."""
+    """Represents a response with an error status for which the SDK raises nothing before it retries."""
 
     def __init__(self, response: Any) -> None:
         super().__init__(f"the server answered with status {response.status_code}.")
         self.response = response
 
 
-class OneAttempt:
-    """A call as the stream of one of its attempts sees it, where middleware may read it, and make another attempt.
+class AttemptListener:
+    """Receives the bytes of one attempt for its call, where middleware may read a response and then retry.
 
-    It is deaf once another attempt has begun. What ends inside the middleware ends the call only when that returns.
+    It ignores everything once a later attempt has begun. A stream that ends inside the middleware is marked complete;
+    the call itself ends when the client's ``request`` returns.
     """
 
     __slots__ = ("_call", "_current", "_number")
 
     def __init__(self, call: Call, current: ContextVar[Call | None]) -> None:
-        """``current`` holds the call as long as it has not returned to its caller."""
+        """``current`` holds the call until it has returned to its caller."""
         self._call = call
         self._current = current
         self._number = len(call.attempts)
 
     @property
     def faults(self) -> list[str]:
-        """Of the call."""
+        """Those of the call."""
         return self._call.faults
 
     @property
     def eof(self) -> bool:
-        """Of the call."""
+        """That of the call."""
         return self._call.eof
 
     @eof.setter
@@ -53,6 +54,7 @@ class OneAttempt:
     def end(self, cut: BaseException | None = None) -> None:
         """As ``Call.end``."""
         if self._is_last and self._current.get() is self._call:
+            # Inside the middleware: it may make another attempt, so the call goes on.
             self._call.eof = True
         elif self._is_last:
             self._call.end(cut)
@@ -63,7 +65,7 @@ class OneAttempt:
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
-    """The HTTP library's exception, where an SDK's own stands for it."""
+    """The HTTP library's exception behind an SDK's own; any other exception itself."""
     if error is None or type(error).__module__.partition(".")[0] not in ("openai", "anthropic"):
         return error
     return error.__cause__ or error

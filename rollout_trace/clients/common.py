@@ -1,4 +1,4 @@
-"""What the clients of every SDK share: telling them, unwrapping them, binding them to a trajectory."""
+"""Operations on clients of any SDK: recognising, wrapping, unwrapping, binding to a trajectory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SDKS: tuple[SDK, ...] = ("openai", "anthropic")
 
 
 def client_kind(client: object, sdk: SDK) -> ClientKind | None:
-    """Which kind of client of an SDK an object is; None for anything else. The SDK is not imported for it."""
+    """Whether an object is a sync or async client of an SDK; None if it is neither. Does not import the SDK."""
     for base in type(client).__mro__:
         if base.__module__ == f"{sdk}._base_client" and base.__name__ in _KINDS:
             return _KINDS[base.__name__]
@@ -28,7 +28,7 @@ def client_kind(client: object, sdk: SDK) -> ClientKind | None:
 
 
 def wrap(client: C, sdk: SDK, settings: Settings) -> C:
-    """Lets a client record with these settings, in the place of those it may have.
+    """Makes a client record with these settings, which replace any it had.
 
     Raises:
         TypeError: not a client object of the SDK.
@@ -42,16 +42,17 @@ def wrap(client: C, sdk: SDK, settings: Settings) -> C:
         )
     old = stainless.settings_of(client)
     if old is not None and old.trajectory is not None:
-        # A bound client stays bound, whoever wraps it again.
+        # A bound client stays bound when it is wrapped again.
         settings = replace(settings, trajectory=old.trajectory)
     stainless.swap(client, settings, is_async=kind == "async")
     return client
 
 
 def unwrap(client: C) -> C:
-    """Undoes ``wrap_openai`` and ``wrap_anthropic``: the client has its own class again. Any other stays as it is.
+    """Undoes ``wrap_openai`` and ``wrap_anthropic``: gives the client its own class again and returns it.
 
-    Calls that are under way are recorded to their end; where there are some, the class changes when the last has ended.
+    Running calls are recorded to their end; then the class changes when the last of them has ended. A client that is
+    not wrapped stays as it is.
     """
     if stainless.settings_of(client) is not None:
         stainless.restore(client)
@@ -59,9 +60,9 @@ def unwrap(client: C) -> C:
 
 
 def bind(client: C, trajectory: Trajectory) -> C:
-    """A copy of the client whose calls belong to the trajectory, whatever the context. It shares the HTTP connections.
+    """A copy of the client whose calls are recorded in the trajectory, in any thread or context.
 
-    A client that is not wrapped gives a copy that is, with the settings that wrapping has by default.
+    It shares the client's HTTP connections. The copy of a client that is not wrapped is wrapped with default settings.
 
     Raises:
         TypeError: not a client object of the openai or anthropic SDK, or not a trajectory.
@@ -74,9 +75,11 @@ def bind(client: C, trajectory: Trajectory) -> C:
             f"bind() needs a Trajectory, got {type(trajectory).__name__}: pass what `with rt.trajectory()` gives."
         )
     copied: Any = client.copy()  # type: ignore[attr-defined]
+    # Inherited: also where the client's class is a user's subclass of a recording class.
     settings = stainless.inherited_settings(client) or Settings(
         import_module(f"rollout_trace.clients.{sdk}").protocol_of
     )
+    # Weak: a client that outlives the run must not keep all its steps alive.
     stainless.swap(copied, replace(settings, trajectory=weakref.ref(trajectory)), is_async=kind == "async")
     bound: C = copied
     return bound

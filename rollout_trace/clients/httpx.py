@@ -1,7 +1,7 @@
-"""Clients of httpx and httpx2 that are used without an SDK: their generation calls are recorded.
+"""Recording for clients of httpx and httpx2 that are used without an SDK.
 
-Neither package is imported: a client is known by its class. What is overridden is ``send``, which every request of a
-client goes through.
+Neither package is imported: clients are recognised by class name and module. The only method overridden is ``send``,
+which every request of a client passes through.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import fields_to_add, learn, without_refused
+from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
@@ -29,7 +29,7 @@ _KINDS: dict[str, Literal["sync", "async"]] = {"Client": "sync", "AsyncClient": 
 
 
 def http_kind(client: object) -> Literal["sync", "async"] | None:
-    """Which kind of client of httpx or httpx2 an object is; None for anything else."""
+    """Whether an object is a sync or async client of httpx or httpx2; None if it is neither."""
     for base in type(client).__mro__:
         if base.__name__ in _KINDS and base.__module__.partition(".")[0] in ("httpx", "httpx2"):
             return _KINDS[base.__name__]
@@ -37,20 +37,20 @@ def http_kind(client: object) -> Literal["sync", "async"] | None:
 
 
 def wrap_httpx(client: C, *, engine: str | None = None, keep_bytes: bool = False) -> C:
-    """Records the requests of an HTTP client that generate, by OpenAI's paths. Gives the same object back.
+    """Records the generation requests of an HTTP client, recognised by OpenAI's paths. Returns the same object.
 
-    For models that call their server through no SDK. A client of an SDK is wrapped itself, not its HTTP client.
+    For models that call their server without an SDK. For an SDK's client, wrap that client, not its HTTP client.
 
     Args:
         client: a ``Client`` or ``AsyncClient`` of httpx or httpx2.
-        engine: the server behind it, by name, as in ``rt.wrap_openai``; ``auto`` is not for these clients.
+        engine: name of the server behind it, as in ``rt.wrap_openai``; ``auto`` is not supported.
         keep_bytes: keep request and response bodies on the steps.
 
     Wrapping again only changes the settings.
 
     Raises:
         TypeError: not a client of httpx.
-        ValueError: the engine is not known, or ``auto``.
+        ValueError: the engine is unknown, or ``auto``.
     """
     kind = http_kind(client)
     if kind is None:
@@ -72,7 +72,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
             response = base.send(self, exchange.next_attempt(), *args, **kwargs)
             while exchange.may_be_refused(response):
                 response.read()
-                if not exchange.ask_less(response):
+                if not exchange.drop_refused_fields(response):
                     break
                 response = base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
@@ -94,7 +94,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
             response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
             while exchange.may_be_refused(response):
                 await response.aread()
-                if not exchange.ask_less(response):
+                if not exchange.drop_refused_fields(response):
                     break
                 response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
@@ -107,7 +107,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
 
 
 class _Exchange:
-    """One request of the caller's, and the requests that are sent for it."""
+    """One request of the caller, its call, and the attempts that are sent for it."""
 
     def __init__(self, settings: Settings, request: Any) -> None:
         self.call: Call | None = None
@@ -118,35 +118,35 @@ class _Exchange:
             self.call = recorder.begin(settings, settings.protocol_of(request.method, request.url.path))
             if self.call is not None and settings.engine is not None:
                 self._body = _json(request.content)
-                self._added = self._to_add(self.call)
+                self._added = self._capture_fields(self.call)
         except Exception as error:
             guard.failed("begin", self.call, error)
 
     def next_attempt(self) -> Any:
-        """The request to send: the caller's own where nothing is added."""
+        """Begins an attempt and returns the request to send: the caller's own if no field is added."""
         request = self._request
         try:
             request = _with_body(request, {**self._body, **self._added}) if self._added else request
             content = request.content
         except Exception:
-            # A body that is a stream (an upload) cannot be looked at without using it up.
+            # A streamed body (an upload) can be read only once, and that is the HTTP library's to do.
             content = None
         recorder.attempt(self.call, content)
         return request
 
     def may_be_refused(self, response: Any) -> bool:
-        """Whether an answer may be about the added fields."""
+        """Whether an error response may be about the added fields."""
         return bool(self._added) and response.status_code >= 400
 
-    def ask_less(self, response: Any) -> bool:
-        """Takes the fields out that an answer, which has been read, refuses; False where it is about something else."""
+    def drop_refused_fields(self, response: Any) -> bool:
+        """Removes the added fields that a response, read to its end, refuses; False if it is about something else."""
         try:
             if self.call is None:
                 return False
-            left = without_refused(self.call, self._added, response.status_code, response.content)
-            if left is None:
+            remaining = without_refused(self.call, self._added, response.status_code, response.content)
+            if remaining is None:
                 return False
-            self._added = left
+            self._added = remaining
             recorder.attempt_failed(self.call, _Refused(response))
             return True
         except Exception as error:
@@ -154,13 +154,14 @@ class _Exchange:
             return False
 
     def answered(self, response: Any) -> None:
-        """The caller gets a response, whose body it may still read."""
+        """Records the response that the caller gets. Its body may be a stream that is still to be read."""
         call = self.call
         try:
             redirects = [(one.status_code, one.headers) for one in response.history]
             recorder.answered(call, response.status_code, response.headers, redirects)
             if call is not None and self._body is not None and response.status_code < 400:
-                learn(call, self._address, lambda: {**self._body, **self._added})
+                update_refusals(call, self._address, lambda: {**self._body, **self._added})
+            # Closed: `send` has read the body, as it does unless the caller asked for a stream.
             if response.is_closed:
                 recorder.body(call, response.content)
                 recorder.ended(call)
@@ -172,12 +173,12 @@ class _Exchange:
     def _address(self) -> object:
         return self._request.url
 
-    def _to_add(self, call: Call) -> dict[str, Any]:
+    def _capture_fields(self, call: Call) -> dict[str, Any]:
         return fields_to_add(call, self._address, self._body) if isinstance(self._body, dict) else {}
 
 
 class _Refused(Exception):
-    """Stands for an answer with an error status, of which an HTTP client raises none."""
+    """Represents a response with an error status, for which an HTTP client raises no exception."""
 
     def __init__(self, response: Any) -> None:
         super().__init__(f"the server answered with status {response.status_code}.")
@@ -185,7 +186,7 @@ class _Refused(Exception):
 
 
 def _json(content: bytes) -> Any:
-    """The body of a request; None where it is no JSON object, and nothing can be added."""
+    """The body of a request; None if it is no JSON object, to which no field can be added."""
     try:
         value = json.loads(content)
     except ValueError:
@@ -195,6 +196,7 @@ def _json(content: bytes) -> Any:
 
 def _with_body(request: Any, body: Any) -> Any:
     """The same request with another body."""
+    # Raw headers keep case, order and repetitions; the length is that of the old body.
     headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
     content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
     return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)

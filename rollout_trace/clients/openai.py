@@ -1,4 +1,4 @@
-"""Recording in the client objects of the openai SDK."""
+"""``rt.wrap_openai``: recording for clients of the openai SDK."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ C = TypeVar("C")
 
 @lru_cache(maxsize=256)
 def protocol_of(method: str, url: str) -> str | None:
-    """The protocol of a request, by the path that the SDK's resources use; None for what does not generate."""
+    """The protocol of a request, by the path that the SDK's resources use; None for requests that do not generate."""
     return protocol_at("openai", method, url)
 
 
 def wrap_openai(
     client: C, *, engine: EngineName | None = None, keep_bytes: bool = False, logprobs_mode: LogprobsMode | None = None
 ) -> C:
-    """Records every generation call of a client of the openai SDK, and of its copies. Gives the same object back.
+    """Records every generation call of a client of the openai SDK, and of its copies. Returns the same object.
 
-    The client stays what it was for its user; only ``type(client) is OpenAI`` no longer holds (``isinstance`` does).
+    The client behaves as before; only ``type(client) is OpenAI`` no longer holds (``isinstance`` does).
     WebSocket surfaces (``realtime``, ``live``, ``responses.connect``) are not recorded.
 
     Args:
         client: any client object of openai 1.66 or newer: sync, async, Azure, Bedrock, a subclass of the user's.
-        engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``fireworks``, ``together``, ``openai``):
-            asks it for token ids and logprobs, in generation calls only and never over what the caller set. A server
-            that refuses a field gets the call once more without it. ``auto`` finds out which engine it is, with a
-            request of its own before the first call. None sends exactly what the caller sends.
+        engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``fireworks``, ``together``, ``openai``).
+            Its fields that request token ids and logprobs are added to generation calls, never over the caller's own.
+            If the server refuses a field, the call is sent again without it. ``auto`` detects the engine, with requests
+            of its own before the first call. None sends exactly what the caller sends.
         keep_bytes: keep request and response bodies on the steps.
-        logprobs_mode: what the server's logprobs are of (``raw``, ``processed``), where that is not what its engine
-            does by default; see ``Step.logprobs_mode``.
+        logprobs_mode: distribution of the server's logprobs (``raw``, ``processed``), if the server is not configured
+            as its engine is by default; see ``Step.logprobs_mode``.
 
     Wrapping again only changes the settings.
 
     Raises:
         TypeError: not a client object of the openai SDK.
-        ValueError: the engine, or the mode of logprobs, is not known.
+        ValueError: the engine, or the mode of logprobs, is unknown.
     """
     if logprobs_mode not in (None, "raw", "processed"):
         raise ValueError(f"logprobs_mode={logprobs_mode!r} is not known; it is 'raw', 'processed' or None.")

@@ -1,18 +1,18 @@
-"""The recorder: how one call is recorded, whoever makes it. It knows no SDK and no HTTP library.
+"""Functions that record one call, independent of any SDK or HTTP library.
 
     call = begin(settings, "openai.chat")           # the user's call begins, in the user's context
     attempt(call, request_body)                     # a request is about to be sent
-    answered(call, 200, response_headers)           # its answer has begun
-    receive(call, chunk)                            # the next bytes of it, as they come from the network
-    finished(call)                                  # it was read to its end
-    ended(call)                                     # nothing more will come
+    answered(call, 200, response_headers)           # its response has begun
+    receive(call, chunk)                            # the next bytes of the body, as they arrive from the network
+    finished(call)                                  # the body was read to its end
+    ended(call)                                     # nothing more will arrive
 
-In the place of ``receive`` and ``finished`` a body that is there as a whole goes to ``body``; a stream that somebody
-else reads is wrapped by ``tee``. A request that is tried again is another ``attempt``, after ``attempt_failed``. Where
-the caller gets an exception in the place of an answer, ``failed`` takes the place of ``ended``.
+A body that is available as a whole goes to ``body`` instead of ``receive`` and ``finished``; a stream that other code
+reads is wrapped by ``tee``. A retry is another ``attempt``, after ``attempt_failed``. If the caller gets an exception
+instead of a response, call ``failed`` instead of ``ended``.
 
-No function raises, save under pytest, or waits for a disk or another call. Each takes None in the place of a call,
-which is what ``begin`` gives where there is nothing to record.
+No function raises, save under pytest, or waits for a disk or another call. Each accepts None as the call, which
+``begin`` returns if there is nothing to record.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 
 
 def begin(settings: Settings, protocol: str | None) -> Call | None:
-    """A call begins: it belongs to the trajectory of this context, or the one that the settings are bound to.
+    """Begins a call in the trajectory of this context, or in the one that the settings are bound to.
 
     Args:
         settings: how it is recorded.
         protocol: one of ``rollout_trace.wire.protocols``; None for a request that does not generate.
+
+    Returns:
+        The call; None if there is nothing to record.
     """
     if protocol is None:
         return None
@@ -47,15 +50,16 @@ def begin(settings: Settings, protocol: str | None) -> Call | None:
 
 
 def attempt(call: Call | None, content: bytes | None) -> None:
-    """A request is about to be sent. What an earlier one brought is let go, save that it was made.
+    """Begins an attempt: a request is about to be sent. Of earlier attempts only status, times and errors are kept.
 
     Args:
-        call: what is recorded.
-        content: the body, exactly as it is sent; None where it is not known (a stream).
+        call: the call being recorded.
+        content: the body, exactly as it is sent; None if it is unknown (a stream).
     """
     if call is None:
         return
     try:
+        # Middleware may have read an earlier attempt to its end.
         call.eof = False
         call.attempt(content)
     except Exception as error:
@@ -63,11 +67,11 @@ def attempt(call: Call | None, content: bytes | None) -> None:
 
 
 def attempt_failed(call: Call | None, error: BaseException | None) -> None:
-    """The latest attempt brought no answer, or one that will not be given to the caller.
+    """Ends the latest attempt, which got no response, or one that the caller will not get.
 
     Args:
-        call: what is recorded.
-        error: why; where it has a ``response``, that one's ``status_code`` and ``headers`` are recorded.
+        call: the call being recorded.
+        error: the cause; if it has a ``response``, its ``status_code`` and ``headers`` are recorded.
     """
     if call is None:
         return
@@ -80,13 +84,13 @@ def attempt_failed(call: Call | None, error: BaseException | None) -> None:
 def answered(
     call: Call | None, status: int, headers: Mapping[str, str], redirects: Iterable[tuple[int, Mapping[str, str]]] = ()
 ) -> None:
-    """The latest attempt brought an answer for the caller; its body is still to come.
+    """Records the head of the response that the caller gets; its body is still to come.
 
     Args:
-        call: what is recorded.
+        call: the call being recorded.
         status: HTTP status.
-        headers: by lower-case names, or in a mapping that does not tell cases apart.
-        redirects: status and headers of the answers that the HTTP library followed by itself, in order.
+        headers: with lower-case names, or in a case-insensitive mapping.
+        redirects: status and headers of the redirects that the HTTP library followed, in order.
     """
     if call is None:
         return
@@ -97,7 +101,7 @@ def answered(
 
 
 def body(call: Call | None, content: bytes) -> None:
-    """The whole body of the answer, without content encoding."""
+    """Records the whole body of the response, without content encoding."""
     if call is None:
         return
     try:
@@ -107,7 +111,7 @@ def body(call: Call | None, content: bytes) -> None:
 
 
 def receive(call: Call | None, chunk: bytes) -> None:
-    """The next bytes of the body, in its content encoding."""
+    """Records the next bytes of the body, in its content encoding."""
     if call is None:
         return
     try:
@@ -117,20 +121,20 @@ def receive(call: Call | None, chunk: bytes) -> None:
 
 
 def finished(call: Call | None) -> None:
-    """The body was read to its end: what came is all there was. To be followed by ``ended``."""
+    """Marks the body as complete: it was read to its end. To be followed by ``ended``."""
     if call is not None:
         call.eof = True
 
 
 def ended(call: Call | None, cut: BaseException | None = None) -> None:
-    """Nothing more will come. Only the first end counts.
+    """Ends the call. Only the first end counts.
 
-    Not from a finalizer, which may interrupt anything: past a limit it decodes older calls, under a lock. ``tee`` is
-    made for streams that are collected as garbage.
+    Not for finalizers, which may interrupt any code: beyond a limit of waiting bytes it decodes older calls, under a
+    lock. For streams that may be garbage collected use ``tee``.
 
     Args:
-        call: what is recorded.
-        cut: what broke the stream off; a ``GeneratorExit`` is its reader's, and no failure.
+        call: the call being recorded.
+        cut: the exception that broke the stream off; a ``GeneratorExit`` is its reader's, and no failure.
     """
     if call is None:
         return
@@ -144,18 +148,19 @@ def ended(call: Call | None, cut: BaseException | None = None) -> None:
 def failed(
     call: Call | None, error: BaseException, *, cause: BaseException | None = None, content: bytes | None = None
 ) -> None:
-    """The caller gets an exception in the place of an answer. The call ends.
+    """Ends the call with the exception that the caller gets instead of a response.
 
     Args:
-        call: what is recorded.
-        error: as the caller gets it.
-        cause: the HTTP library's, where an SDK's own stands for it.
-        content: body of the answer that the error is about, where it has been read.
+        call: the call being recorded.
+        error: the exception, as the caller gets it.
+        cause: the HTTP library's exception, if ``error`` is an SDK's own.
+        content: body of the response that the error is about, if it has been read.
     """
     if call is None:
         return
     try:
         call.attempt_failed(cause or error)
+        # Unless a stream was teed: then its bytes are there already.
         if content is not None and not call.chunks:
             call.body(content)
         call.failure = Failure.of(error)

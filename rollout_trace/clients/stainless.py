@@ -1,10 +1,10 @@
-"""Clients of the SDKs that Stainless generates (openai, anthropic): a subclass of the client's own class, swapped in.
+"""Recording for clients of the SDKs that Stainless generates (openai, anthropic): a recording subclass, swapped in.
 
-It overrides five methods that every release of them has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request` is
-around the whole call; in `_prepare_request` each attempt's bytes are complete; `_should_retry` sees an answer with an
-error status; `_calculate_retry_timeout` runs while the failure of an attempt is being handled; `_process_response` gets
-the answer. All else is untouched: no HTTP client, no transport, no other client's class. A bound client's class also
-overrides `copy` and `with_options`: its settings are its own, and go with its copies.
+It overrides five methods that every release has (openai 1.66 to 3.52, anthropic 0.60 to 2.11): `request` spans the
+whole call; in `_prepare_request` each attempt's bytes are complete; `_should_retry` gets responses with an error
+status; `_calculate_retry_timeout` runs while the failure of an attempt is being handled; `_process_response` gets the
+response. All else is untouched: no HTTP client, no transport, no other client's class. A bound client's class also
+overrides `copy` and `with_options`: its settings are on the object, and its copies must have them too.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 _MARK = "_rollout_trace_settings"
 _recording: ClassSwap[Settings] = ClassSwap(_MARK)
 _bound: ClassSwap[bool] = ClassSwap("_rollout_trace_bound")
-"""On top of a recording class: for clients that hold their settings themselves."""
+"""Derived from a recording class, for clients whose settings are on the object itself."""
 
 _busy: dict[Call, Any] = {}
-"""The clients whose ``request`` goes on, by call."""
+"""Clients whose ``request`` is running, by call."""
 _SILENT = Settings(lambda method, url: None)
-"""Of a client that was unwrapped during a call: it records no other."""
+"""Settings of a client that was unwrapped during a call: it records no further one."""
 
 if hasattr(os, "register_at_fork"):
-    # Calls of other threads go on in the other process.
+    # Calls of other threads go on in the original process only.
     os.register_at_fork(after_in_child=_busy.clear)
 
 
 def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
-    """Gives the client a recording subclass of its own class, in the place of one it may already have.
+    """Changes the client's class to a recording subclass of it, in place of one that it may have already.
 
-    A user's own subclass of a recording class records already, and stays as it is. Settings with a trajectory are the
-    client's alone, and its copies': a class for each would stay until somebody collects garbage.
+    A user's subclass of a recording class records already and stays as it is. Settings with a trajectory are stored on
+    the client: a class for each binding would live until the garbage collector runs.
     """
     kind = plain_class(client)
     if not _is_users_own(client):
@@ -60,28 +60,28 @@ def plain_class(client: Any) -> type:
 
 
 def _is_users_own(client: Any) -> bool:
-    """A class of the user's that comes from a recording class."""
+    """Whether the client's class is a user's subclass of a recording class."""
     return hasattr(plain_class(client), _MARK)
 
 
 def settings_of(client: Any) -> Settings | None:
-    """How the client was told to record; None where it was not, or no longer is, itself."""
+    """The settings that the client was wrapped with; None if it is not wrapped, or no longer."""
     is_bound = _bound.settings_of(client) is not None
     settings: Settings | None = vars(client).get(_MARK) if is_bound else _recording.settings_of(client)
     return None if settings is _SILENT else settings
 
 
 def inherited_settings(client: Any) -> Settings | None:
-    """The same, also where a client's class is the user's own subclass of a recording one."""
+    """As ``settings_of``, also for a client whose class is a user's subclass of a recording class."""
     settings = getattr(client, _MARK, None)
     return None if settings is _SILENT else settings
 
 
 def restore(client: Any) -> None:
-    """Undoes ``swap``. A call that is under way is recorded to its end, and the class changes when it has ended."""
+    """Undoes ``swap``. A running call is recorded to its end, and the class changes when it has ended."""
     plain, is_async = plain_class(client), inspect.iscoroutinefunction(type(client).request)
     if not _is_users_own(client):
-        # Before anybody asks whether a call is under way: one that begins now is not to be recorded.
+        # Before `_is_busy` is read: a call that begins in between must not be recorded.
         client.__class__ = _recording.class_for(plain, _SILENT, _async_methods if is_async else _sync_methods)
     vars(client).pop(_MARK, None)
     if _is_users_own(client) or not _is_busy(client):
@@ -93,7 +93,7 @@ def _is_busy(client: Any) -> bool:
 
 
 def _done(call: Call) -> None:
-    """The call needs the recording class no more."""
+    """Removes a call that needs the recording class no more, and completes a ``restore`` that waited for it."""
     client = _busy.pop(call, None)
     if client is not None and _recording.settings_of(client) is _SILENT and not _is_busy(client):
         client.__class__ = plain_class(client)
@@ -107,21 +107,21 @@ def _begin(client: Any, options: Any) -> calls.Request:
 
 
 def _copying_methods(base: Any, _: bool) -> dict[str, Any]:
-    """Methods whose copies have the settings of the client that was copied."""
+    """``copy`` and ``with_options`` that give the copy the settings of the client."""
 
-    def carrying(copy: Any) -> Any:
+    def with_settings(copy: Any) -> Any:
         @functools.wraps(copy)
-        def copied(self: Any, *args: Any, **kwargs: Any) -> Any:
-            made = copy(self, *args, **kwargs)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            copied = copy(self, *args, **kwargs)
             try:
-                vars(made)[_MARK] = vars(self)[_MARK]
+                vars(copied)[_MARK] = vars(self)[_MARK]
             except Exception as error:
                 guard.failed("copy", None, error)
-            return made
+            return copied
 
-        return copied
+        return wrapper
 
-    return {name: carrying(getattr(base, name)) for name in ("copy", "with_options") if hasattr(base, name)}
+    return {name: with_settings(getattr(base, name)) for name in ("copy", "with_options") if hasattr(base, name)}
 
 
 def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
                     result = base.request(self, cast_to, run.options, *args, **kwargs)
                     break
                 except Exception as error:
-                    if not run.ask_less(error):
+                    if not run.drop_refused_fields(error):
                         raise
         run.returned()
         return result
@@ -150,8 +150,8 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
         calls.answered(self, kwargs.get("response"))
         return base._process_response(self, *args, **kwargs)
 
-    own = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
-    return own | _retry_methods(base) | _websocket_hooks(base)
+    methods = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
+    return methods | _retry_methods(base) | _websocket_hooks(base)
 
 
 def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
                     result = await base.request(self, cast_to, run.options, *args, **kwargs)
                     break
                 except Exception as error:
-                    if not run.ask_less(error):
+                    if not run.drop_refused_fields(error):
                         raise
         run.returned()
         return result
@@ -180,8 +180,8 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
         calls.answered(self, kwargs.get("response"))
         return await base._process_response(self, *args, **kwargs)
 
-    own = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
-    return own | _retry_methods(base) | _websocket_hooks(base)
+    methods = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
+    return methods | _retry_methods(base) | _websocket_hooks(base)
 
 
 def _retry_methods(base: Any) -> dict[str, Any]:
@@ -199,14 +199,15 @@ def _retry_methods(base: Any) -> dict[str, Any]:
 
 
 def _websocket_hooks(base: Any) -> dict[str, Any]:
-    """What the WebSocket surfaces ask their client for, and no HTTP resource does: there they can be warned of."""
+    """Overrides of members that only WebSocket surfaces use, not HTTP resources: they warn that nothing is recorded."""
     hooks: dict[str, Any] = {}
     if isinstance(inspect.getattr_static(base, "auth_headers", None), property):
 
         def auth_headers(self: Any) -> Any:
-            asker = sys._getframe(1).f_globals.get("__name__", "")
-            if ".resources." in asker or asker.endswith("_websocket_connection"):
-                _warn_of_websocket(asker)
+            # The SDK's own client reads it for each HTTP request too: only the reader's module tells the two apart.
+            reader = sys._getframe(1).f_globals.get("__name__", "")
+            if ".resources." in reader or reader.endswith("_websocket_connection"):
+                _warn_of_websocket(reader)
             return base.auth_headers.fget(self)
 
         hooks["auth_headers"] = property(auth_headers, doc=base.auth_headers.__doc__)

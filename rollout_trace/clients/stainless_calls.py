@@ -1,7 +1,7 @@
-"""What the overridden methods of a Stainless SDK's client do for the call that they are in.
+"""Recording steps that the overridden methods of a Stainless SDK's client perform for their call.
 
-The call is in a context variable while ``request`` runs: the other methods are called inside, and have no argument that
-would name it.
+While ``request`` runs, a context variable holds the call: the SDK calls the other methods inside ``request``, with no
+argument that identifies it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import fields_to_add, learn, without_refused
-from rollout_trace.clients.attempts import HTTPStatusError, OneAttempt, cause_of
+from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
+from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
 from rollout_trace.clients.find_engine import find, find_async
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import AUTO
@@ -31,16 +31,16 @@ _current: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=Non
 
 
 class Request:
-    """One run of a client's ``request``: the options that it is made with, and the call that is recorded of it.
+    """One run of a client's ``request``: its options, and the call that is recorded.
 
-    A context manager around the SDK's own ``request``: an exception that leaves it is what the caller gets.
+    A context manager around the SDK's own ``request``: an exception that leaves it is recorded as the caller's.
     """
 
-    __slots__ = ("_added", "_client", "_done", "_outer", "call", "given", "options")
+    __slots__ = ("_added", "_client", "_done", "_outer", "call", "caller_options", "options")
 
     def __init__(self, client: Any, settings: Settings, options: Any, done: Callable[[Call], None]) -> None:
-        self.given = self.options = options
-        """The caller's options, and those that the call is made with: the same object where nothing is added."""
+        self.caller_options = self.options = options
+        """The caller's options, and those that are sent: the same object if no field is added."""
         self.call: Call | None = None
         self._client = client
         self._added: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Request:
         self._outer: Call | None = None
         try:
             self.call = recorder.begin(settings, settings.protocol_of(options.method, options.url))
-            self._ask()
+            self._add_capture_fields()
         except Exception as error:
             guard.failed("begin", self.call, error)
 
@@ -62,31 +62,31 @@ class Request:
     ) -> None:
         if error is not None and self.call is not None:
             self._done(self.call)
-            # The SDK's exception hides the HTTP library's, which is what earlier attempts have.
+            # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
             recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(self.call, error))
         _current.set(self._outer)
 
     @property
     def must_find_engine(self) -> bool:
-        """Whether nobody knows yet which engine to ask."""
+        """Whether the engine is still to be detected (``auto``)."""
         return self.call is not None and self.call.profile is AUTO
 
     def find_engine(self) -> None:
-        """Finds out which engine answers, and asks it."""
+        """Detects the engine and adds its capture fields. Never raises, save under pytest."""
         try:
-            self._found(find(self._client, self.given))
+            self._use_profile(find(self._client, self.caller_options))
         except Exception as error:
             guard.failed("auto", self.call, error)
 
     async def find_engine_async(self) -> None:
-        """The same of an async client."""
+        """``find_engine`` for an async client."""
         try:
-            self._found(await find_async(self._client, self.given))
+            self._use_profile(await find_async(self._client, self.caller_options))
         except Exception as error:
             guard.failed("auto", self.call, error)
 
-    def ask_less(self, error: Exception) -> bool:
-        """Takes the added fields out of the options that a server refuses; False where that is not what failed."""
+    def drop_refused_fields(self, error: Exception) -> bool:
+        """Removes added fields that the server refused from the options; False if the error is about something else."""
         call = self.call
         try:
             if call is None or not self._added:
@@ -94,11 +94,11 @@ class Request:
             content = _content(getattr(error, "response", None))
             if content is None:
                 return False
-            left = without_refused(call, self._added, getattr(error, "status_code", None), content)
-            if left is None:
+            remaining = without_refused(call, self._added, getattr(error, "status_code", None), content)
+            if remaining is None:
                 return False
-            self._added = left
-            self.options = _with(self.given, left)
+            self._added = remaining
+            self.options = _with_fields(self.caller_options, remaining)
             call.attempt_failed(error)
             return True
         except Exception as failure:
@@ -106,68 +106,69 @@ class Request:
             return False
 
     def returned(self) -> None:
-        """The caller gets a result, whose body may still be read."""
+        """Records that ``request`` returned a result. Its body may be a stream that is still to be read."""
         call = self.call
         if call is None:
             return
         self._done(call)
         try:
-            learn(call, self._address, self._sent)
+            update_refusals(call, self._address, self._sent_body)
         except Exception as error:
             guard.failed("learn", call, error)
-        # Without an attempt, a middleware has answered: nothing more will come.
+        # Without an attempt, a middleware has answered itself: there is no stream whose end would end the call.
         call.eof = call.eof or not call.attempts
         if call.eof:
             recorder.ended(call)
 
-    def _found(self, profile: Any) -> None:
+    def _use_profile(self, profile: Any) -> None:
         if self.call is not None:
             self.call.profile = profile
-            self._ask()
+            self._add_capture_fields()
 
-    def _ask(self) -> None:
-        if self.call is None or self.call.profile is None or not isinstance(self.given.json_data, Mapping):
+    def _add_capture_fields(self) -> None:
+        if self.call is None or self.call.profile is None or not isinstance(self.caller_options.json_data, Mapping):
             return
-        self._added = fields_to_add(self.call, self._address, _body(self.given))
+        self._added = fields_to_add(self.call, self._address, _body(self.caller_options))
         if self._added:
-            self.options = _with(self.given, self._added)
+            self.options = _with_fields(self.caller_options, self._added)
 
     def _address(self) -> object:
         return self._client.base_url
 
-    def _sent(self) -> Mapping[str, Any]:
+    def _sent_body(self) -> Mapping[str, Any]:
         return _body(self.options) if isinstance(self.options.json_data, Mapping) else {}
 
 
 def attempt(request: Any) -> None:
-    """An attempt of this context's call: ``request`` is the HTTP library's own, complete object."""
+    """Begins an attempt of the current call; ``request`` is the HTTP library's complete request object."""
     call = _current.get()
     if call is None:
         return
     try:
         content: bytes | None = request.content
     except Exception:
-        # A body that is a stream (an upload) cannot be looked at without using it up.
+        # A streamed body (an upload) can be read only once, and that is the HTTP library's to do.
         content = None
     recorder.attempt(call, content)
 
 
 def attempt_failed() -> None:
-    """The exception that is being handled ended an attempt, and another one will be made."""
+    """Ends an attempt of the current call with the exception being handled; the SDK will retry."""
     call = _current.get()
     if call is not None:
         recorder.attempt_failed(call, cause_of(sys.exc_info()[1]))
 
 
 def may_be_retried(response: Any) -> None:
-    """Records an answer that may be tried again, unless an exception that is being handled stands for it."""
+    """Ends an attempt whose error response may be retried, unless the exception being handled is about it."""
     call = _current.get()
+    # Inside a handler `attempt_failed` records it, with the exception.
     if call is not None and getattr(sys.exc_info()[1], "response", None) is not response:
         recorder.attempt_failed(call, HTTPStatusError(response))
 
 
 def answered(client: Any, response: Any) -> None:
-    """The HTTP library's response, before the SDK makes its own objects of it."""
+    """Records the HTTP library's response and tees its body, before the SDK parses it."""
     call = _current.get()
     if call is None:
         return
@@ -175,12 +176,12 @@ def answered(client: Any, response: Any) -> None:
         redirects = [(one.status_code, one.headers) for one in response.history]
         recorder.answered(call, response.status_code, response.headers, redirects)
         if response.status_code >= 400:
-            # Only a middleware chain brings these here: it may try again, or give its caller something else.
+            # Only with middleware do error responses arrive here: it may retry, or return something else instead.
             call.eof = True
             return
         content = _content(response)
         if content is None:
-            listener: Any = OneAttempt(call, _current) if getattr(client, "_middleware", None) else call
+            listener: Any = AttemptListener(call, _current) if getattr(client, "_middleware", None) else call
             response.stream = tee(response.stream, listener)
         else:
             recorder.body(call, content)
@@ -192,35 +193,36 @@ def _content_of_error(call: Call, error: BaseException) -> bytes | None:
     try:
         return None if call.chunks else _content(getattr(error, "response", None))
     except Exception:
-        # A property of somebody's own exception.
+        # `response` may be a property of a user's exception class, and raise anything.
         return None
 
 
 def _content(response: Any) -> bytes | None:
-    """The body, where it has been read."""
+    """The response's body if it has been read, else None."""
     if response is None:
         return None
     try:
         content: bytes = response.content
         return content
     except Exception:
-        # ResponseNotRead, of whichever HTTP library is in use.
+        # ResponseNotRead, of httpx or httpx2: neither is imported here.
         return None
 
 
-def _with(options: Any, added: dict[str, Any]) -> Any:
+def _with_fields(options: Any, added: dict[str, Any]) -> Any:
     if not added:
         return options
-    # A copy: the options, and the body in them, may be the caller's own.
+    # Copies: the options and the body in them may be the caller's own objects.
     extra = options.extra_json
     options = copy.copy(options)
     options.json_data = {**options.json_data, **added}
+    # The SDK merges `extra_json` over the body: it would replace an added list that includes the caller's items.
     if extra and not added.keys().isdisjoint(extra):
         options.extra_json = {name: value for name, value in extra.items() if name not in added}
     return options
 
 
 def _body(options: Any) -> Mapping[str, Any]:
-    """The body of a request, with what its caller gave as ``extra_body``."""
+    """The body of a request, the caller's ``extra_body`` included."""
     body, extra = options.json_data, options.extra_json
     return {**body, **extra} if extra and isinstance(extra, Mapping) else body

@@ -1,8 +1,8 @@
 """Recording subclasses of an object's own class, swapped in on the object itself.
 
-Nothing else is touched: other objects of the class keep it, and so do those who import it. An attribute on the object
-would do for most methods, but not for those that Python looks up on the class (``__call__``), and a copy of the object
-would go on to call the original's.
+Nothing else is touched: other objects of the class keep theirs, and the class itself is unchanged. Replacing methods on
+the object instead would not work for those that Python looks up on the class (``__call__``), and a copy of the object
+would call the methods of the original.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Generic, TypeAlias, TypeVar
 S = TypeVar("S", bound=Hashable)
 
 Methods: TypeAlias = Callable[[Any, Any], dict[str, Any]]
-"""From a class and the settings to the attributes of its recording subclass. A function of a module, for pickles."""
+"""From a class and the settings to the attributes of its recording subclass. Module level, so that it pickles."""
 
 
 class ClassSwap(Generic[S]):
-    """One kind of recording: its classes are told from others by an attribute that holds their settings.
+    """One family of recording subclasses, recognised by a class attribute that holds their settings.
 
     Args:
-        mark: name of that attribute, nobody else's.
-        is_pickled: an object that is pickled, or deeply copied, records where it comes out, with equal settings.
+        mark: name of that attribute; must be unique to the family.
+        is_pickled: objects can be pickled and deeply copied; what comes out records with equal settings.
     """
 
     def __init__(self, mark: str, *, is_pickled: bool = False) -> None:
@@ -31,20 +31,21 @@ class ClassSwap(Generic[S]):
         self._is_pickled = is_pickled
 
     def put_on(self, thing: Any, settings: S, methods: Methods) -> None:
-        """Gives an object a recording subclass of its own class, in the place of one it may already have."""
+        """Changes an object's class to a recording subclass of it, in place of one that it may have already."""
         thing.__class__ = self.class_for(self.plain(type(thing)), settings, methods)
 
     def take_off(self, thing: Any) -> None:
-        """Gives an object its own class again. Any other object stays as it is."""
+        """Restores an object's own class. An object that does not record stays as it is."""
         thing.__class__ = self.plain(type(thing))
 
     def settings_of(self, thing: Any) -> S | None:
-        """How an object records; None where it does not."""
+        """The settings that an object records with; None if it does not record."""
+        # `__dict__`, not getattr: a user's subclass of a recording class is not one that this family made.
         settings: S | None = type(thing).__dict__.get(self._mark)
         return settings
 
     def plain(self, kind: type) -> type:
-        """The class that a recording class was made of; any other class itself."""
+        """The class that a recording class was derived from; any other class itself."""
         return kind.__mro__[1] if self._mark in kind.__dict__ else kind
 
     def class_for(self, base: type, settings: S, methods: Methods) -> type:
@@ -54,23 +55,23 @@ class ClassSwap(Generic[S]):
 
 @functools.cache
 def _class_for(base: Any, mark: str, settings: Any, methods: Methods, is_pickled: bool) -> type:
-    looks = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    # Without slots of its own it would have another layout than a base that has no `__dict__`.
-    own = {**looks, "__slots__": (), mark: settings, **methods(base, settings)}
+    identity = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
+    # Empty slots: Python changes an object's class only to one of the same layout, and a base may have no `__dict__`.
+    attributes = {**identity, "__slots__": (), mark: settings, **methods(base, settings)}
     if is_pickled:
-        own["__reduce_ex__"] = _reducer(base, (base, mark, settings, methods))
-    # Of the base's metaclass: it may be an abstract base class.
-    kind: type = type(base)(base.__name__, (base,), own)
+        attributes["__reduce_ex__"] = _reducer(base, (base, mark, settings, methods))
+    # By the base's metaclass, which may be ABCMeta.
+    kind: type = type(base)(base.__name__, (base,), attributes)
     return kind
 
 
-def _reducer(base: Any, made_of: tuple[Any, ...]) -> Any:
+def _reducer(base: Any, class_arguments: tuple[Any, ...]) -> Any:
     def reduced(thing: Any, protocol: Any) -> Any:
-        # The class is this process's own; where the object comes out of the pickle it is made anew.
+        # A recording class cannot be imported by name: unpickling derives it again, from the base class.
         make, arguments, *rest = base.__reduce_ex__(thing, protocol)
         if make is not copyreg.__newobj__:  # type: ignore[attr-defined]
             return make, arguments, *rest
-        return _new, (*made_of, *arguments[1:]), *rest
+        return _new, (*class_arguments, *arguments[1:]), *rest
 
     return reduced
 

@@ -1,4 +1,4 @@
-"""A tee on the bytes of a response: the caller reads its own stream, and a call keeps what passed."""
+"""A tee on response streams: the caller reads the bytes, and the call gets a copy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rollout_trace.record.call import Call
 
 
 def tee(stream: Any, call: Call) -> Any:
-    """A stream that gives what ``stream`` gives, and shows it to the call.
+    """A stream that yields what ``stream`` yields, and passes each chunk, its end and its error to the call.
 
-    It is an instance of the stream class of the HTTP library in use, which those libraries check for.
+    It is an instance of the HTTP library's own stream class, since those libraries check for it.
     """
     kind: Any = type(stream)
     return _tee_class(kind)(stream, call)
@@ -25,10 +25,12 @@ class _Tee:
         self._call = call
 
     def __getattr__(self, name: str) -> Any:
-        # SDKs look for attributes of their own on the stream of a response.
+        # SDKs look up attributes of their own on a response's stream. `__dict__`: `self._stream` would recurse for ever
+        # on an object without it (a copy that is being made).
         return getattr(self.__dict__["_stream"], name)
 
     def __del__(self) -> None:
+        # A stream that nobody closed. It only marks the call as ended: a finalizer must take no lock.
         _ended(self._call, GeneratorExit())
 
 
@@ -42,12 +44,14 @@ class _SyncTee(_Tee):
                 except Exception as error:
                     guard.failed("receive", call, error)
                 yield chunk
+        # GeneratorExit too: the reader stopped early.
         except BaseException as error:
             _ended(call, error)
             raise
         _exhausted(call)
 
     def close(self) -> None:
+        # Before the stream is closed: should that raise, the call has ended all the same.
         _ended(self._call, None)
         self._stream.close()
 
@@ -68,6 +72,7 @@ class _AsyncTee(_Tee):
         _exhausted(call)
 
     async def aclose(self) -> None:
+        # As in `_SyncTee.close`.
         _ended(self._call, None)
         await self._stream.aclose()
 

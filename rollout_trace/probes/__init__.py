@@ -1,1 +1,1 @@
-"""What an endpoint really serves."""
+"""Test calls to an endpoint, and a report of what it serves."""

@@ -1,4 +1,4 @@
-"""What a probe found: the facts of its calls, what follows from them, and how that reads."""
+"""The report of a probe: the results of its calls, the conclusions, and their text form."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
 CHAT = "openai.chat"
 
 _NEEDED = ("plain", "streamed", "with tools")
-"""The calls that agents make, as far as the protocol has them: a trainer needs the ids of all of them."""
+"""The kinds of calls that agents make: a trainer needs ids and logprobs of each that the protocol has."""
 
 _NOISE = 0.02
-"""Nats by which a logprob may differ between equal calls: kernels round differently from batch to batch."""
+"""Most nats by which a logprob differs between equal calls: kernels round differently from batch to batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeCall:
-    """One call of a probe."""
+    """The result of one call of a probe."""
 
     name: str
     answered: bool = False
     status: int | None = None
-    """HTTP status of the answer; None where none came."""
+    """HTTP status of the response; None without one."""
     choices: int = 0
+    """Number of choices in the answer."""
     prompt_ids: bool = False
     completion_ids: bool = False
     logprobs: bool = False
     aligned: bool | None = None
-    """One logprob per id, as many ids as were counted; None where that cannot be told."""
+    """One logprob per id, and as many ids as the usage counts; None if that cannot be determined."""
     problem: str | None = None
-    """Why it failed, or why ids or logprobs are withheld."""
+    """Why it failed, or why ids or logprobs were withheld."""
 
     @classmethod
     def of(cls, name: str, steps: Sequence[Step], error: Exception | None) -> ProbeCall:
-        """The facts of a call, from its steps and from what its caller saw."""
+        """The result of a call, from its steps and the exception that its caller got."""
         status = steps[0].attempts[-1].status if steps and steps[0].attempts else None
         if error is not None or not steps or any(step.status != "ok" for step in steps):
             return cls(name=name, status=status, problem=_failure(steps, error))
@@ -50,17 +51,17 @@ class ProbeCall:
             answered=True,
             status=status,
             choices=len(steps),
-            prompt_ids=all(_some(step.prompt_token_ids) for step in steps),
-            completion_ids=all(_some(step.completion_token_ids) for step in steps),
-            logprobs=all(_some(step.logprobs) for step in steps),
+            prompt_ids=all(_is_filled(step.prompt_token_ids) for step in steps),
+            completion_ids=all(_is_filled(step.completion_token_ids) for step in steps),
+            logprobs=all(_is_filled(step.logprobs) for step in steps),
             aligned=_aligned(steps),
             problem=None if issue is None else issue.message,
         )
 
 
 @dataclass(slots=True)
-class Probed:
-    """The calls of a probe so far, in one protocol."""
+class ProtocolProbe:
+    """The calls of a probe so far in one protocol: results and steps by the call's name."""
 
     model: str
     protocol: str = CHAT
@@ -69,7 +70,7 @@ class Probed:
 
     @property
     def has_tools(self) -> bool:
-        """Whether calls with tools can be made."""
+        """Whether the protocol has tools."""
         return self.protocol != "openai.completions"
 
     def answered(self, name: str) -> bool:
@@ -79,49 +80,53 @@ class Probed:
         return name in self.calls and self.calls[name].logprobs
 
     def step(self, name: str) -> Step | None:
+        """The first step of a call that was answered, else None."""
         return self.steps[name][0] if self.answered(name) else None
 
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeReport:
-    """What an endpoint serves. ``str(report)`` is a table."""
+    """What an endpoint serves. ``str(report)`` is a table of the calls and the conclusions."""
 
     model: str
     engine: str | None
-    """The engine that was asked, or found; None: not known, and asked for nothing."""
+    """The engine, as named or detected; None if it is unknown: then no field was added to the calls."""
     prompt_ids: bool
     """Every answer has the ids of its prompt."""
     completion_ids: bool
+    """Every answer has the ids of its completion."""
     logprobs: bool
+    """Every answer has logprobs."""
     aligned: bool | None
+    """Every answer has one logprob per id, and as many ids as its usage counts; None if it cannot be determined."""
     stream_equals_unary: bool | None
-    """The streamed answer has the ids and logprobs of the unstreamed one; None where equal calls differ anyway."""
+    """The streamed answer has the ids and logprobs of the unstreamed one; None if equal calls differ anyway."""
     n_choices: int
-    """Choices in the answer to ``n=2``; 0 where it was refused."""
+    """Choices in the answer to ``n=2``; 0 if it was refused."""
     tools: bool
-    """A call with tools is answered."""
+    """Calls with tools are answered."""
     logprobs_mode: LogprobsMode | None
-    """As measured at two temperatures; None: it could not be told."""
+    """Distribution of the logprobs, measured at two temperatures; None if it could not be determined."""
     failures: Mapping[str, str]
-    """What went wrong, by call."""
+    """Error messages, by name of the failed call."""
     trainable: bool
-    """Plain, streamed and tool calls bring prompt ids, completion ids and aligned logprobs, in every protocol tried."""
+    """Plain, streamed and tool calls return prompt ids, completion ids and aligned logprobs in every protocol tried."""
     protocols: Mapping[str, bool]
-    """Whether that is so, by protocol."""
+    """``trainable`` for each protocol."""
     reasons: tuple[str, ...]
     """Why it is not trainable."""
     advice: tuple[str, ...]
-    """What to change in how the client is wrapped."""
+    """Changes to make in how the client is wrapped."""
     calls: tuple[ProbeCall, ...]
-    """Their names begin with the protocol where that is not chat."""
+    """The calls, in order. Names begin with the protocol if that is not chat."""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
 
-def report_of(tried: Sequence[Probed]) -> ProbeReport:
-    """What follows from the calls of a probe, of one or more protocols."""
+def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
+    """The report of a probe from its calls in one or more protocols."""
     calls = [_named(call, probed) for probed in tried for call in probed.calls.values()]
     answered = [call for call in calls if call.answered]
     alignments = [call.aligned for call in answered]
@@ -147,70 +152,74 @@ def report_of(tried: Sequence[Probed]) -> ProbeReport:
         logprobs_mode=mode,
         failures={call.name: str(call.problem) for call in calls if not call.answered},
         trainable=not any(reasons.values()),
-        protocols={protocol: not found for protocol, found in reasons.items()},
-        reasons=tuple(reason for found in reasons.values() for reason in found),
+        protocols={protocol: not of_protocol for protocol, of_protocol in reasons.items()},
+        reasons=tuple(reason for of_protocol in reasons.values() for reason in of_protocol),
         advice=tuple(_advice(steps, mode)),
         calls=tuple(calls),
     )
 
 
-def _prefix(probed: Probed) -> str:
+def _prefix(probed: ProtocolProbe) -> str:
     return "" if probed.protocol == CHAT else f"{probed.protocol}: "
 
 
-def _named(call: ProbeCall, probed: Probed) -> ProbeCall:
+def _named(call: ProbeCall, probed: ProtocolProbe) -> ProbeCall:
     return replace(call, name=_prefix(probed) + call.name)
 
 
 def _all(facts: Sequence[bool | None]) -> bool | None:
+    """``all`` with unknowns: None unless a fact is False."""
     return False if False in facts else None if None in facts else True
 
 
 def _advice(steps: Sequence[Step], measured: LogprobsMode | None) -> Iterator[str]:
-    said = next((step.logprobs_mode for step in steps if step.logprobs is not None), None)
-    if measured is not None and measured != said:
-        known = "are recorded without saying which they are" if said is None else f"are recorded as {said}"
-        yield f"logprobs are {measured}, and {known}: pass logprobs_mode={measured!r} to wrap_openai()"
+    recorded = next((step.logprobs_mode for step in steps if step.logprobs is not None), None)
+    if measured is not None and measured != recorded:
+        label = "are recorded without saying which they are" if recorded is None else f"are recorded as {recorded}"
+        yield f"logprobs are {measured}, and {label}: pass logprobs_mode={measured!r} to wrap_openai()"
 
 
 def _failure(steps: Sequence[Step], error: Exception | None) -> str:
-    said = next((step.error for step in steps if step.error is not None), None)
-    if said is not None and said.status is not None:
-        return f"HTTP {said.status}: {said.message}"
+    recorded = next((step.error for step in steps if step.error is not None), None)
+    # The server's own message first: an SDK's exception wraps it in more text.
+    if recorded is not None and recorded.status is not None:
+        return f"HTTP {recorded.status}: {recorded.message}"
     if error is not None:
         return f"{type(error).__name__}: {error}"
-    return f"{said.type}: {said.message}" if said is not None else "the answer has no completion."
+    return f"{recorded.type}: {recorded.message}" if recorded is not None else "the answer has no completion."
 
 
-def _some(values: Any) -> bool:
+def _is_filled(values: Any) -> bool:
     return values is not None and len(values) > 0
 
 
 def _aligned(steps: Sequence[Step]) -> bool | None:
+    # Without ids nothing is misaligned: it cannot be determined.
     if any(step.token_issue is not None and step.token_issue.code != "ids_missing" for step in steps):
         return False
     pairs = [(step.completion_token_ids, step.logprobs) for step in steps]
-    known = [len(ids) == len(logprobs) for ids, logprobs in pairs if ids is not None and logprobs is not None]
-    return all(known) if len(known) == len(pairs) else None
+    equal = [len(ids) == len(logprobs) for ids, logprobs in pairs if ids is not None and logprobs is not None]
+    return all(equal) if len(equal) == len(pairs) else None
 
 
-def _stream_equals_unary(probed: Probed) -> bool | None:
+def _stream_equals_unary(probed: ProtocolProbe) -> bool | None:
     plain, again, streamed = (probed.step(name) for name in ("plain", "again", "streamed"))
     if plain is None or again is None or streamed is None:
         return None
     if plain.completion_token_ids is None and plain.logprobs is None:
         return None
-    return _same(plain, streamed) if _same(plain, again) else None
+    # A server whose answers to equal calls differ shows nothing about streaming.
+    return _same_tokens(plain, streamed) if _same_tokens(plain, again) else None
 
 
-def _same(one: Step, other: Step) -> bool:
+def _same_tokens(one: Step, other: Step) -> bool:
     names = ("prompt_token_ids", "completion_token_ids")
-    return all(_listed(getattr(one, name)) == _listed(getattr(other, name)) for name in names) and _close(
-        _listed(one.logprobs), _listed(other.logprobs)
+    return all(_as_list(getattr(one, name)) == _as_list(getattr(other, name)) for name in names) and _close(
+        _as_list(one.logprobs), _as_list(other.logprobs)
     )
 
 
-def _listed(values: Any) -> list[Any] | None:
+def _as_list(values: Any) -> list[Any] | None:
     return None if values is None else list(values.tolist())
 
 
@@ -220,26 +229,28 @@ def _close(one: list[float] | None, other: list[float] | None) -> bool:
     return len(one) == len(other) and all(abs(a - b) <= _NOISE for a, b in zip(one, other, strict=True))
 
 
-def _mode(probed: Probed) -> LogprobsMode | None:
-    """Processed logprobs of one token move with the temperature, raw ones do not. Near 0 neither does."""
+def _mode(probed: ProtocolProbe) -> LogprobsMode | None:
+    """The logprobs' distribution: processed logprobs of a token move with the temperature, raw ones do not."""
     steps = [probed.step(name) for name in probed.calls if name.startswith("temperature")]
     if len(steps) != 2 or steps[0] is None or steps[1] is None:
         return None
+    # A logprob near 0 moves in neither case.
     pairs = [(a, b) for a, b in _comparable(steps[0], steps[1]) if -15 < min(a, b) < -0.1]
     if not pairs:
         return None
     shift, size = max((abs(a - b), abs(min(a, b))) for a, b in pairs)
     if shift <= _NOISE * (1 + size):
         return "raw"
+    # In between, rounding might explain the shift: not decided.
     return "processed" if shift > 0.1 * (1 + size) else None
 
 
 def _comparable(one: Step, other: Step) -> Iterator[tuple[float, float]]:
-    """Logprobs of the same token after the same tokens: those of a common beginning, and the first alternatives."""
-    ids = zip(_listed(one.completion_token_ids) or (), _listed(other.completion_token_ids) or (), strict=False)
-    logprobs = zip(_listed(one.logprobs) or (), _listed(other.logprobs) or (), strict=False)
-    for (mine, its), pair in zip(ids, logprobs, strict=False):
-        if mine != its:
+    """Pairs of logprobs of one token after the same tokens: those of the common prefix, and the first alternatives."""
+    ids = zip(_as_list(one.completion_token_ids) or (), _as_list(other.completion_token_ids) or (), strict=False)
+    logprobs = zip(_as_list(one.logprobs) or (), _as_list(other.logprobs) or (), strict=False)
+    for (id_one, id_other), pair in zip(ids, logprobs, strict=False):
+        if id_one != id_other:
             break
         yield pair
     first, second = _alternatives(one), _alternatives(other)
@@ -248,17 +259,17 @@ def _comparable(one: Step, other: Step) -> Iterator[tuple[float, float]]:
 
 
 def _alternatives(step: Step) -> dict[str, float]:
-    """The first token's, by what tells them apart."""
+    """Logprobs of the first token's alternatives, by their identifying fields (id, text, bytes)."""
     entries = step.top_logprobs[0] if step.top_logprobs else ()
-    found: dict[str, float] = {}
+    logprobs: dict[str, float] = {}
     for entry in entries if isinstance(entries, Sequence) else ():
         value = entry.get("logprob") if isinstance(entry, Mapping) else None
         if isinstance(value, (int, float)) and math.isfinite(value):
-            found.setdefault(repr([entry.get(name) for name in ("id", "token_id", "token", "bytes")]), value)
-    return found
+            logprobs.setdefault(repr([entry.get(name) for name in ("id", "token_id", "token", "bytes")]), value)
+    return logprobs
 
 
-def _reasons(probed: Probed, *, stream_equals_unary: bool | None) -> Iterator[str]:
+def _reasons(probed: ProtocolProbe, *, stream_equals_unary: bool | None) -> Iterator[str]:
     for name in _NEEDED:
         call = probed.calls.get(name)
         if call is None:
@@ -267,7 +278,7 @@ def _reasons(probed: Probed, *, stream_equals_unary: bool | None) -> Iterator[st
             yield f"{name}: {call.problem}"
             continue
         parts = {"prompt ids": call.prompt_ids, "completion ids": call.completion_ids, "logprobs": call.logprobs}
-        lacking = " and ".join(part for part, is_there in parts.items() if not is_there)
+        lacking = " and ".join(part for part, is_present in parts.items() if not is_present)
         if lacking:
             yield f"{name}: no {lacking}" + (f" ({call.problem.rstrip('.')})" if call.problem else "")
         elif call.aligned is not True:
@@ -284,7 +295,7 @@ def _lines(report: ProbeReport) -> Iterator[str]:
     yield ""
     yield from _table([_HEADER, *(_row(call) for call in report.calls)])
     yield ""
-    yield f"stream equals unary: {_word(report.stream_equals_unary)}"
+    yield f"stream equals unary: {_yes_or_no(report.stream_equals_unary)}"
     yield f"logprobs are: {report.logprobs_mode or 'not told'}"
     for name, problem in report.failures.items():
         yield f"failed: {name}: {problem}"
@@ -292,8 +303,8 @@ def _lines(report: ProbeReport) -> Iterator[str]:
         yield f"advice: {advice}"
     if list(report.protocols) != [CHAT]:
         for protocol, trainable in report.protocols.items():
-            yield f"trainable in {protocol}: {_word(trainable)}"
-    yield f"trainable: {_word(report.trainable)}"
+            yield f"trainable in {protocol}: {_yes_or_no(trainable)}"
+    yield f"trainable: {_yes_or_no(report.trainable)}"
     for reason in report.reasons:
         yield f"  - {reason}"
 
@@ -302,7 +313,7 @@ def _row(call: ProbeCall) -> tuple[str, ...]:
     if not call.answered:
         return call.name, "no", *("-" for _ in _HEADER[2:])
     facts = (call.prompt_ids, call.completion_ids, call.logprobs, call.aligned)
-    return call.name, "yes", str(call.choices), *(_word(fact) for fact in facts)
+    return call.name, "yes", str(call.choices), *(_yes_or_no(fact) for fact in facts)
 
 
 def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:
@@ -312,8 +323,8 @@ def _table(rows: Sequence[Iterable[str]]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _word(fact: bool | None) -> str:
+def _yes_or_no(fact: bool | None) -> str:
     return "not told" if fact is None else "yes" if fact else "no"
 
 
-__all__ = ["ProbeCall", "ProbeReport", "Probed", "report_of"]
+__all__ = ["ProbeCall", "ProbeReport", "ProtocolProbe", "report_of"]

@@ -1,1 +1,1 @@
-"""A run while it goes on: its calls, which trajectory they belong to, frames of frameworks, recordings."""
+"""Recording of a run: calls, their assignment to trajectories, framework frames, and the files they are written to."""

@@ -1,4 +1,4 @@
-"""A call while it runs: marks of time and bytes, nothing decoded."""
+"""A running call: timestamps and raw bytes. Nothing is decoded before it has ended."""
 
 from __future__ import annotations
 
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
 
 
 class CallLog(Protocol):
-    """Where a call is recorded."""
+    """The log that a call belongs to."""
 
     def settle(self, call: Call) -> None:
-        """Decodes a finished call, once, and lets go of its bytes."""
+        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
 
 
 PENDING_LIMIT = 4 * 1024 * 1024
-"""Bytes of finished calls that may wait for decoding in one process; past it the oldest are decoded at once."""
+"""Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an exception said. The exception itself would keep its frames, and the caller's objects in them, alive."""
+    """Kind and message of an exception. The exception itself would keep its traceback's local variables alive."""
 
     kind: Literal["error", "cancelled", "closed"]
+    """``closed``: the reader closed the stream early (GeneratorExit). ``cancelled``: any other non-``Exception``."""
     info: ErrorInfo
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The failure that an exception means."""
+        """The failure that an exception stands for."""
         if isinstance(error, Exception):
             return cls("error", _error_info(error))
         return cls("closed" if isinstance(error, GeneratorExit) else "cancelled", _error_info(error))
@@ -49,44 +50,46 @@ def _error_info(error: BaseException) -> ErrorInfo:
         response = getattr(error, "response", None)
         status = getattr(response, "status_code", None)
     except Exception:
-        # A property of somebody's own exception.
+        # `response` may be a property of a user's exception class, and raise anything.
         return error_info(error)
     if response is None or not isinstance(status, int) or status < 400:
         return error_info(error)
     try:
         return error_of(response.content, status)
     except Exception:
-        # The body of an attempt that is tried again is never read, by the SDK or by us.
+        # `content` raises where nobody has read the body: the SDK reads none of an attempt that it retries, nor may we.
         return error_info(error, status=status)
 
 
 class AttemptMark:
-    """One HTTP exchange, as it was seen."""
+    """Times, status and headers of one attempt (HTTP exchange)."""
 
     __slots__ = ("began", "ended", "error", "headers", "started", "status")
 
     def __init__(self) -> None:
         self.started = time.time()
+        """Start, as Unix seconds; for dates."""
         self.began = time.perf_counter()
+        """Start, as ``time.perf_counter`` seconds; for the duration, like ``ended``."""
         self.ended: float | None = None
         self.status: int | None = None
         self.error: ErrorInfo | None = None
         self.headers: Mapping[str, str] = {}
-        """Of the answer, in the HTTP library's own object: looked into only when the call is decoded."""
+        """Response headers, in the HTTP library's own object: read only when the call is decoded."""
 
     @property
     def content_type(self) -> str | None:
-        """Of the answer."""
+        """Content type of the response."""
         return self.headers.get("content-type")
 
     @property
     def request_id(self) -> str | None:
-        """The server's id of the request, under OpenAI's or Anthropic's name."""
+        """The server's id of the request, from OpenAI's or Anthropic's response header."""
         return self.headers.get("x-request-id") or self.headers.get("request-id")
 
 
 class Call:
-    """One logical request to a model, from its beginning to its decoded steps."""
+    """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
     __slots__ = (
         "_id",
@@ -100,7 +103,7 @@ class Call:
         "failure",
         "faults",
         "first_byte",
-        "is_plain",
+        "is_decompressed",
         "log",
         "profile",
         "protocol",
@@ -116,34 +119,47 @@ class Call:
         self.settings = settings
         self.protocol = protocol
         self.agent: str | None = None
+        """Name of the calling agent."""
         self.log: CallLog | None = None
+        """The log it belongs to; None before it is in one, and once its trajectory has closed."""
         self.profile = settings.engine
+        """The engine whose capture fields are added; ``AUTO`` until it is detected."""
         self.refusals: dict[str, Refusal] = {}
+        """Capture fields that the server refuses, by name: not sent, or sent and refused."""
         self.started = time.time()
+        """Start, as Unix seconds; for dates."""
         self.began = time.perf_counter()
+        """Start, as ``time.perf_counter`` seconds; for durations, like ``first_byte`` and ``ended``."""
         self.attempts: list[AttemptMark] = []
         self.request: bytes | None = None
+        """Request body of the latest attempt."""
         self.chunks: list[bytes] = []
-        self.is_plain = False
+        """Response body of the latest attempt, as far as it has arrived."""
+        self.is_decompressed = False
         self.first_byte: float | None = None
         self.eof = False
+        """Whether the response body was read to its end."""
         self.ended: float | None = None
         self.cut: Failure | None = None
+        """The exception that broke off the response body."""
         self.failure: Failure | None = None
+        """The exception that the caller got instead of a response."""
         self.faults: list[str] = []
+        """Failures of the recorder during this call."""
         self.steps: list[Step] | None = None
+        """The decoded steps; None until then."""
 
     def attempt(self, content: bytes | None) -> None:
-        """An attempt begins, with this request body; None where it is not known."""
+        """Begins an attempt with this request body (None if unknown). Bytes of an earlier attempt are dropped."""
         guard.attempt_began()
         self.attempts.append(AttemptMark())
         self.chunks = []
-        self.is_plain = False
+        self.is_decompressed = False
         self.first_byte = None
         self.request = content
 
     def attempt_failed(self, error: BaseException | None) -> None:
-        """The attempt brought no answer, or one that will be tried again."""
+        """Ends an attempt that got no response, or one that the SDK retries."""
         if self.attempts and self.attempts[-1].ended is None:
             mark = self.attempts[-1]
             mark.ended = time.perf_counter()
@@ -155,7 +171,7 @@ class Call:
     def answered(
         self, status: int, headers: Mapping[str, str], redirects: Iterable[tuple[int, Mapping[str, str]]] = ()
     ) -> None:
-        """The attempt brought the answer that the caller will get; its body may still be to come."""
+        """Records the head of the response that the caller gets; its body may follow."""
         if self.attempts:
             for redirect in redirects:
                 self._redirected(*redirect)
@@ -163,24 +179,24 @@ class Call:
             mark.status, mark.headers = status, headers
 
     def body(self, content: bytes) -> None:
-        """The whole body of the answer, already decompressed."""
+        """Records the whole response body, already decompressed."""
         self.chunks = [content]
-        self.is_plain = True
+        self.is_decompressed = True
         self.eof = True
         self._end_attempt()
 
     def receive(self, chunk: bytes) -> None:
-        """The next bytes of a streamed body, as they arrive from the network."""
+        """Records the next bytes of a streamed body, as they arrive from the network (still compressed)."""
         if self.ended is None:
             if self.first_byte is None:
                 self.first_byte = time.perf_counter()
             self.chunks.append(chunk)
 
     def end(self, cut: BaseException | None = None) -> None:
-        """Nothing more will come; ``cut`` is what broke the stream off. Only the first end counts.
+        """Ends the call; ``cut`` is the exception that broke the stream off. Only the first end counts.
 
-        It may run while the garbage collector closes a stream, in the middle of anything: it takes no lock and decodes
-        nothing. ``drain`` does the rest.
+        The garbage collector may run it at any point of the program, when it closes a stream: it takes no lock and
+        decodes nothing. ``drain`` does the rest.
         """
         if self.ended is None:
             self.cut = None if cut is None else Failure.of(cut)
@@ -192,61 +208,62 @@ class Call:
         if self.attempts and self.attempts[-1].ended is None:
             self.attempts[-1].ended = time.perf_counter()
             if cut is not None and cut.kind != "closed":
-                # A body that broke off. One that its reader closed has no fault.
+                # The body broke off. One that its reader closed early is no error of the attempt's.
                 self.attempts[-1].error = cut.info
 
     @property
     def id(self) -> str:
-        """Unique across processes; made when it is first asked for."""
+        """Unique across processes. Generated on first use, off the path of the call."""
         if self._id is None:
             self._id = new_id()
         return self._id
 
     @property
     def encoding(self) -> str | None:
-        """The content encoding that the chunks are still in."""
-        return None if self.is_plain or not self.attempts else self.attempts[-1].headers.get("content-encoding")
+        """Content encoding of ``chunks``; None if they are not compressed."""
+        return None if self.is_decompressed or not self.attempts else self.attempts[-1].headers.get("content-encoding")
 
     @property
     def is_stream(self) -> bool:
-        """The answer is a stream of events: server-sent ones, or Amazon's (``vnd.amazon.eventstream``)."""
+        """Whether the response is a stream of events: server-sent ones, or Amazon's (``vnd.amazon.eventstream``)."""
         kind = (self.attempts[-1].content_type or "") if self.attempts else ""
         return "eventstream" in kind.lower().replace("-", "")
 
     def size(self) -> int:
-        """Bytes held until the call is decoded."""
+        """Number of bytes held until the call is decoded."""
         return len(self.request or b"") + sum(map(len, self.chunks))
 
     def _redirected(self, status: int, headers: Mapping[str, str]) -> None:
-        """An answer that the HTTP client followed elsewhere by itself: an exchange like any other."""
+        """Records a redirect that the HTTP client followed: an attempt of its own."""
         guard.attempt_began()
         mark, last = AttemptMark(), self.attempts[-1]
         mark.started, mark.began = last.started, last.began
         mark.status, mark.headers = status, headers
-        # Before the attempt that was redirected: its answer is the last.
+        # Before the attempt that is open: the answer to come belongs to the last mark.
         self.attempts.insert(-1, mark)
 
 
 class _Pending:
-    """The finished calls whose bytes are still to be decoded, oldest first."""
+    """Finished calls that are not decoded yet, oldest first, and the total of their bytes."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything."""
+        """Drops all calls and renews the lock. For a forked process."""
         self.ended: deque[Call] = deque()
         self._sizes: dict[Call, int] = {}
         self._total = 0
-        # Reentrant: the garbage collector may close an agent, which is a generator, while the lock is held.
+        # Reentrant: while the lock is held, the garbage collector may close an agent (a generator), and its calls.
         self._lock = threading.RLock()
 
     def drain(self) -> None:
-        """Takes in the calls that have ended; past the limit the oldest are decoded."""
+        """Collects finished calls and decodes the oldest once more than ``PENDING_LIMIT`` bytes wait."""
         while self.ended:
             try:
                 call = self.ended.popleft()
             except IndexError:
+                # Another thread has taken the last one since `while` looked.
                 return
             try:
                 self._add(call)
@@ -261,7 +278,7 @@ class _Pending:
             self._total += size - self._sizes.get(call, 0)
             self._sizes[call] = size
         if call.steps is not None:
-            # Its trajectory was faster, and has decoded it already.
+            # Its trajectory closed meanwhile and has decoded it: nothing waits.
             self.discard(call)
 
     def discard(self, call: Call) -> None:
@@ -280,12 +297,12 @@ pending = _Pending()
 
 
 def drain() -> None:
-    """Takes in the calls that have ended. For places where locks may be taken and calls decoded."""
+    """Collects finished calls. Only for places where locks may be taken and calls decoded: not for finalizers."""
     pending.drain()
 
 
 def settle(call: Call) -> None:
-    """Decodes a finished call, once, and lets go of its bytes."""
+    """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
     pending.discard(call)
     log = call.log
     if log is not None:

@@ -1,4 +1,4 @@
-"""From a call to its steps: the bytes decoded, and what the call knows beside them."""
+"""Steps of a call: its bytes decoded, and the fields that only the call has (times, attempts, errors, engine)."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def recorded_steps(call: Call, stores: Stores) -> list[Step]:
-    """The steps of a call that has ended, in the order of their choices; at least one. Never raises."""
+    """The steps of a finished call, by choice; at least one. Never raises, save under pytest."""
     try:
         steps, streamed = _decoded(call, stores)
         for step in steps:
-            _add_what_the_call_knows(step, call, streamed=streamed or call.is_stream)
+            _add_call_fields(step, call, streamed=streamed or call.is_stream)
         return steps
     except Exception as error:
         guard.failed("decode", call, error)
-        return [_undecodable(call)]
+        return [_undecodable_step(call)]
 
 
 def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool]:
@@ -53,7 +53,8 @@ def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool]:
     return steps, streamed
 
 
-def _add_what_the_call_knows(step: Step, call: Call, *, streamed: bool) -> None:
+def _add_call_fields(step: Step, call: Call, *, streamed: bool) -> None:
+    # Of a body that comes as a whole, the first byte says nothing about the first token.
     first_byte = call.first_byte if streamed else None
     engine = call.profile
     status, error = _outcome(step, call, streamed=streamed)
@@ -63,40 +64,45 @@ def _add_what_the_call_knows(step: Step, call: Call, *, streamed: bool) -> None:
         engine=None if engine is None or engine is AUTO else engine.name,
         started_at=_utc(call.started),
         latency=None if call.ended is None else round(call.ended - call.began, 9),
+        # Since the last attempt began, not the call: retries and their delays are not the model's time.
         time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
         attempts=tuple(_attempt(mark) for mark in call.attempts),
         status=status,
         error=error,
     )
     if step.logprobs is not None:
-        known = None if engine is None else engine.logprobs_mode
-        amend(step, logprobs_mode=call.settings.logprobs_mode or known)
+        engine_mode = None if engine is None else engine.logprobs_mode
+        amend(step, logprobs_mode=call.settings.logprobs_mode or engine_mode)
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
         _explain_missing(step, call)
     if call.faults:
-        _distrust(step, call)
+        _withhold_tokens(step, call)
 
 
 def _explain_missing(step: Step, call: Call) -> None:
-    """Says why the ids are missing, where the call knows more of it than the bytes."""
+    """Replaces the message on missing ids where the call has a more specific reason than the bytes show."""
     if sends_no_ids(step.engine, None):
         message = f"{step.engine} has no token ids."
     elif call.refusals and not requests_ids(step.sampling):
-        said = "; ".join(f"{name}: {refusal.said}" for name, refusal in call.refusals.items())
-        message = f"the server refuses to be asked for them ({said}), so the call was made without."
+        refusals = "; ".join(f"{name}: {refusal.message}" for name, refusal in call.refusals.items())
+        message = f"the server refuses to be asked for them ({refusals}), so the call was made without."
     else:
         return
     amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
 
 
 def _outcome(step: Step, call: Call, *, streamed: bool) -> tuple[StepStatus, ErrorInfo | None]:
-    """A completion that arrived whole is ok, whatever came after it; a broken one is as its caller saw it."""
+    """Status and error of a step: ok if the completion arrived whole, else what the caller saw.
+
+    A whole completion stays ok if its caller got an exception afterwards; the exception is kept in ``error``.
+    """
     if step.status == "ok":
         return "ok", step.error if call.failure is None else call.failure.info
+    # The server's error response, before the SDK's exception about it.
     if step.error is not None and step.error.status is not None:
         return "error", step.error
     if call.eof and not call.attempts:
-        # A middleware of the client's answered in the server's place.
+        # Nothing was sent: a middleware of the client answered in the server's place.
         return "cached", None
     cause = call.failure or call.cut
     if cause is None or cause.kind == "closed":
@@ -105,19 +111,20 @@ def _outcome(step: Step, call: Call, *, streamed: bool) -> tuple[StepStatus, Err
 
 
 def _is_cut(step: Step, call: Call, *, streamed: bool) -> bool:
-    """An unstreamed body that its reader closed before the end: no JSON, but by no fault of the server's."""
+    """Whether an unstreamed body is no JSON because its reader closed it early: no fault of the server."""
     return not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON"
 
 
-def _distrust(step: Step, call: Call) -> None:
-    """A recorder that failed may have lost bytes: what it holds is no ground truth any more."""
+def _withhold_tokens(step: Step, call: Call) -> None:
+    """Removes ids and logprobs from a step whose recording failed: bytes may be lost, so they are no ground truth."""
     message = f"the recorder failed during this call ({call.faults[0]}): ids and logprobs cannot be trusted."
     issue = TokenIssue(code="recorder_failed", message=message)
     amend(step, prompt_token_ids=None, completion_token_ids=None, logprobs=None, top_logprobs=None)
     amend(step, token_source=None, token_issue=issue)
 
 
-def _undecodable(call: Call) -> Step:
+def _undecodable_step(call: Call) -> Step:
+    """A step that keeps the bytes of a call that could not be decoded."""
     step = Step(
         id=f"{call.id}.0",
         call_id=call.id,
@@ -127,23 +134,24 @@ def _undecodable(call: Call) -> Step:
         request_bytes=call.request,
         response_bytes=b"".join(call.chunks),
     )
-    _distrust(step, call)
+    _withhold_tokens(step, call)
     return step
 
 
 def running_step(call: Call) -> Step:
-    """A step with what is known of a call that goes on: its request."""
-    asked = wire_request.read(call.protocol, call.request, ListStore(), ListStore())
+    """A step with status ``running``: the request of a call that has not ended."""
+    # Throwaway stores: the trajectory's own are written once, when the call has ended.
+    request = wire_request.read(call.protocol, call.request, ListStore(), ListStore())
     return new_step(
         {
             "id": f"{call.id}.0",
             "call_id": call.id,
             "agent": call.agent,
             "protocol": call.protocol,
-            "model": asked.model,
-            "messages": asked.messages,
-            "tools": asked.tools,
-            "sampling": asked.sampling,
+            "model": request.model,
+            "messages": request.messages,
+            "tools": request.tools,
+            "sampling": request.sampling,
             "started_at": _utc(call.started),
             "attempts": tuple(_attempt(mark) for mark in call.attempts),
             "status": "running",

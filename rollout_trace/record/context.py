@@ -1,4 +1,4 @@
-"""Trajectories by context: opened by a block or a decorated function, rewarded, carried into threads."""
+"""The trajectory of the current context: opening it, rewarding it, carrying it into threads."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def current() -> Trajectory | None:
 
 
 def reward(value: float, *, name: str | None = None, children: bool = False) -> None:
-    """Sets the reward of the current trajectory, or the part of it called ``name``.
+    """Sets the reward of the current trajectory, or one named part of it.
 
-    Outside a trajectory there is nothing to reward: that is logged, not raised.
+    Outside a trajectory a warning is logged and nothing is set.
 
     Args:
         value: the reward.
-        name: of a part of it, for ``Trajectory.rewards``; without it, ``Trajectory.reward`` is set.
-        children: every trajectory opened inside the current one that has no such reward of its own gets it too, at any
-            depth: those that have closed, and those that close later. The outer trajectory of a supervisor or a swarm
-            has no step to train on; its agents' trajectories have.
+        name: of a part, which is set in ``Trajectory.rewards``; without it ``Trajectory.reward`` is set.
+        children: also sets it on every trajectory opened inside the current one, at any depth, that has no such reward
+            of its own: on closed ones now, on others when they close. For a supervisor or a swarm, whose own trajectory
+            has no step to train on while its agents' trajectories have.
 
     Raises:
         TypeError, ValueError: the value is no finite number; True counts as 1.0.
@@ -57,13 +57,13 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
 
 
 _blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", default=())
-"""Ids of the trajectories whose ``with`` blocks this context is in, the innermost last."""
+"""Ids of the trajectories whose ``with`` blocks this context is in, innermost last."""
 
 
 class TrajectoryScope:
-    """Opens a trajectory: with, async with, or as a decorator of a function or coroutine function.
+    """Opens a trajectory: with ``with``, ``async with``, or as a decorator of a function or coroutine function.
 
-    Entered by several tasks or threads at once, it opens one for each.
+    Several tasks or threads may enter one object at once; each gets a trajectory of its own.
     """
 
     __slots__ = ("_opened", "_settings")
@@ -83,10 +83,10 @@ class TrajectoryScope:
         )
 
     def __enter__(self) -> Trajectory:
-        # Also a parent that lives on in the process this one was forked from: it is still the parent.
+        # In a forked process too: a trajectory that is open in the original process is still the parent.
         parent = scope.here()
         trajectory = Trajectory(**self._settings)
-        # Its own: a decorated function opens a trajectory for every run.
+        # A copy: a decorated function opens a trajectory for every run, from the same settings.
         trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)
         lifecycle.begin(trajectory, parent)
         self._opened[trajectory.id] = (trajectory, parent, current_scope.get())
@@ -97,20 +97,23 @@ class TrajectoryScope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        around = _blocks.get()
-        trajectory, parent, before = self._left()
+        blocks = _blocks.get()
+        trajectory, parent, before = self._pop_innermost()
         state = state_of(trajectory)
         if state is not None and state.log is not None and not state.log.is_ours:
-            # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
+            # A forked process leaves the block: the original process closes and writes the trajectory.
             return
         # Not reset(token): a generator or a fixture may leave the block in another context than it entered.
-        if trajectory.id in around or current_scope.get() is trajectory:
-            # Not where the collector closes an agent, a generator, in the context of another.
+        # But not where the garbage collector closes an agent that is a generator: it runs in the context of any other.
+        if trajectory.id in blocks or current_scope.get() is trajectory:
             current_scope.set(before)
         lifecycle.finish(trajectory, parent, error)
 
-    def _left(self) -> tuple[Trajectory, Trajectory | None, Trajectory | None]:
-        """What the block that is left now opened: the innermost of this scope's that this context is in."""
+    def _pop_innermost(self) -> tuple[Trajectory, Trajectory | None, Trajectory | None]:
+        """The trajectory whose block is being left, its parent, and the trajectory to restore.
+
+        It is the innermost that this object opened among the blocks of this context.
+        """
         blocks = _blocks.get()
         for at in reversed(range(len(blocks))):
             if blocks[at] in self._opened:
@@ -118,7 +121,7 @@ class TrajectoryScope:
                 return self._opened.pop(blocks[at])
         if not self._opened:
             raise RuntimeError("an rt.trajectory() block was left that had not been entered, or had been left before.")
-        # A generator or a fixture leaves the block in another context than it entered.
+        # Left in another context than entered, by a generator or a fixture. With one open block it is clear which.
         if len(self._opened) > 1:
             guard.warn_once(
                 "left-elsewhere",
@@ -177,17 +180,18 @@ def trajectory(
 
     ``@rt.trajectory`` without parentheses is ``@rt.trajectory()``. A decorated function opens one for every run.
 
-    Inside another trajectory it is that one's child. An exception that leaves the block is recorded and raised on.
+    Inside another trajectory it becomes a child of that one. An exception that leaves the block is recorded and
+    re-raised.
 
     Args:
         name: of the agent.
-        task: its id, or the task itself: a mapping, a dataclass or a Pydantic object whose ``id`` names it.
-        group: id shared by runs that are compared with each other.
+        task: the task's id, or the task itself: a mapping, a dataclass or a Pydantic object with an ``id``.
+        group: id shared by the runs that are compared with each other.
         rollout_index: position within the group, counted from 0.
-        metadata: names and values, which are written to the file as JSON.
+        metadata: the user's own keys and values, written to the file as JSON.
 
     Raises:
-        TypeError: used to decorate a generator function, or an argument is none of these.
+        TypeError: a generator function is decorated, or an argument has the wrong type.
         ValueError: ``rollout_index`` is negative, or two keys of the metadata are one in JSON.
     """
     if callable(name):
@@ -205,46 +209,47 @@ def trajectory(
 
 
 def propagate(function: F) -> F:
-    """The function, bound to the trajectory and the recording that are current now: threads do not inherit them.
+    """Wraps a function so that it runs, in any thread, with the trajectory and recording that are current now.
 
-    Unlike a copied context it can run in many threads at once: ``executor.map(rt.propagate(solve), tasks)``.
+    Threads do not inherit them. Unlike ``contextvars.copy_context().run``, one wrapped function can run in many threads
+    at once: ``executor.map(rt.propagate(solve), tasks)``.
 
     Raises:
         TypeError: a generator function, whose body runs in its consumer's context.
     """
     _refuse_generators(function, "rt.propagate cannot carry")
-    carried_over = (current_scope.get(), scope.entered(), recording.of_context())
+    context = (current_scope.get(), scope.entered(), recording.current_recording())
     if _is_async(function):
 
         @functools.wraps(function)
-        async def carried_async(*args: Any, **kwargs: Any) -> Any:
-            with _carried(*carried_over):
+        async def propagated_async(*args: Any, **kwargs: Any) -> Any:
+            with _context_set(*context):
                 return await function(*args, **kwargs)
 
-        return carried_async  # type: ignore[return-value]
+        return propagated_async  # type: ignore[return-value]
 
     @functools.wraps(function)
-    def carried(*args: Any, **kwargs: Any) -> Any:
-        with _carried(*carried_over):
+    def propagated(*args: Any, **kwargs: Any) -> Any:
+        with _context_set(*context):
             return function(*args, **kwargs)
 
-    return carried  # type: ignore[return-value]
+    return propagated  # type: ignore[return-value]
 
 
 @contextmanager
-def _carried(
+def _context_set(
     trajectory: Trajectory | None, frame: scope.Frame | None, own: recording.recording | None
 ) -> Iterator[None]:
-    before, outer = current_scope.get(), recording.of_context()
+    trajectory_before, recording_before = current_scope.get(), recording.current_recording()
     current_scope.set(trajectory)
-    inside = scope.enter(frame)
-    recording.enter(own)
+    frame_before = scope.enter(frame)
+    recording.set_current_recording(own)
     try:
         yield
     finally:
-        current_scope.set(before)
-        scope.enter(inside)
-        recording.enter(outer)
+        current_scope.set(trajectory_before)
+        scope.enter(frame_before)
+        recording.set_current_recording(recording_before)
 
 
 def _is_async(function: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a trajectory and those opened inside it have in common: they are written together, and can share a reward."""
+"""Rewards that a trajectory passes on to the trajectories opened inside it."""
 
 from __future__ import annotations
 
@@ -12,37 +12,40 @@ if TYPE_CHECKING:
 
 
 def give_to_children(trajectory: Trajectory, name: str | None, value: float) -> None:
-    """Gives a reward, or the part of it called ``name``, to the trajectories opened inside: those that have closed, and
-    those that will."""
+    """Sets a reward, or its part called ``name``, on the trajectories opened inside, at any depth.
+
+    Closed ones get it now, the others when they close.
+    """
     state = state_of(trajectory)
     if state is None:
         return
-    state.for_children[name] = (value, trajectory.id)
+    state.child_rewards[name] = (value, trajectory.id)
     for child in trajectory._children:
-        _take(child, name, value, trajectory.id)
+        _inherit_reward(child, name, value, trajectory.id)
 
 
-def inherit(family: list[Trajectory], parent: Trajectory) -> None:
-    """Takes over what the trajectory around a family gives to those inside."""
+def inherit_rewards(family: list[Trajectory], parent: Trajectory) -> None:
+    """Sets the rewards that ``parent`` has for its children on a closed trajectory and those inside it."""
     state = state_of(parent)
-    for name, (value, giver) in state.for_children.items() if state is not None else ():
+    for name, (value, giver_id) in state.child_rewards.items() if state is not None else ():
         for one in family:
-            _take(one, name, value, giver)
+            _inherit_reward(one, name, value, giver_id)
 
 
-def _take(child: Trajectory, name: str | None, value: float, giver: str) -> None:
+def _inherit_reward(child: Trajectory, name: str | None, value: float, giver_id: str) -> None:
     state = state_of(child)
     if state is None:
         return
-    # What a trajectory between the two gives is nearer; what the same one gave before is replaced.
-    passed_on = state.for_children.get(name)
-    if passed_on is None or passed_on[1] == giver:
-        state.for_children[name] = (value, giver)
-    own = child.reward if name is None else (child.rewards or {}).get(name)
-    if own is not None and state.from_above.get(name) != (own, giver):
+    # The nearest outer trajectory wins: a later value replaces only one from the same giver.
+    passed_on = state.child_rewards.get(name)
+    if passed_on is None or passed_on[1] == giver_id:
+        state.child_rewards[name] = (value, giver_id)
+    current = child.reward if name is None else (child.rewards or {}).get(name)
+    # Kept: a reward set on the child itself, also over an inherited one, or inherited from a nearer trajectory.
+    if current is not None and state.inherited_rewards.get(name) != (current, giver_id):
         return
-    state.from_above[name] = (value, giver)
-    # Not set as a user sets it: nobody has scored this one.
+    state.inherited_rewards[name] = (value, giver_id)
+    # Past `Trajectory.__setattr__`: it would warn of a reward on a closed trajectory without calls.
     if name is None:
         object.__setattr__(child, "reward", value)
     else:

@@ -1,6 +1,6 @@
-"""Runs of agents and of tools, as a framework's hooks report them, and the guard around such hooks.
+"""Frames for agent runs and tool runs that framework hooks report, and the guard for such hooks.
 
-A frame is made when the framework says that something begins, and ended when it says that it is over.
+The hook that reports a start creates the frame; the hook that reports the end ends it.
 """
 
 from __future__ import annotations
@@ -23,46 +23,53 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AgentFrame(Frame):
-    """A run of an agent.
+    """One run of an agent.
 
-    Inside another agent's run it has a trajectory of its own, a child of that one's. Directly inside a
-    ``with rt.trajectory()`` block that trajectory is the agent's; with neither, the run opens a trajectory.
+    Inside another frame it opens a child trajectory. Directly inside a ``with rt.trajectory()`` block it records into
+    the trajectory of that block. Outside of both it opens a root trajectory.
     """
 
     def __init__(
         self, name: str | None, *, parent: Frame | None = None, metadata: Mapping[str, Any] | None = None
     ) -> None:
+        """Begins the frame of an agent run.
+
+        Args:
+            name: of the agent.
+            parent: the enclosing frame; by default the active one of this context.
+            metadata: for the ``metadata`` of the trajectory, if the frame opens one.
+        """
         super().__init__(parent, name)
         self._outer = self.trajectory
         self._is_owned = self.parent is not None or self.trajectory is None
         if self._is_owned:
             self.trajectory = Trajectory(name=str(name) if name else "agent")
             lifecycle.begin(self.trajectory, self._outer)
-            # What the framework says of the run is not worth the run.
-            guard.run_all("metadata", partial(_describe, self.trajectory, metadata))
+            # Metadata that a trajectory refuses (two keys that are one in JSON, say) must not cost the recording.
+            guard.run_all("metadata", partial(_set_metadata, self.trajectory, metadata))
         self._enlist()
 
     def abandon(self) -> None:
-        """The run ended without a word: its own trajectory is ``aborted``."""
+        """Ends a run whose end no hook has reported: a trajectory that the frame opened becomes ``aborted``."""
         if self.is_open and self._is_owned and self.trajectory is not None and self.trajectory.status == "running":
             self.trajectory.status = "aborted"
         self.end()
 
     def _ended(self, error: BaseException | None) -> None:
         log = log_of(self.trajectory)
-        # A forked process leaves the block: the trajectory is its parent's, who closes and writes it.
+        # In a forked copy of the process the trajectory is left alone: the original process closes and writes it.
         if self._is_owned and self.trajectory is not None and (log is None or log.is_ours):
             lifecycle.finish(self.trajectory, self._outer, error)
-        # A context may know the frame for long.
+        # Context variables may reference the ended frame for long; it must not keep the outer trajectory alive.
         self._outer = None
 
 
-def _describe(trajectory: Trajectory, metadata: Mapping[str, Any] | None) -> None:
+def _set_metadata(trajectory: Trajectory, metadata: Mapping[str, Any] | None) -> None:
     trajectory.metadata = dict(metadata) if metadata else None
 
 
 class ToolFrame(Frame):
-    """A run of a tool. What runs inside it is another agent's, if the framework says an agent begins."""
+    """One execution of a tool. An ``AgentFrame`` that begins inside it is a sub-agent."""
 
     def __init__(
         self,
@@ -72,11 +79,19 @@ class ToolFrame(Frame):
         arguments: Any = None,
         parent: Frame | None = None,
     ) -> None:
+        """Begins the frame of a tool run.
+
+        Args:
+            name: of the tool.
+            tool_call_id: the model's id of the tool call; links the run to the step that requested it.
+            arguments: as the tool gets them; not copied.
+            parent: the enclosing frame; by default the active one of this context.
+        """
         super().__init__(parent, None)
         self.run = ToolRun(
             name=name, tool_call_id=tool_call_id, arguments=arguments, started_at=datetime.now(timezone.utc)
         )
-        """Set its ``result`` before the end: a text, or what JSON can hold."""
+        """The record of the run. Set its ``result`` before the frame ends: a string, or any value JSON can hold."""
         self._began = time.perf_counter()
         if self.trajectory is not None:
             self.trajectory.tool_runs.append(self.run)
@@ -88,8 +103,10 @@ class ToolFrame(Frame):
 
 
 def guarded(function: F) -> F:
-    """For an integration's hooks: a failure of theirs is the recorder's, never the agent's. It is logged and counted,
-    and under pytest raised."""
+    """Decorator for an integration's hooks: logs and counts their exceptions instead of raising them into the agent.
+
+    The hook then returns None. Under pytest the exception is raised.
+    """
 
     @functools.wraps(function)
     def safe(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
-"""Which call on the wire a framework's model call is: by the context it began in, else by the provider's response id.
+"""Matching of framework model calls (frames) with recorded HTTP calls: by context, else by the provider's response id.
 
-A wire call without a frame stays as it is; a frame without a wire call becomes steps of what the framework said.
+A call without a frame keeps its steps as they are. A frame without a call is represented by steps made from the
+framework's data.
 """
 
 from __future__ import annotations
@@ -18,54 +19,58 @@ if TYPE_CHECKING:
 
 
 class OpenFrame(Protocol):
-    """A frame, as the log of a trajectory knows it."""
+    """The methods of a frame that closing its trajectory calls."""
 
     def abandon(self) -> None:
-        """The trajectory closes, and nobody has ended the frame."""
+        """Ends the frame if no hook has ended it."""
 
     def forget(self) -> None:
-        """Lets go of what it holds."""
+        """Drops references to calls, answers and steps."""
 
 
 class ModelCallFrame(OpenFrame, Protocol):
-    """The frame of a model call, as it is joined with calls on the wire."""
+    """The part of a model call's frame that matching it with recorded calls needs."""
 
     calls: list[Call]
-    """Those that began in its context."""
+    """Recorded calls that began in the frame's context."""
     response_id: str | None
-    """The provider's id of the answer, where the framework has it."""
+    """The provider's id of the answer, if the framework reported it."""
     began: float
-    """When, by ``time.perf_counter``."""
+    """Start, as ``time.perf_counter`` seconds."""
 
     @property
     def step_id(self) -> str:
-        """Of its first step."""
+        """Id of its first step."""
 
     def mark_all(self, seen: Sequence[list[Step]]) -> None:
-        """Puts what the framework knows on the steps of its calls."""
+        """Adds the framework's metadata to the steps of each matched call."""
 
     def steps(self) -> list[Step]:
-        """The steps of a call whose bytes were not seen."""
+        """Steps made from the framework's data, for a frame without a recorded call."""
 
 
-def joined(frames: Sequence[ModelCallFrame], held: Sequence[tuple[Call, list[Step]]]) -> list[Step]:
-    """All steps in the order their calls began, with what the framework knows on them."""
-    by_call = {id(call): steps for call, steps in held}
+def join_frames_with_calls(frames: Sequence[ModelCallFrame], calls: Sequence[tuple[Call, list[Step]]]) -> list[Step]:
+    """Steps of all calls in start order, annotated with framework metadata.
+
+    Frames without a recorded call are represented by their own steps, at the time the frame began.
+    """
+    by_call = {id(call): steps for call, steps in calls}
     by_response: dict[str, list[list[Step]]] = {}
-    for _, steps in held:
+    for _, steps in calls:
+        # A set: the choices of one call (n=2) share its response id.
         for response_id in {step.response_id for step in steps if step.response_id is not None}:
             by_response.setdefault(response_id, []).append(steps)
-    entries = [(call.began, steps) for call, steps in held]
+    entries = [(call.began, steps) for call, steps in calls]
 
     def join(frame: ModelCallFrame) -> None:
-        seen = [by_call[id(call)] for call in frame.calls if id(call) in by_call]
-        answers = [] if frame.response_id is None else by_response.get(frame.response_id, [])
-        if len(answers) == 1 and answers[0] not in seen:
-            # It says exactly which: calls of one batch may have begun in another order than they were announced. An id
-            # that several answers have, as some servers give it, says nothing.
-            seen = answers
-        if seen:
-            frame.mark_all(seen)
+        matched = [by_call[id(call)] for call in frame.calls if id(call) in by_call]
+        same_id = [] if frame.response_id is None else by_response.get(frame.response_id, [])
+        # An id beats the context: the calls of a batch may begin in another order than their frames. It must be unique,
+        # though: some servers send the same id with every answer.
+        if len(same_id) == 1 and same_id[0] not in matched:
+            matched = same_id
+        if matched:
+            frame.mark_all(matched)
         else:
             entries.append((frame.began, frame.steps()))
 

@@ -1,4 +1,4 @@
-"""A trajectory's life: it is opened, calls are recorded into it, it is closed and handed on to be written."""
+"""Opening and closing of trajectories; a closed one is passed on to be written."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 
 def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
-    """Opens a trajectory, as a child of the one around it."""
-    around = None if parent is None else state_of(parent)
-    if parent is not None and around is not None:
-        around.opened_inside += 1
-        if around.log is not None:
+    """Opens a trajectory, as a child of ``parent`` if that is open."""
+    parent_state = None if parent is None else state_of(parent)
+    if parent is not None and parent_state is not None:
+        parent_state.children_opened += 1
+        # A parent that has closed (its context was copied into a task that goes on) may be written already: what is
+        # opened inside it then is an episode of its own.
+        if parent_state.log is not None:
             trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
-            trajectory.parent_step_id = around.log.last_step_id()
+            trajectory.parent_step_id = parent_state.log.last_step_id()
     try:
         _open(trajectory)
     except Exception as failure:
@@ -37,7 +39,7 @@ def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
 
 
 def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseException | None) -> None:
-    """Closes a trajectory and hands it on. What could not be completed is written as it is."""
+    """Closes a trajectory and has it written, even if completing it failed. Never raises, save under pytest."""
     try:
         try:
             _close(trajectory, error)
@@ -55,15 +57,15 @@ def _open(trajectory: Trajectory) -> None:
 
 
 def _close(trajectory: Trajectory, error: BaseException | None) -> None:
-    """Decodes and completes a trajectory; nothing is recorded into it any more. What fails costs its own part alone."""
+    """Decodes all calls and completes the trajectory. A part that fails does not keep the others from running."""
     state = state_of(trajectory)
     if state is None or state.log is None:
         return
     guard.run_all(
         "close",
         # First: the others read the steps.
-        partial(_take_steps, trajectory, state, state.log),
-        partial(_conclude, trajectory, error),
+        partial(_store_steps, trajectory, state, state.log),
+        partial(_set_outcome, trajectory, error),
         partial(_name_agent, trajectory),
         lambda: costs.fill_provider_costs(trajectory.steps),
         partial(link_tool_runs, trajectory),
@@ -71,8 +73,8 @@ def _close(trajectory: Trajectory, error: BaseException | None) -> None:
     )
 
 
-def _take_steps(trajectory: Trajectory, state: TrajectoryState, log: StepLog) -> None:
-    """Takes the steps out of the log; the trajectory is closed even where the log fails."""
+def _store_steps(trajectory: Trajectory, state: TrajectoryState, log: StepLog) -> None:
+    """Stores the decoded steps on the trajectory. It counts as closed even if decoding fails."""
     try:
         steps = log.close()
     except Exception:
@@ -81,11 +83,11 @@ def _take_steps(trajectory: Trajectory, state: TrajectoryState, log: StepLog) ->
     state.log, trajectory.steps = None, steps
 
 
-def _conclude(trajectory: Trajectory, error: BaseException | None) -> None:
+def _set_outcome(trajectory: Trajectory, error: BaseException | None) -> None:
     trajectory.ended_at = datetime.now(timezone.utc)
     if error is not None:
         trajectory.error = error_info(error)
-    # Another status is the user's own word.
+    # Any other status was set by the user.
     if trajectory.status == "running":
         failed = "failed" if isinstance(error, Exception) else "aborted"
         trajectory.status = "completed" if error is None else failed
@@ -98,19 +100,19 @@ def _name_agent(trajectory: Trajectory) -> None:
 
 
 def _warn_if_no_ids(trajectory: Trajectory) -> None:
-    bare = [
+    no_ids = [
         step
         for step in trajectory.steps
         if step.engine is None
         and step.status == "ok"
         and step.completion_token_ids is None
-        # Others cannot be asked for ids.
+        # Of a protocol without ids, no `engine=` would help.
         and can_request_ids(step.protocol)
     ]
-    if bare:
+    if no_ids:
         guard.warn_once(
             "no-ids",
-            f"{len(bare)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
+            f"{len(no_ids)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
             "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
             'rt.wrap_openai(client, engine="vllm").',
         )

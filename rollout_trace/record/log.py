@@ -1,4 +1,4 @@
-"""The steps of one trajectory while it is open: calls in the order they began, decoded when somebody looks."""
+"""The calls of one open trajectory in start order, decoded when its steps are read or their bytes exceed a limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollout_trace import guard
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.record.call import Call, drain, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
-from rollout_trace.record.join import joined
+from rollout_trace.record.join import join_frames_with_calls
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
@@ -23,23 +23,24 @@ if TYPE_CHECKING:
 
 
 class StepLog:
-    """Calls and what they became. Thread safe."""
+    """The calls of one trajectory (or the orphans), their decoded steps, and the frames around them. Thread safe."""
 
     def __init__(self, *, keep: int | None = None) -> None:
-        """``keep`` bounds the calls held; without it every call is held, and steps share what their prompts share."""
+        """``keep`` is the most calls to hold: older ones are dropped. Without it all are, and steps share storage."""
         self._lock = threading.RLock()
         self._calls: MutableSequence[Call] = [] if keep is None else deque(maxlen=keep)
+        # No shared storage for a bounded log: it would keep the tokens of dropped calls for ever.
         self._stores = Stores() if keep is None else None
         self.frames: list[OpenFrame] = []
-        """What frameworks reported of this trajectory, in the order it began: agents and model calls."""
+        """Frames opened by framework hooks for this trajectory (agents and model calls), in start order."""
         self.model_frames: list[ModelCallFrame] = []
-        """Of these the model calls."""
+        """The model calls among ``frames``."""
         self._closed = False
         self._pid = os.getpid()
         _logs.add(self)
 
     def admit(self, call: Call) -> bool:
-        """Takes a call that begins; False where the log is closed, or another process's (this one was forked)."""
+        """Adds a call that begins; False if the log is closed, or another process's (this one was forked)."""
         if not self.is_ours:
             return False
         with self._lock:
@@ -51,57 +52,65 @@ class StepLog:
 
     @property
     def is_ours(self) -> bool:
-        """False in a process that was forked from the one that opened the log: what it records would be lost."""
+        """False in a fork of the process that opened the log: what is recorded here would never be written."""
         return self._pid == os.getpid()
 
-    def renew(self) -> None:
-        """Makes the log readable in a forked process: another thread may have held its lock, while it stored a step."""
+    def reset_after_fork(self) -> None:
+        """Makes the log readable in a forked process.
+
+        At the fork another thread may have held the lock, in the middle of a change to the stores.
+        """
         self._lock = threading.RLock()
         if self._stores is not None:
             self._stores = Stores()
 
     @property
     def size(self) -> int:
-        """Calls held."""
+        """Number of calls in the log."""
         return len(self._calls)
 
     def last_step_id(self) -> str | None:
-        """Id of the first step of the call begun last; of those that frameworks told of, where there are any."""
+        """Id of the first step of the call that began last; of framework model calls only, if there are any."""
         with self._lock:
+            # The calls lack those whose bytes are not seen; their frames have an id already.
             if self.model_frames:
                 return self.model_frames[-1].step_id
             return f"{self._calls[-1].id}.0" if self._calls else None
 
     def settle(self, call: Call) -> None:
-        """Decodes a finished call, once, and lets go of its bytes."""
+        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
         with self._lock:
             if call.steps is None:
                 call.steps = recorded_steps(call, self._stores or Stores())
                 call.chunks, call.request = [], None
 
     def steps(self) -> list[Step]:
-        """The steps so far, those still running included."""
+        """All steps so far in start order, running calls included."""
         drain()
         with self._lock:
-            held = [(call, self._of(call)) for call in self._calls]
-        found = joined(self.model_frames, held) if self.model_frames else [step for _, steps in held for step in steps]
-        _join_retrievals(found)
-        for index, step in enumerate(found):
+            calls = [(call, self._steps_of(call)) for call in self._calls]
+        if self.model_frames:
+            steps = join_frames_with_calls(self.model_frames, calls)
+        else:
+            steps = [step for _, of_call in calls for step in of_call]
+        _supersede_retrievals(steps)
+        for index, step in enumerate(steps):
             amend(step, index=index)
-        return found
+        return steps
 
     def close(self) -> list[Step]:
-        """Ends what still runs, decodes everything and gives the final steps."""
-        # Before the calls: what a frame says of its end is looked at below.
+        """The final steps: ends open frames and running calls, and decodes everything."""
+        # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected below.
         guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
         with self._lock:
             self._closed = True
             calls = list(self._calls)
         for call in calls:
-            _end(call)
+            _end_call(call)
         steps = self.steps()
         for call in calls:
-            # A stream that its caller keeps would keep the steps too.
+            # The caller's stream references its call: kept for long, it would keep all steps alive. The empty list, not
+            # None, marks the call as decoded.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
         guard.run_all("frame", *(frame.forget for frame in frames))
@@ -109,13 +118,13 @@ class StepLog:
             self._stores.tokens.finish()
         return steps
 
-    def _of(self, call: Call) -> list[Step]:
+    def _steps_of(self, call: Call) -> list[Step]:
         try:
             if call.ended is None:
                 return [running_step(call)]
             settle(call)
         except Exception as error:
-            # One call that nothing can be made of does not cost the others.
+            # A call that cannot be decoded must not cost the steps of the others.
             guard.failed("settle", call, error)
         return call.steps or []
 
@@ -125,37 +134,40 @@ _logs: WeakSet[StepLog] = WeakSet()
 
 def _after_fork() -> None:
     for log in list(_logs):
-        log.renew()
+        log.reset_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _join_retrievals(steps: list[Step]) -> None:
-    """One response, asked for and looked at again and again, is one completion: the other steps are superseded."""
-    first: dict[str, Step] = {}
+def _supersede_retrievals(steps: list[Step]) -> None:
+    """Leaves one step per background response: creating it and each retrieval of it are calls with one response id.
+
+    The step that stays has the request of the first call and the completion; the others become ``superseded``.
+    """
+    kept: dict[str, Step] = {}
     for step in steps:
         if step.response_id is None or not record_of(step.protocol).is_retrievable:
             continue
-        known = first.setdefault(step.response_id, step)
-        if known is step:
+        earlier = kept.setdefault(step.response_id, step)
+        if earlier is step:
             continue
         if shared(step, "messages") is not None:
-            # It has a request of its own: the server gives every response this id.
-            first[step.response_id] = step
-        elif step.status == "ok" and known.status != "ok":
-            # It is the answer to the request of the first.
-            asked = {name: shared(known, name) for name in ("messages", "tools")}
-            amend(step, model=known.model, sampling=known.sampling, **asked)
-            amend(known, status="superseded", token_issue=None)
-            first[step.response_id] = step
+            # No retrieval: it sent messages of its own. Some servers send one id with every response.
+            kept[step.response_id] = step
+        elif step.status == "ok" and earlier.status != "ok":
+            # The retrieval that brought the completion; its own request has neither messages nor sampling.
+            prompt = {name: shared(earlier, name) for name in ("messages", "tools")}
+            amend(step, model=earlier.model, sampling=earlier.sampling, **prompt)
+            amend(earlier, status="superseded", token_issue=None)
+            kept[step.response_id] = step
         else:
-            # One that still runs is none of these: it has no response id yet.
+            # Never a running call: that has no response id yet.
             amend(step, status="superseded", token_issue=None)
 
 
-def _end(call: Call) -> None:
+def _end_call(call: Call) -> None:
     try:
         call.end()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A call of a model, as a framework's hooks report it."""
+"""Frames for model calls that framework hooks report."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _UNSEEN = {
         message="the bytes of this call were not seen: its framework's client is not wrapped, or of no known SDK.",
     ),
 }
-"""Why a step that a framework told of has no ids, by whether it answered from its cache."""
+"""Why a step made from a framework's data has no ids; the key is whether the answer came from its cache."""
 
 
 class ModelFrame(Frame):
-    """A call of a model, as the framework sees it.
+    """One model call of a framework.
 
-    The wire has the truth about the call; the frame adds its structure: the agent, what the framework threw away or
-    answered from its cache. A call whose bytes were not seen becomes steps of what the framework reported.
+    Content, ids and logprobs come from the recorded bytes; the frame adds the agent's name, metadata, and whether the
+    framework discarded the answer. A call whose bytes were not seen becomes steps made from the framework's data.
     """
 
     holds_others = False
@@ -45,26 +45,29 @@ class ModelFrame(Frame):
         metadata: Mapping[str, Any] | None = None,
         **facts: Any,
     ) -> None:
-        """A model call begins.
+        """Begins the frame of a model call.
 
         Args:
-            framework: its name, for ``step.metadata["framework"]``.
-            parent: the frame around it; the active one of this context where it is not given.
-            agent: who calls; that of the parent where it is not given.
-            after: the call before it in a batch that is begun at once and then made in order.
-            metadata: what else the framework says of the call, for the steps' ``metadata``.
+            framework: name of the framework, for ``step.metadata["framework"]``.
+            parent: the enclosing frame; by default the active one of this context.
+            agent: name of the calling agent; by default that of the parent.
+            after: the frame before it in a batch whose frames all begin first and whose calls are then made in order.
+            metadata: more entries for the steps' ``metadata``.
             **facts: fields of ``Step`` for a call whose bytes are not seen: ``messages``, ``tools``, ``model``,
-                ``sampling``; in chat's shape.
+                ``sampling``; in the shape of OpenAI's chat.
         """
         super().__init__(parent, agent)
         self.metadata = {"framework": framework, **(metadata or {})}
         self.calls: list[Call] = []
+        """Recorded calls that began in its context."""
         self.response_id: str | None = None
+        """The provider's id of the answer, if the framework reported it."""
         self.began = time.perf_counter()
+        """Start, in seconds."""
         self._started = datetime.now(timezone.utc)
         self._after = after
         self.facts = facts
-        """Fields of ``Step`` for a call whose bytes are not seen; they may be completed until the end."""
+        """Fields of ``Step`` for a call whose bytes are not seen; more may be added until the frame ends."""
         self._answers: list[Mapping[str, Any]] = []
         self._outcome: StepStatus | None = None
         self._error: ErrorInfo | None = None
@@ -72,13 +75,13 @@ class ModelFrame(Frame):
         self._latency: float | None = None
         self._made: list[Step] | None = None
         self.is_arriving = False
-        """The framework has the first piece of the answer: the calls that follow in its context are its consumer's."""
+        """Set by the integration at the first piece of the answer: later calls in this context are the consumer's."""
         self._id = new_id()
         self._enlist()
 
     @property
     def takes_calls(self) -> bool:
-        """Not once its answer arrives, nor after its call was cancelled: few frameworks tell of that."""
+        """False once the answer arrives, and after a cancelled call: few frameworks report a cancellation."""
         if self.is_arriving:
             return False
         last = self.calls[-1].failure if self.calls else None
@@ -86,11 +89,11 @@ class ModelFrame(Frame):
 
     @property
     def step_id(self) -> str:
-        """Id that the step of its answer has, or will have; of several the first."""
+        """Id of the step for its answer, also before there is one; the first of several choices."""
         return f"{self.calls[-1].id if self.calls else self._id}.0"
 
     def tell(self, **facts: Any) -> None:
-        """More fields of ``Step`` for a call whose bytes are not seen, as they become known; however it ends."""
+        """Adds fields of ``Step`` for a call whose bytes are not seen. They are used however the call ends."""
         self.facts.update(facts)
 
     def _enlist(self) -> None:
@@ -100,7 +103,9 @@ class ModelFrame(Frame):
             log.model_frames.append(self)
 
     def join(self, call: Call) -> None:
-        """A call on a wrapped client begins inside: it is what this frame, or one before it in a batch, is about."""
+        """Assigns a call on a wrapped client to this frame, or to an earlier one of its batch."""
+        # The frames of a batch all begin before its first call, so the active one is the last of them. Calls are made
+        # in the order of the frames: the earliest open one without a call is meant.
         frame, waiting = self, self._after
         while waiting is not None:
             if waiting.is_open and not waiting.calls:
@@ -109,31 +114,31 @@ class ModelFrame(Frame):
         frame.calls.append(call)
 
     def answered(self, *answers: Mapping[str, Any], response_id: str | None = None, cached: bool = False) -> None:
-        """What the framework says the model answered, to be told before ``end``.
+        """Sets the answer as the framework reports it. To be called before ``end``.
 
         Args:
-            *answers: for each choice fields of ``Step``: ``completion``, ``finish_reason``, ``usage``,
-                ``response_model``, ``logprobs``. Used where no bytes were seen.
-            response_id: the provider's; joins the frame to its call where the context did not carry over.
+            *answers: one mapping per choice with fields of ``Step``: ``completion``, ``finish_reason``, ``usage``,
+                ``response_model``, ``logprobs``. Used only if no bytes were seen.
+            response_id: the provider's id; matches the frame with its call if the context was not carried over.
             cached: the framework answered without calling the model.
         """
         self._answers = list(answers)
         self.response_id = None if response_id is None else str(response_id)
         self._outcome = "cached" if cached else "ok"
         if cached:
-            # Those that the context gave it are of another call of its batch.
+            # It made no call: those assigned by context belong to other frames of its batch.
             self.calls = []
 
     def supersede(self) -> None:
-        """The framework throws the answer away, and asks again. May be said after the end."""
+        """Marks the answer as discarded by the framework, which calls again. May be called after ``end``."""
         self._superseded = True
 
     def failed(self, error: BaseException) -> None:
-        """The framework could make nothing of an answer that arrived whole. May be said after the end."""
+        """Records that the framework failed to process a complete answer. May be called after ``end``."""
         self._error = self._error or error_info(error)
 
     def abandon(self) -> None:
-        """Nobody said how the call ended: what was seen on the wire says it; with nothing seen it is abandoned."""
+        """Ends a frame without a reported outcome: recorded calls keep theirs, an unseen one is ``abandoned``."""
         if self.is_open and self._outcome is None:
             self._outcome = "abandoned"
         self.end()
@@ -146,18 +151,19 @@ class ModelFrame(Frame):
             self._outcome = "abandoned" if kind == "closed" else kind
 
     def forget(self) -> None:
-        """Of its calls and answers."""
+        """Drops references to calls, answers and steps."""
         self.calls, self._answers, self.facts, self._made = [], [], {}, []
         self._after = self._error = None
 
     def mark_all(self, seen: Sequence[list[Step]]) -> None:
-        """Puts what the framework knows on the steps of each of its calls."""
+        """Adds the framework's metadata to the steps of each matched call. ``seen``: the steps by call."""
         for steps in seen:
             self.mark(steps)
 
     def mark(self, steps: list[Step]) -> None:
-        """Puts what the framework knows on the steps of its calls."""
+        """Adds agent, metadata, status and error from the framework to the steps of one call."""
         for step in steps:
+            # Otherwise marked before: steps are read repeatedly, and frames of two frameworks may share a call.
             if step.metadata is None or "framework" not in step.metadata:
                 amend(step, metadata={**(step.metadata or {}), **self.metadata})
             if self.agent is not None:
@@ -165,11 +171,11 @@ class ModelFrame(Frame):
             if self._superseded and step.status == "ok":
                 amend(step, status="superseded")
             if self._error is not None and step.status == "ok" and step.error is None:
-                # It arrived whole; what the framework made of it failed.
+                # The status stays ok: the completion arrived whole, only its processing failed.
                 amend(step, error=self._error)
 
     def steps(self) -> list[Step]:
-        """The steps of a call whose bytes were not seen, of what the framework said; none while it runs."""
+        """Steps made from the framework's data, for a frame without a recorded call; none before it has ended."""
         if self.is_open:
             return []
         if self._made is None:
@@ -179,7 +185,7 @@ class ModelFrame(Frame):
 
     def _step(self, choice: int, answer: Mapping[str, Any]) -> Step:
         status = self._outcome or "abandoned"
-        known = {
+        own_fields = {
             "id": f"{self._id}.{choice}",
             "call_id": self._id,
             "choice": choice,
@@ -191,8 +197,8 @@ class ModelFrame(Frame):
             "error": self._error,
             "metadata": dict(self.metadata),
         }
-        step = step_of(known, (self.facts, answer))
+        step = step_of(own_fields, (self.facts, answer))
         if step.token_issue is None and step.completion_token_ids is None:
-            # A local model's ids, which the framework gives, need no wire.
+            # No issue where the framework reported ids, as it does for a local model.
             amend(step, token_issue=_UNSEEN[status == "cached"])
         return step

@@ -1,4 +1,4 @@
-"""Which trajectory a call belongs to: decided when it begins, from a context variable or a bound client."""
+"""Assignment of calls to trajectories, at their start: by the client's binding, else by context. Else: orphans."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from rollout_trace.record.call import Call
 
 ORPHANS_KEPT = 1000
-"""Calls outside every trajectory that are held; older ones are dropped and counted."""
+"""Most calls outside every trajectory that are kept; older ones are dropped and counted."""
 
 _orphans = StepLog(keep=ORPHANS_KEPT)
 
 
 def _after_fork() -> None:
-    """A forked process starts with nothing recorded and with locks that nobody holds."""
+    """Resets a forked process: no orphans, no counters, and no lock that another thread held at the fork."""
     global _orphans
     _orphans = StepLog(keep=ORPHANS_KEPT)
     pending.reset()
@@ -36,21 +36,24 @@ if hasattr(os, "register_at_fork"):
 
 
 def orphans() -> list[Step]:
-    """The steps of the latest calls made outside every trajectory."""
+    """The steps of the latest calls made outside every trajectory, at most 1000 calls."""
     return _orphans.steps()
 
 
 def place(call: Call) -> None:
-    """Puts a call that begins into its trajectory, or among the orphans."""
+    """Adds a call that begins to its trajectory, or to the orphans."""
     guard.call_began()
+    # Here, in the user's code: the garbage collector ends calls too, and must not decode them.
     drain()
     bound = call.settings.trajectory
     frame = active()
-    around = current_scope.get() if frame is None else frame.trajectory
-    trajectory = around if bound is None else bound()
+    of_context = current_scope.get() if frame is None else frame.trajectory
+    trajectory = of_context if bound is None else bound()
     log = log_of(trajectory)
+    # Refused: a trajectory closed meanwhile by another thread, or one of the process that this one was forked from.
     if log is not None and trajectory is not None and log.admit(call):
         call.agent = trajectory.name if bound is not None or frame is None else frame.agent or trajectory.name
+        # A bound client may call inside a frame of another trajectory: that frame is about other calls.
         if frame is not None and frame.trajectory is trajectory:
             frame.join(call)
         return

@@ -1,4 +1,4 @@
-"""Where closed trajectories go: to the file of the recording that is open around them."""
+"""``rt.recording``: writes closed trajectories to the file of the open recording."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """What a recording writes to."""
+    """The target of a recording: ``JSONLWriter``, or any object with this method."""
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one closed trajectory."""
 
 
 class recording:
-    """Writes every outermost trajectory that closes inside, and its children, to a file or a writer.
+    """Writes every outermost trajectory that closes inside the block, with its children, to a file or a writer.
 
-    It holds for all threads of the process: a trajectory closed in a thread that knows of no recording goes to the only
-    one that is open. Yields the writer. A trajectory that cannot be written does not stop the agent: when the block
-    ends, WriteError names what is missing from the file.
+    It covers all threads of the process: a trajectory that closes in a thread without a recording of its own is written
+    to the only one that is open. Yields the writer. A trajectory that cannot be written does not stop the agent: on
+    leaving the block, WriteError names what the file lacks.
 
-    ``media`` is that of ``JSONLWriter``. ``prices`` sets the cost of each call before its trajectory is written, where
-    neither the provider's answer nor the user gave one.
+    Args:
+        target: path of a JSONL file, which is appended to, or a writer.
+        media: where images, audio and files go, as for ``JSONLWriter``.
+        prices: sets the cost of each call before its trajectory is written, unless the provider's answer or the user
+            has set one.
 
     Raises:
         TypeError: the target is neither a path nor a writer (an open file is none), or ``prices`` is no ``PriceTable``.
-        ValueError: ``media`` is given beside a writer, which has its own; on entering the block, what ``JSONLWriter``
-            refuses.
+        ValueError: ``media`` is passed together with a writer, which has its own; on entering the block, whatever
+            ``JSONLWriter`` refuses.
         RuntimeError: the same object is entered again while it is open.
-        WriteError: on leaving the block, when trajectories could not be written.
+        WriteError: on leaving the block, if trajectories could not be written.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class recording:
         self._is_entered = False
         self._outer: recording | None = None
         self.lost: list[tuple[Trajectory, BaseException]] = []
-        """What is not in the file, and why."""
+        """Trajectories that could not be written, each with the exception."""
 
     def __enter__(self) -> Writer:
         with _lock:
@@ -78,6 +81,7 @@ class recording:
                     "for each block."
                 )
             self._is_entered = True
+        # Outside of the lock, which every closing trajectory takes: opening a file may wait for a disk.
         try:
             return self._open()
         except BaseException:
@@ -92,16 +96,17 @@ class recording:
             self._writer = JSONLWriter(self._target, media=self._media)
         else:
             self._writer = self._target
-        self._outer = _of_context.get()
-        _of_context.set(self)
-        _open.append(self)
+        self._outer = _current.get()
+        _current.set(self)
+        _open_recordings.append(self)
         return self._writer
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _open.remove(self)
-        _of_context.set(self._outer)
+        _open_recordings.remove(self)
+        # Not reset(token): a fixture may leave the block in another context than it entered.
+        _current.set(self._outer)
         writer, self._writer = self._writer, None
         self._is_entered = False
         if writer is not None and writer is not self._target:
@@ -127,9 +132,9 @@ class recording:
         return self._writer is not None
 
     def write(self, family: list[Trajectory]) -> None:
-        """Writes trajectories, each whole; one that fails does not keep the others from the file.
+        """Writes trajectories one by one. Those that fail go to ``lost``, and the others are written.
 
-        Those that Ctrl-C keeps from the file are in ``lost`` too.
+        On KeyboardInterrupt and the like the rest goes to ``lost`` too, and the exception is re-raised.
         """
         for at, trajectory in enumerate(family):
             try:
@@ -142,23 +147,24 @@ class recording:
                     state.written_to = str(self._target)
             except Exception as error:
                 self.lost.append((trajectory, error))
-                guard.failed("write", None, error, self._loss(trajectory, error))
+                guard.failed("write", None, error, self._loss_message(trajectory, error))
             except BaseException as interruption:
                 self.lost.extend((unwritten, interruption) for unwritten in family[at:])
                 raise
 
-    def _loss(self, trajectory: Trajectory, error: Exception) -> str:
-        said = str(error)
-        if trajectory.id not in said:  # That of a JSONLWriter says which trajectory, and what became of the file.
+    def _loss_message(self, trajectory: Trajectory, error: Exception) -> str:
+        message = str(error)
+        # A JSONLWriter's message has the id already, and the state of the file.
+        if trajectory.id not in message:
             named = f"trajectory {trajectory.id} ({trajectory.name})"
-            said = f"{named} was not written to {self._target}: {guard.describe(error)}."
-        return f"{said} The agent goes on; the trajectory is kept in the `lost` of the recording."
+            message = f"{named} was not written to {self._target}: {guard.describe(error)}."
+        return f"{message} The agent goes on; the trajectory is kept in the `lost` of the recording."
 
 
 def _check_target(target: Any) -> None:
     if isinstance(target, (str, os.PathLike)):
         return
-    # A file has a `write` too, which takes texts.
+    # An open file has a `write` too, but for text: only `writelines` tells it from a writer.
     if not callable(getattr(target, "write", None)) or hasattr(target, "writelines"):
         what = "an open file" if hasattr(target, "writelines") else type(target).__name__
         raise TypeError(
@@ -167,44 +173,46 @@ def _check_target(target: Any) -> None:
         )
 
 
-_of_context: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
-_open: list[recording] = []
-# Reentrant: the garbage collector may close an agent, which is a generator, while the lock is held.
+_current: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
+_open_recordings: list[recording] = []
+# Reentrant: while the lock is held, the garbage collector may close an agent (a generator), and its trajectory.
 _lock = threading.RLock()
 
 
 def reward_children(trajectory: Trajectory, name: str | None, value: float) -> None:
-    """Gives a reward, or the part of it called ``name``, to the trajectories opened inside."""
+    """Sets a reward, or its part called ``name``, on the trajectories opened inside, now or when they close."""
+    # Without the lock a child that closes in another thread meanwhile could miss the reward.
     with _lock:
         families.give_to_children(trajectory, name, value)
 
 
 def reset() -> None:
-    """Renews the lock, in a process that was forked while a thread held it."""
+    """Renews the lock in a forked process: another thread may have held it at the fork."""
     global _lock
     _lock = threading.RLock()
 
 
-def of_context() -> recording | None:
-    """The recording that was opened around this context, open or not."""
-    return _of_context.get()
+def current_recording() -> recording | None:
+    """The recording block that this context is in, or was copied in; it may have closed since. None without one."""
+    return _current.get()
 
 
-def enter(own: recording | None) -> None:
-    """Makes a recording this context's own."""
-    _of_context.set(own)
+def set_current_recording(value: recording | None) -> None:
+    """Sets the recording of this context."""
+    _current.set(value)
 
 
 def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
-    """Hands a closed trajectory to its open parent, to be written with it; writes it where there is none."""
+    """Adds a closed trajectory to its open parent, to be written with it; without an open parent writes it."""
+    # A parent that closes in another thread meanwhile has either collected this child, or is seen as closed here.
     with _lock:
         family = [trajectory, *trajectory._children]
         if parent is not None:
-            families.inherit(family, parent)
+            families.inherit_rewards(family, parent)
             if parent.is_open:
                 parent._children.extend(family)
                 return
-    target = _target(family)
+    target = _target_recording(family)
     if target is not None:
         target.write(family)
     guard.run_all("silence", *(partial(_warn_if_nothing_recorded, one) for one in family))
@@ -218,16 +226,16 @@ def _warn_if_nothing_recorded(trajectory: Trajectory) -> None:
         state.was_closed(trajectory)
 
 
-def _target(family: list[Trajectory]) -> recording | None:
-    """The recording of this context; in a thread that knows of none, the only one that is open."""
-    own = _of_context.get()
+def _target_recording(family: list[Trajectory]) -> recording | None:
+    """The recording of this context; in a thread without one, the only one that is open; else None."""
+    own = _current.get()
     if own is not None and own.is_open:
         return own
-    if own is None and len(_open) < 2:
-        return _open[0] if _open else None
+    if own is None and len(_open_recordings) < 2:
+        return _open_recordings[0] if _open_recordings else None
     reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
-    # Each time: with each a trajectory is lost.
+    # Not once per process: every time a trajectory is lost.
     guard.warn(
         f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
         "thread use rt.propagate(function), or open the recording there."

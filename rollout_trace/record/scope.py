@@ -1,8 +1,8 @@
-"""Where a context is: the ``with rt.trajectory()`` block it is in, and the frame that it entered last.
+"""The current trajectory block and the current frame, held in context variables.
 
-A frame is something that a framework does: an agent runs, a model is called, a tool runs. Blocks and frames lie inside
-each other in any order; a call belongs to the innermost frame that is open and takes calls, unless the user opened a
-block inside of it.
+A frame is one activity of a framework: an agent run, a model call, a tool run. Trajectory blocks and frames nest in any
+order. A call belongs to the innermost frame that is open and takes calls, unless the user opened a
+``with rt.trajectory()`` block inside that frame.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _entered: ContextVar[Frame | None] = ContextVar("rollout_trace_frame", default=N
 
 
 def active() -> Frame | None:
-    """The innermost frame of this context that has not ended; None where the user opened a trajectory inside it."""
-    frame = _nearest(_entered.get())
+    """The innermost open frame of this context; None if the user opened a trajectory block inside it."""
+    frame = _nearest_open(_entered.get())
     return frame if frame is not None and frame.scope is current_scope.get() else None
 
 
-def _nearest(frame: Frame | None) -> Frame | None:
+def _nearest_open(frame: Frame | None) -> Frame | None:
     while frame is not None and not (frame.is_open and frame.takes_calls):
         frame = frame.parent
     return frame
 
 
 def here() -> Trajectory | None:
-    """The trajectory of this context: that of the active frame, or of the ``with`` block around."""
+    """The trajectory of this context: the active frame's, else that of the surrounding ``with`` block; or None."""
     frame = active()
     return current_scope.get() if frame is None else frame.trajectory
 
 
 def enter(frame: Frame | None) -> Frame | None:
-    """Makes a frame this context's, and gives the one before."""
+    """Sets the frame of this context and returns the previous one."""
     before = _entered.get()
     _entered.set(frame)
     return before
@@ -56,21 +56,25 @@ def entered() -> Frame | None:
 
 
 class Frame:
-    """Something that a framework does. Thread safe where the framework calls its hooks in order."""
+    """One activity of a framework, such as an agent run. Base class of ``AgentFrame``, ``ModelFrame``, ``ToolFrame``.
+
+    Frames nest: ending one ends those inside it. Thread safe if the framework calls the hooks of one frame in order.
+    """
 
     holds_others = True
-    """Whether other frames can lie inside."""
+    """Whether other frames can be its children."""
 
     def __init__(self, parent: Frame | None, agent: str | None) -> None:
-        around = active() if parent is None else _nearest(parent)
-        # A model call is not a place where other things happen, though a context may still be in one.
-        self.parent: Frame | None = around if around is None or around.holds_others else around.parent
-        """The frame around this one: the given one, or the active one of this context."""
+        outer = active() if parent is None else _nearest_open(parent)
+        # A model call has no children: a context may still be inside one when the agent's next activity begins.
+        self.parent: Frame | None = outer if outer is None or outer.holds_others else outer.parent
+        """The enclosing frame: the one passed in, or the active one of this context."""
         self.agent: str | None = agent if agent is not None or self.parent is None else self.parent.agent
-        """Name of the agent that does it."""
+        """Name of the agent, inherited from the parent if not passed in."""
         self.scope = current_scope.get()
+        """The trajectory of the ``with`` block it began in."""
         self.trajectory: Trajectory | None = self.scope if self.parent is None else self.parent.trajectory
-        """Where it is recorded; None where there is no trajectory, or when the frame has ended."""
+        """The trajectory it is recorded in; None without one, and once the frame has ended."""
         self.is_open = True
         self._inner: dict[Frame, None] = {}
         if self.parent is not None:
@@ -78,23 +82,28 @@ class Frame:
 
     @property
     def takes_calls(self) -> bool:
-        """Whether what happens in its context is still its own."""
+        """Whether calls made in its context still belong to it."""
         return True
 
     def enter(self) -> Self:
-        """Makes the frame this context's: calls made in it, and in contexts copied from it, belong to the frame.
+        """Makes this the current frame: calls made in this context, and in copies of it, belong to the frame.
 
-        Nothing needs to be undone: a frame that has ended gives way to the one around it.
+        It needs no counterpart: once the frame has ended, its parent is the active frame again.
         """
         enter(self)
         return self
 
     def end(self, error: BaseException | None = None) -> None:
-        """It is over, and so is all that went on inside; ``error`` is what ended it. Only the first end counts."""
+        """Ends the frame and every open frame inside it; ``error`` is the exception that ended it, if any.
+
+        A second call does nothing.
+        """
         if not self.is_open:
             return
+        # Inner frames first: a trajectory that one of them opened is written with this one's, if that is open still.
         for inner in list(self._inner):
             inner.abandon()
+        # Before `_ended`: it may close the trajectory, which abandons all its open frames.
         self.is_open = False
         if self.parent is not None:
             self.parent._inner.pop(self, None)
@@ -105,23 +114,23 @@ class Frame:
         self.trajectory = None
 
     def abandon(self) -> None:
-        """What was around it is over, and nobody said how this ended."""
+        """Ends the frame because an enclosing one ended, with no outcome reported by a hook."""
         self.end()
 
     def forget(self) -> None:
-        """Lets go of what it holds: its trajectory is closed, and a context may know the frame for long."""
+        """Drops references to recorded data, after the trajectory closed: contexts may reference the frame for long."""
 
     def join(self, call: Call) -> None:
-        """A call on a wrapped client begins in its context. Only the frame of a model call makes use of it."""
+        """Called when a call on a wrapped client begins in its context. Only model frames use it."""
 
     def _enlist(self) -> None:
-        """Has its trajectory end it, if nobody does before."""
+        """Registers the frame, so that closing the trajectory ends it."""
         log = log_of(self.trajectory)
         if log is not None:
             log.frames.append(self)
 
     def _ended(self, error: BaseException | None) -> None:
-        """What kinds of frames do at their end."""
+        """Hook for subclasses: runs once, at the end, while ``trajectory`` is still set."""
 
     def __enter__(self) -> Self:
         self._before = _entered.get()

@@ -1,4 +1,4 @@
-"""How a wrapped client records. A wrapped class carries its settings, so every copy of a client has them too."""
+"""Settings of a wrapped client. They live on its recording class, so that copies of the client have them too."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ class Settings:
     """The settings of one wrapped class."""
 
     protocol_of: Callable[[str, str], str | None]
-    """From HTTP method and path to the protocol; None for what is no generation."""
+    """From HTTP method and path to the protocol; None for requests that do not generate."""
     engine: EngineProfile | None = None
+    """The engine whose capture fields are added to requests; None sends what the caller sends."""
     keep_bytes: bool = False
+    """Whether steps keep the request and response bodies."""
     trajectory: Callable[[], Trajectory | None] | None = None
-    """A weak reference to the trajectory the client is bound to; None where the context decides."""
+    """Weak reference to the trajectory that the client is bound to; None if the context decides."""
     logprobs_mode: LogprobsMode | None = None
-    """What the server's logprobs are of, where its user knows better than the profile of its engine."""
+    """Distribution of the server's logprobs, if the user set it: it overrides the default of the engine."""
 
 
 @dataclass(slots=True)
 class Refusal:
     """A server's refusal of one field that a profile adds."""
 
-    said: str
-    """The status and the message."""
+    message: str
+    """HTTP status and error message of the server."""
     expires: float
-    """When the server is asked again, by ``time.monotonic``."""
+    """When the field is sent again, as ``time.monotonic`` seconds."""

@@ -1,4 +1,4 @@
-"""Warnings about a trajectory that is scored or written although nothing was recorded in it."""
+"""Warnings about trajectories that were scored or written without a recorded model call."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 
 
 def warn_if_nothing_recorded(
-    trajectory: Trajectory, happened: str, *, opened_at: str | None, opened_inside: int
+    trajectory: Trajectory, event: str, *, opened_at: str | None, children_opened: int
 ) -> None:
-    """Warns once for each place in the user's code where a trajectory without a recorded call was opened.
+    """Warns about a trajectory without recorded calls, once per line of user code that opens such trajectories.
 
     Args:
         trajectory: a closed one.
-        happened: what was done with it: ``was written to rollouts.jsonl``.
-        opened_at: file and line where it was opened; None, and no warning, where it was not opened in this process.
-        opened_inside: how many trajectories were opened inside it.
+        event: what was done with it, as the warning puts it: ``was written to rollouts.jsonl``.
+        opened_at: file and line where it was opened; None, and no warning, if it was not opened by user code.
+        children_opened: number of trajectories opened inside it, closed or not.
     """
-    missing = None if opened_at is None else _missing(trajectory, opened_inside)
+    missing = None if opened_at is None else _missing(trajectory, children_opened)
     if missing is not None:
         what, remedy = missing
         guard.warn_once(
             f"silent:{what}:{opened_at}",
-            f"trajectory {trajectory.name!r}, opened at {opened_at}, {happened}, but {what}. {remedy}",
+            f"trajectory {trajectory.name!r}, opened at {opened_at}, {event}, but {what}. {remedy}",
         )
 
 
-def _missing(trajectory: Trajectory, opened_inside: int) -> tuple[str, str] | None:
-    """What is missing from a closed trajectory, and what was probably forgotten; None where all is well."""
+def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | None:
+    """What a closed trajectory lacks, and the likely remedy; None if nothing is wrong."""
     if not trajectory.steps:
         died = trajectory.error is not None or trajectory.status == "aborted"
-        inside = [child for child in trajectory._children if child.parent_id == trajectory.id]
-        if died or len(inside) < opened_inside or any(child.steps for child in trajectory._children):
-            # It ended before its first call, or others made the calls (or still make them).
+        closed_children = [child for child in trajectory._children if child.parent_id == trajectory.id]
+        if died or len(closed_children) < children_opened or any(child.steps for child in trajectory._children):
+            # No mistake of the user's: it failed before its first call, or its children make the calls, maybe still.
             return None
         return (
             "no model call was recorded in it",

@@ -1,4 +1,4 @@
-"""What the recorder keeps of one trajectory beside the record itself."""
+"""State of the recorder for one trajectory, kept outside of the record."""
 
 from __future__ import annotations
 
@@ -16,23 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class TrajectoryState:
-    """Made when a trajectory is opened, and kept after it has closed: children, rewards and files come later."""
+    """Recorder state, created when a trajectory opens.
+
+    It outlives the close: children may still end, rewards may still be set, and the file is written after it.
+    """
 
     log: StepLog | None
-    """The calls; None when the trajectory has closed."""
+    """The recorded calls; None once the trajectory has closed."""
     opened_at: str | None
-    """File and line in the user's code."""
-    opened_inside: int = 0
-    """Trajectories that were opened inside, closed or not."""
-    for_children: dict[str | None, tuple[float, str]] = field(default_factory=dict)
-    """Rewards for the trajectories inside, and the id of the one that gives them; None names the reward itself."""
-    from_above: dict[str | None, tuple[float, str]] = field(default_factory=dict)
-    """Rewards that it has of a trajectory around it, and the id of that one."""
+    """File and line of the user's code that opened it; None if missing calls should cause no warning."""
+    children_opened: int = 0
+    """Number of trajectories opened directly inside, closed or not."""
+    child_rewards: dict[str | None, tuple[float, str]] = field(default_factory=dict)
+    """Rewards for the trajectories inside, by name (None is ``reward`` itself): value and id of the giver."""
+    inherited_rewards: dict[str | None, tuple[float, str]] = field(default_factory=dict)
+    """Rewards received from an outer trajectory, by name: value and id of that trajectory."""
     written_to: str | None = None
-    """The file that has it."""
+    """Path of the file it was written to."""
 
     def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
-        """Warns of a field that was set too late, or of a reward for a trajectory without calls."""
+        """Warns about a field set after the write, or a reward set on a closed trajectory without recorded calls."""
         if self.written_to is not None:
             guard.warn_once(
                 "set-after-write",
@@ -43,33 +46,35 @@ class TrajectoryState:
             self._warn(trajectory, f"is scored {value!r} at {place_of_caller()}")
 
     def was_written(self, trajectory: Trajectory, target: object) -> None:
-        """Warns of a trajectory that goes to a file without calls."""
+        """Warns if the trajectory that was written has no recorded calls."""
         self._warn(trajectory, f"was written to {target}")
 
     def was_closed(self, trajectory: Trajectory) -> None:
-        """Warns of a trajectory that was scored, has no calls, and goes to no file."""
-        scored = self._own_score(trajectory)
-        if scored is not None:
-            self._warn(trajectory, f"was scored {scored!r}")
+        """Warns if the trajectory has a reward but no recorded calls. For trajectories that go to no file."""
+        score = self._own_reward(trajectory)
+        if score is not None:
+            self._warn(trajectory, f"was scored {score!r}")
 
-    def _own_score(self, trajectory: Trajectory) -> object:
-        """A reward that somebody gave this trajectory, not one around it."""
-        if trajectory.reward is not None and None not in self.from_above:
+    def _own_reward(self, trajectory: Trajectory) -> object:
+        """A reward set on this trajectory itself, or None. Inherited ones are no sign that calls were expected here."""
+        if trajectory.reward is not None and None not in self.inherited_rewards:
             return trajectory.reward
-        return next((value for name, value in (trajectory.rewards or {}).items() if name not in self.from_above), None)
+        return next(
+            (value for name, value in (trajectory.rewards or {}).items() if name not in self.inherited_rewards), None
+        )
 
-    def _warn(self, trajectory: Trajectory, happened: str) -> None:
-        opened_at, opened_inside = self.opened_at, self.opened_inside
-        warn_if_nothing_recorded(trajectory, happened, opened_at=opened_at, opened_inside=opened_inside)
+    def _warn(self, trajectory: Trajectory, event: str) -> None:
+        opened_at, children_opened = self.opened_at, self.children_opened
+        warn_if_nothing_recorded(trajectory, event, opened_at=opened_at, children_opened=children_opened)
 
 
 def state_of(trajectory: Trajectory) -> TrajectoryState | None:
-    """The state of a trajectory that was opened, in this process or another; None of any other."""
+    """The recorder state of a trajectory; None if it was never opened (read from a file, or made by hand)."""
     recorder = trajectory._recorder
     return recorder if isinstance(recorder, TrajectoryState) else None
 
 
 def log_of(trajectory: Trajectory | None) -> StepLog | None:
-    """The calls of an open trajectory; None where there is none, or it is not open."""
+    """The log of an open trajectory; None for a closed one, or without a trajectory."""
     state = None if trajectory is None else state_of(trajectory)
     return None if state is None else state.log

@@ -1,4 +1,4 @@
-"""Executions of tools, as the agent's own loop reports them."""
+"""``rt.tool_run``: tool executions reported by the user's own agent loop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ if TYPE_CHECKING:
 
 @contextmanager
 def tool_run(name: str, *, tool_call_id: str | None = None, arguments: Any = None) -> Iterator[ToolRun]:
-    """Times one execution of a tool and adds it to the current trajectory; set ``result`` on what it yields.
+    """Records and times one execution of a tool in the current trajectory. Set ``result`` on the yielded ``ToolRun``.
 
-    An exception of the tool is recorded and raised on. Outside a trajectory the run is yielded all the same, and kept
-    nowhere. A run that begins or ends after its trajectory has closed is warned of: a file that was written before does
-    not have it, or not its result.
+    An exception of the tool is recorded and re-raised. Outside a trajectory the run is yielded but recorded nowhere.
+    A run that begins or ends after its trajectory has closed causes a warning: a file that was written before lacks the
+    run, or its result.
+
+    Args:
+        name: of the tool.
+        tool_call_id: the model's id of the tool call; links the run to the step that requested it.
+        arguments: as the tool gets them; copied.
     """
     with ToolFrame(name, tool_call_id=tool_call_id, arguments=_snapshot(arguments)) as frame:
         trajectory = frame.trajectory
@@ -54,7 +59,7 @@ def _warn_if_closed(trajectory: Trajectory | None, name: str, what: str) -> None
 
 
 def _snapshot(arguments: Any) -> Any:
-    """The arguments as they are now: a tool may change what it is given."""
+    """A copy of the arguments, since a tool may change them; the arguments themselves if they cannot be copied."""
     try:
         return copy.deepcopy(arguments)
     except Exception:

@@ -1,8 +1,8 @@
-"""The step of a call whose bytes were not seen, of what a framework's hook said of it.
+"""Steps of calls whose bytes were not seen, made from the fields that a framework's hook reported.
 
-A hook gives what it likes. A field of the wrong type, or that no step has, is left out and named in the step's
-``token_issue``; ids and logprobs keep the rules of those on the wire. Nothing raises: the other steps of the trajectory
-are not to be lost for it.
+Nothing about those fields is certain. One of the wrong type, or that no step has, is left out and named in the step's
+``token_issue``; ids and logprobs pass the same checks as those from the wire. Nothing raises: a bad field must not cost
+the other steps of the trajectory.
 """
 
 from __future__ import annotations
@@ -33,46 +33,51 @@ from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
 
 _SHOWN = 80
-"""Characters shown of a value that is wrong."""
+"""Most characters of a wrong value that a message shows."""
 
 
-def step_of(known: Mapping[str, Any], facts: Iterable[Mapping[str, Any]]) -> Step:
-    """A step of what is known for sure and of facts that are not; where facts name a field twice, the last counts."""
-    taken, problem = dict(known), None
-    for name, value in _items(facts):
+def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) -> Step:
+    """A step with the recorder's own fields and those a framework reported, which are checked.
+
+    A reported field replaces a recorded one; of several, the last one counts.
+    """
+    fields, problem = dict(recorded), None
+    for name, value in _items(reported):
         try:
             if value is not None:
-                taken[name] = _checked(name, value)
+                fields[name] = _checked(name, value)
         except Exception as error:
-            taken.pop(name, None)
-            if name in known:
-                taken[name] = known[name]
+            # Without an earlier report of the field either: the last one counts, and that is wrong.
+            fields.pop(name, None)
+            if name in recorded:
+                fields[name] = recorded[name]
             problem = problem or f"{_brief(name)} was left out: {error}"
-    issue = _withheld(taken)
+    issue = _withhold_unaligned(fields)
     if problem is not None:
         issue = TokenIssue(code="response_malformed", message=f"of what the framework gave, {problem}")
     if issue is not None:
-        taken["token_issue"] = issue
-    metadata = taken.pop("metadata", None)
-    step = Step(**taken)
-    # Not set as a user sets it: two of its keys may be one in a file, which is no reason to lose the step.
+        fields["token_issue"] = issue
+    metadata = fields.pop("metadata", None)
+    step = Step(**fields)
+    # Past the checks of the constructor: metadata with two keys that are one in JSON must not cost the step.
     amend(step, metadata=metadata)
     return step
 
 
-def _items(facts: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Any, Any]]:
-    for some in facts:
-        if isinstance(some, Mapping):
-            yield from some.items()
+def _items(reported: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Any, Any]]:
+    for fields in reported:
+        if isinstance(fields, Mapping):
+            yield from fields.items()
         else:
-            yield "an answer", some
+            # No field of a step: it is left out, and the issue names it so.
+            yield "an answer", fields
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value as a step holds it.
+    """The value in the type that the step's field has.
 
     Raises:
-        Exception: it cannot be held; the message says what was expected and found.
+        Exception: it has the wrong type; the message has the expected type and the value.
     """
     if name not in STEP_FIELDS:
         raise ValueError(f"a step has no such field; got {_brief(value)}.")
@@ -80,16 +85,16 @@ def _checked(name: str, value: Any) -> Any:
     return value if check is None else check(value, name)
 
 
-def _withheld(taken: dict[str, Any]) -> TokenIssue | None:
-    """Takes ids and logprobs away that break the rules of those on the wire, and says which."""
-    ids, logprobs = taken.get("completion_token_ids"), taken.get("logprobs")
+def _withhold_unaligned(fields: dict[str, Any]) -> TokenIssue | None:
+    """Removes ids and logprobs that fail the checks for those from the wire; returns the issue, if any."""
+    ids, logprobs = fields.get("completion_token_ids"), fields.get("logprobs")
     if logprobs is None:
         return None
-    top = taken.get("top_logprobs")
+    top = fields.get("top_logprobs")
     choice = ChoiceFacts(completion_token_ids=ids, logprobs=logprobs, top_logprobs=top)
     align.check([choice], None)
-    taken["completion_token_ids"], taken["logprobs"] = choice.completion_token_ids, choice.logprobs
-    taken["top_logprobs"] = choice.top_logprobs
+    fields["completion_token_ids"], fields["logprobs"] = choice.completion_token_ids, choice.logprobs
+    fields["top_logprobs"] = choice.top_logprobs
     return choice.issue
 
 
@@ -156,7 +161,8 @@ def _completion(value: Any, name: str) -> Any:
         _refuse("a Completion whose content is a text or a list of parts", value.content)
     for one in (value, *value.tool_calls):
         for text in ("role", "reasoning", "refusal", "id", "name", "arguments", "type"):
-            str(getattr(one, text, None))  # Written as text: what has none is refused here, not with the whole line.
+            # Files hold it as text: a value whose __str__ raises costs this field here, later the whole trajectory.
+            str(getattr(one, text, None))
     return value
 
 

@@ -109,7 +109,7 @@ HOOKS: dict[str, set[str]] = {
     "record.call.Call.size": ALL,
     "clients.recorder.place": ALL,
     "clients.stainless_calls.tee": STREAMS,
-    "clients.stainless_calls.Request._ask": ALL,
+    "clients.stainless_calls.Request._add_capture_fields": ALL,
     "clients.openai.protocol_of": ALL,
     "record.call_steps.exchange_of": ALL,
     "record.call_steps.decompress": ALL,
@@ -187,7 +187,7 @@ def test_the_step_says_so(kind: Kind, hook: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_failure_in_the_failure(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that can be made in no way is lost, counted, and seen by nobody."""
-    break_in_production(monkeypatch, "record.call_steps.exchange_of", "record.call_steps._undecodable")
+    break_in_production(monkeypatch, "record.call_steps.exchange_of", "record.call_steps._undecodable_step")
     observed = Observed()
     assert_unseen(kind, observed)
     assert all(observed.counted.values())

@@ -231,7 +231,7 @@ def test_after_a_while_a_server_is_asked_again(kind: Kind, monkeypatch: pytest.M
 
 def test_only_so_many_refusals_are_remembered(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent that never sends the same fields twice fills no memory."""
-    monkeypatch.setattr(asking, "_MOST", 3)
+    monkeypatch.setattr(asking, "_MAX_REFUSALS", 3)
 
     async def scenario(client: Any) -> Any:
         for number in range(8):
@@ -367,7 +367,7 @@ def test_many_threads() -> None:
     assert all(step.token_issue is not None for step in trajectory.steps)
 
 
-@pytest.mark.parametrize("part", ["without_refused", "learn"])
+@pytest.mark.parametrize("part", ["without_refused", "update_refusals"])
 def test_a_recorder_that_fails(kind: Kind, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without knowing a refusal the caller sees it; without remembering it the next call meets it again."""
 
