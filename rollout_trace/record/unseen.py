@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
 from datetime import datetime
 from operator import index
 from typing import Any, get_args
@@ -197,27 +198,34 @@ def _attempts(value: Any, name: str) -> Any:
     return tuple(value) if is_right else _refuse("a tuple of Attempts", value)
 
 
-_KINDS: dict[str, tuple[str, _Check]] = {
-    "texts": ("id call_id agent protocol engine model response_model response_id finish_reason", _text),
-    "whole numbers": ("choice index", _whole),
-    "numbers": ("latency time_to_first_token reward", _number),
-    "lists": ("messages tools top_logprobs", _list),
-    "mappings": ("sampling metadata", _mapping),
-    "ids": ("prompt_token_ids completion_token_ids", as_int32),
-    "logprobs": ("logprobs", _logprobs),
-    "advantages": ("advantage", _advantage),
-    "labels": ("stop_reason policy_version", _of(str, int)),
-    "bodies": ("request_bytes response_bytes", _of(bytes)),
-    "completion": ("completion", _completion),
-    "usage": ("usage", _usage),
-    "cost": ("cost", _cost),
-    "attempts": ("attempts", _attempts),
-    "error": ("error", _words(ErrorInfo, "type", "message")),
-    "issue": ("token_issue", _words(TokenIssue, "code", "message")),
-    "time": ("started_at", _of(datetime)),
-    "flag": ("trainable", _of(bool)),
-    "source": ("token_source", _one_of(get_args(TokenSource))),
-    "mode": ("logprobs_mode", _one_of(get_args(LogprobsMode))),
-    "status": ("status", _one_of(get_args(StepStatus))),
+_CHECK_OF_TYPE: dict[str, _Check] = {
+    "str": _text,
+    "int": _whole,
+    "float": _number,
+    "bool": _of(bool),
+    "bytes": _of(bytes),
+    "datetime": _of(datetime),
+    "str | int": _of(str, int),
+    "Sequence[Any]": _list,
+    "Sequence[Sequence[Mapping[str, Any]]]": _list,
+    "Mapping[str, Any]": _mapping,
+    "dict[str, Any]": _mapping,
+    "IntArray": as_int32,
+    "FloatArray": _logprobs,
+    "float | Sequence[float]": _advantage,
+    "Completion": _completion,
+    "Usage": _usage,
+    "Cost": _cost,
+    "tuple[Attempt, ...]": _attempts,
+    "ErrorInfo": _words(ErrorInfo, "type", "message"),
+    "TokenIssue": _words(TokenIssue, "code", "message"),
+    "TokenSource": _one_of(get_args(TokenSource)),
+    "LogprobsMode": _one_of(get_args(LogprobsMode)),
+    "StepStatus": _one_of(get_args(StepStatus)),
 }
-_CHECKS: dict[str, _Check] = {name: check for names, check in _KINDS.values() for name in names.split()}
+"""By the annotation of the field in ``Step``, without ``None``. A field of another type needs a check here."""
+_CHECKS = {
+    item.name: _CHECK_OF_TYPE[str(item.type).removesuffix(" | None")]
+    for item in dataclass_fields(Step)
+    if item.name in STEP_FIELDS
+}
