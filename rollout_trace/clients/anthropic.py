@@ -37,7 +37,7 @@ def wrap_anthropic(client: C, *, keep_bytes: bool = False) -> C:
     Raises:
         TypeError: not a client object of the anthropic SDK.
     """
-    return wrap(client, "anthropic", Settings(protocol_of, keep_bytes=bool(keep_bytes)))
+    return wrap(client, "anthropic", Settings(protocol_of, keep_bytes=bool(keep_bytes)), example="Anthropic")
 
 
 __all__ = ["protocol_of", "wrap_anthropic"]

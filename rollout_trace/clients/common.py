@@ -10,16 +10,16 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from rollout_trace.clients import stainless
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.settings import Settings
+from rollout_trace.wire.protocols import RECORDS
 
 C = TypeVar("C")
-SDK: TypeAlias = Literal["anthropic", "openai"]
 ClientKind: TypeAlias = Literal["sync", "async"]
 
 _KINDS: dict[str, ClientKind] = {"SyncAPIClient": "sync", "AsyncAPIClient": "async"}
-_SDKS: tuple[SDK, ...] = ("openai", "anthropic")
+_SDKS = tuple(dict.fromkeys(one.sdk for one in RECORDS if one.sdk is not None))
 
 
-def client_kind(client: object, sdk: SDK) -> ClientKind | None:
+def client_kind(client: object, sdk: str) -> ClientKind | None:
     """Whether an object is a sync or async client of an SDK; None if it is neither. Does not import the SDK."""
     for base in type(client).__mro__:
         if base.__module__ == f"{sdk}._base_client" and base.__name__ in _KINDS:
@@ -27,17 +27,16 @@ def client_kind(client: object, sdk: SDK) -> ClientKind | None:
     return None
 
 
-def wrap(client: C, sdk: SDK, settings: Settings) -> C:
-    """Makes a client record with these settings, which replace any it had.
+def wrap(client: C, sdk: str, settings: Settings, *, example: str) -> C:
+    """Makes a client record with these settings, which replace any it had. ``example``: the SDK's usual sync class.
 
     Raises:
         TypeError: not a client object of the SDK.
     """
     kind = client_kind(client, sdk)
     if kind is None:
-        name = {"anthropic": "Anthropic", "openai": "OpenAI"}[sdk]
         raise TypeError(
-            f"wrap_{sdk}() needs a client object of the {sdk} SDK, such as {name}() or Async{name}(), "
+            f"wrap_{sdk}() needs a client object of the {sdk} SDK, such as {example}() or Async{example}(), "
             f"got {client!r:.80}."
         )
     old = stainless.settings_of(client)
@@ -69,7 +68,7 @@ def bind(client: C, trajectory: Trajectory) -> C:
     """
     sdk, kind = next(((sdk, kind) for sdk in _SDKS if (kind := client_kind(client, sdk)) is not None), (None, None))
     if sdk is None:
-        raise TypeError(f"bind() needs a client object of the openai or anthropic SDK, got {client!r:.80}.")
+        raise TypeError(f"bind() needs a client object of the {' or '.join(_SDKS)} SDK, got {client!r:.80}.")
     if not isinstance(trajectory, Trajectory):
         raise TypeError(
             f"bind() needs a Trajectory, got {type(trajectory).__name__}: pass what `with rt.trajectory()` gives."
@@ -85,4 +84,4 @@ def bind(client: C, trajectory: Trajectory) -> C:
     return bound
 
 
-__all__ = ["SDK", "ClientKind", "bind", "client_kind", "unwrap", "wrap"]
+__all__ = ["ClientKind", "bind", "client_kind", "unwrap", "wrap"]

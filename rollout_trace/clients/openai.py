@@ -50,7 +50,7 @@ def wrap_openai(
     if logprobs_mode not in (None, "raw", "processed"):
         raise ValueError(f"logprobs_mode={logprobs_mode!r} is not known; it is 'raw', 'processed' or None.")
     settings = Settings(protocol_of, profile(engine), bool(keep_bytes), logprobs_mode=logprobs_mode)
-    return wrap(client, "openai", settings)
+    return wrap(client, "openai", settings, example="OpenAI")
 
 
 __all__ = ["protocol_of", "wrap_openai"]

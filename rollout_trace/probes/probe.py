@@ -130,7 +130,9 @@ def probe(
     trajectory._recorder = TrajectoryState(StepLog(), None)
     mode = settings.logprobs_mode if settings is not None else None
     bound = Settings(protocol_of, used_profile, trajectory=weakref.ref(trajectory), logprobs_mode=mode)
-    calls = _Calls(wrap(client.copy(), "openai", bound), model, trajectory, list(dict.fromkeys(protocols)))
+    calls = _Calls(
+        wrap(client.copy(), "openai", bound, example="OpenAI"), model, trajectory, list(dict.fromkeys(protocols))
+    )
     return calls.make_async() if kind == "async" else calls.make()
 
 
