@@ -36,7 +36,8 @@ class ClassSwap(Generic[S]):
 
     def take_off(self, thing: Any) -> None:
         """Gives an object its own class again. Any other object stays as it is."""
-        thing.__class__ = self.plain(type(thing))
+        if self._mark in type(thing).__dict__:
+            thing.__class__ = self.plain(type(thing))
 
     def settings_of(self, thing: Any) -> S | None:
         """How an object records; None where it does not."""

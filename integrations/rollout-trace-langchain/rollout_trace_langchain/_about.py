@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rollout_trace.integration.installed import About
+from rollout_trace.integration import About
 
 ABOUT = About(framework="langchain-core", tested=("1.2.7", "1.8"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollout_trace.integration.installed import About
+from rollout_trace.integration import About
 
 __version__ = "0.1.0"
 

@@ -57,7 +57,7 @@ def test_a_managed_agent(kind: str, stream: bool, serve: Serve, tmp_path: Path) 
     assert [run.name for run in child.tool_runs] == ["add", "final_answer"]
     [call] = [run for run in parent.tool_runs if run.name == "adder"]
     assert call.arguments == {"task": "2 + 2"}
-    assert "four" in call.result
+    assert "four" in str(call.result)
     assert call.step_id == parent.steps[0].id
 
 
@@ -91,7 +91,7 @@ def check_many(serve: Serve, count: int, run_all: Any, make: Any) -> None:
 
     def script(request: Any) -> Any:
         task = next(f"task-{n}." for n in range(count) if f"task-{n}." in json.dumps(request["messages"]))
-        answer = f"<code>\nfinal_answer({task!r})\n</code>"
+        answer: str | Reply = f"<code>\nfinal_answer({task!r})\n</code>"
         if make is tool_agent:
             answer = Reply(tool_calls=[("final_answer", json.dumps({"answer": task}))])
         return Fault(answer, hold=True)

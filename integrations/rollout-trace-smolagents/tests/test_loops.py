@@ -71,7 +71,8 @@ def test_streaming_changes_nothing(make: Any, script: Any, serve: Serve) -> None
 @STREAMED
 def test_smolagents_sees_nothing_new(make: Any, script: Any, stream: bool, serve: Serve) -> None:
     seen = []
-    for recorded in (None, {}, {"engine": "vllm"}):
+    ways: list[Any] = [None, {}, {"engine": "vllm"}]
+    for recorded in ways:
         server = serve(script)
         agent = make(model_at(server), stream_outputs=stream)
         if recorded is not None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rollout_trace.clients import seam
-from rollout_trace.record.frames import guarded
+from rollout_trace.integration import guarded
 from rollout_trace.record.settings import Settings
 
 _MARK = "_rollout_trace_http"
