@@ -135,7 +135,7 @@ def test_twenty_tasks_of_an_event_loop_share_a_model(serve: Serve) -> None:
             tasks = [asyncio.create_task(asyncio.to_thread(solve, number)) for number in range(20)]
             await asyncio.to_thread(server.wait_held, 20)
             server.release()
-            return await asyncio.gather(*tasks)
+            return list(await asyncio.gather(*tasks))
 
         return asyncio.run(main())
 
@@ -234,7 +234,7 @@ def test_a_stream_that_is_closed(recorded: bool, serve: Serve, tmp_path: Path) -
     [step] = trajectory.steps
     assert (trajectory.status, step.status) == ("aborted", "abandoned")
     assert step.completion is not None
-    assert (step.completion.content or "").startswith("".join(filter(None, begun)))
+    assert str(step.completion.content or "").startswith("".join(filter(None, begun)))
 
 
 def test_a_stream_that_is_never_begun(serve: Serve) -> None:

@@ -225,7 +225,7 @@ def test_tool_runs_of_code(serve: Serve) -> None:
 
 def test_what_a_tool_changes_later_is_recorded_as_it_was(serve: Serve) -> None:
     @tool
-    def lists(text: str) -> list:
+    def lists(text: str) -> list:  # type: ignore[type-arg]
         """Lists.
 
         Args:

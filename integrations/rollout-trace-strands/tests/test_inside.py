@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from strands import Agent, tool
 from strands.agent.conversation_manager import SummarizingConversationManager
-from strands.hooks import BeforeModelCallEvent, HookRegistry
+from strands.hooks import BeforeModelCallEvent, HookCallback, HookRegistry
 from strands.models.openai import OpenAIModel
 from strands.multiagent import GraphBuilder
 
