@@ -1,4 +1,4 @@
-"""What this integration says of itself; its framework is not imported for it."""
+"""The framework, and the releases of it that this integration was tested with. Imports no framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the integration says of itself, without its framework."""
+"""The framework, and the releases of it that this integration was tested with. Imports no framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this integration says of itself; imports no framework."""
+"""The framework, and the releases of it that this integration was tested with. Imports no framework."""
 
 from rollout_trace.integration import About
 
