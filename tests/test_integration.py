@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import frames, installed, integration
-from rollout_trace.integration import check_engine, is_recorded, lazy_package, report_failure
+from rollout_trace.integration import check_engine, is_recorded, report_failure
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = sorted(ROOT.glob("integrations/*/rollout_trace_*"))
@@ -62,39 +65,35 @@ def test_what_an_entry_point_needs_loads_no_recorder() -> None:
 
 
 @pytest.fixture
-def lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The package of an integration, whose framework is missing."""
+def lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The package of the documentation, whose framework is missing until somebody writes it."""
+    (code,) = re.findall(r"```python\n([^`]*lazy_package\([^`]*)```", (ROOT / "docs" / "integrations.md").read_text())
     package = tmp_path / "rollout_trace_lazy"
     package.mkdir()
-    (package / "__init__.py").write_text(
-        "from rollout_trace.integration import About, lazy_package\n"
-        "ABOUT = About(framework='no-such-framework', tested=('1.0', '1.4'))\n"
-        "__getattr__, __dir__ = lazy_package(__name__, {'plain': ('number',), 'hooks': ('record',)}, ABOUT)\n"
-        "__all__ = ['number', 'record']\n"
-    )
-    (package / "plain.py").write_text("number = 7\n")
-    (package / "hooks.py").write_text("import no_such_framework\ndef record(): ...\n")
+    (package / "__init__.py").write_text(code.replace("rollout_trace_myframework", "rollout_trace_lazy"))
+    about = "from rollout_trace.integration import About\nABOUT = About(framework='lazyframe', tested=('1.0', '1.4'))\n"
+    (package / "_about.py").write_text(about)
+    (package / "hooks.py").write_text("import lazyframe\ndef record(): return lazyframe.version\n")
     monkeypatch.syspath_prepend(tmp_path)
-    import rollout_trace_lazy  # type: ignore[import-not-found]
-
-    yield rollout_trace_lazy
-    for name in [name for name in sys.modules if name.startswith("rollout_trace_lazy")]:
+    yield importlib.import_module("rollout_trace_lazy")
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("rollout_trace_lazy", "lazyframe")]:
         del sys.modules[name]
 
 
-def test_a_lazy_package_imports_a_name_when_it_is_used(lazy: Any) -> None:
-    assert dir(lazy) == ["number", "record"]
-    assert "number" not in vars(lazy)
-    assert (lazy.number, vars(lazy)["number"]) == (7, 7)
+def test_a_lazy_package_imports_a_name_when_it_is_used(lazy: Any, tmp_path: Path) -> None:
+    (tmp_path / "lazyframe.py").write_text("version = '1.3'\n")
+    assert dir(lazy) == ["record"]
+    assert "record" not in vars(lazy)
+    assert lazy.record() == "1.3"
+    assert "record" in vars(lazy)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         lazy.nothing  # noqa: B018
 
 
 def test_a_lazy_package_names_what_to_install(lazy: Any) -> None:
-    with pytest.raises(ImportError, match="rollout-trace-lazy needs no-such-framework, which cannot be imported") as e:
+    with pytest.raises(ImportError, match="rollout-trace-lazy needs lazyframe, which cannot be imported") as raised:
         lazy.record  # noqa: B018
-    assert isinstance(e.value.__cause__, ModuleNotFoundError)
-    assert lazy_package("rollout_trace_lazy", {}, lazy.ABOUT)[1]() == ["number", "record"]
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
 
 
 def test_a_client_that_is_recorded() -> None:

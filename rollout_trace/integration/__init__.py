@@ -52,7 +52,8 @@ _HOMES = {
     "rollout_trace.guard": ("warn_once",),
     "rollout_trace.integration.failures": ("report_failure",),
 }
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = [
     "About",

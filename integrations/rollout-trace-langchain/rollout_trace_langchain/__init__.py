@@ -20,7 +20,8 @@ from rollout_trace_langchain._about import ABOUT
 if TYPE_CHECKING:
     from rollout_trace_langchain.clients import record
     from rollout_trace_langchain.handler import RolloutCallbackHandler
-
-__getattr__, __dir__ = lazy_package(__name__, {"clients": ("record",), "handler": ("RolloutCallbackHandler",)}, ABOUT)
+else:
+    _NAMES = {"clients": ("record",), "handler": ("RolloutCallbackHandler",)}
+    __getattr__, __dir__ = lazy_package(__name__, _NAMES, ABOUT)
 
 __all__ = ["RolloutCallbackHandler", "record"]

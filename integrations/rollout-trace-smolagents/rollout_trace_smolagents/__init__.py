@@ -9,7 +9,7 @@ from rollout_trace_smolagents._about import ABOUT, __version__
 
 if TYPE_CHECKING:
     from rollout_trace_smolagents._recording import record, unrecord
-
-__getattr__, __dir__ = lazy_package(__name__, {"_recording": ("record", "unrecord")}, ABOUT)
+else:
+    __getattr__, __dir__ = lazy_package(__name__, {"_recording": ("record", "unrecord")}, ABOUT)
 
 __all__ = ["__version__", "record", "unrecord"]

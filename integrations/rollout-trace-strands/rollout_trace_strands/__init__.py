@@ -9,7 +9,7 @@ from rollout_trace_strands._about import ABOUT
 
 if TYPE_CHECKING:
     from rollout_trace_strands.provider import RolloutHookProvider
-
-__getattr__, __dir__ = lazy_package(__name__, {"provider": ("RolloutHookProvider",)}, ABOUT)
+else:
+    __getattr__, __dir__ = lazy_package(__name__, {"provider": ("RolloutHookProvider",)}, ABOUT)
 
 __all__ = ["RolloutHookProvider"]
