@@ -18,8 +18,8 @@ SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS)
 
-.PHONY: demo test check bench fuzz clean test-core test-install test-consumers test-sequences test-engines $(NAMES:%=test-%)
-.PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%)
+.PHONY: demo test check check-core bench fuzz clean test-core test-install test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
 	$(BIN)/python examples/quickstart.py
@@ -60,12 +60,23 @@ test-sequences: environment
 test-engines: environment
 	ROLLOUT_TRACE_ENGINES=1 $(BIN)/python -m pytest -q tests/engines
 
-check: environment
+check: check-core $(INTEGRATIONS:%=check-%)
+
+check-core: environment
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python -m tests.house
 	$(BIN)/mkdocs build --strict --quiet
+
+# The types of an integration, its tests and its example, with its framework's. The core's own are checked above, with
+# what the core can be used with.
+$(INTEGRATIONS:%=check-%): check-%: environment environment-%
+	MYPYPATH=integrations/$* $(BIN)/mypy --cache-dir .mypy_cache/$* --python-executable .venvs/$*/bin/python \
+	--follow-imports silent $(UNTYPED) integrations/$*
+
+# smolagents has no types: its decorators and its classes can be anything.
+check-rollout-trace-smolagents: UNTYPED := --allow-untyped-decorators --allow-subclassing-any
 
 bench: environment $(INTEGRATIONS:%=bench-%)
 	$(BIN)/python benchmarks/run.py

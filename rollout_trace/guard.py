@@ -141,7 +141,7 @@ def first(key: str) -> bool:
 
 
 def warn_once(key: str, message: str) -> None:
-    """Logs a warning once per process."""
+    """Logs a warning, the first time that this process gives one with this key."""
     if first(key):
         warn(message)
 

@@ -28,11 +28,11 @@ def population(city: str) -> int:
     return {"Paris": 2_100_000, "Lyon": 520_000}.get(city, 0)
 
 
-MANAGER = [
+MANAGER: list[str | Reply] = [
     "Let me ask.\n<code>\nprint(statistician(task='How many in Paris and Lyon?'))\n</code>",
     "<code>\nfinal_answer('2.62 million')\n</code>",
 ]
-STATISTICIAN = [
+STATISTICIAN: list[str | Reply] = [
     Reply(tool_calls=[("population", '{"city": "Paris"}'), ("population", '{"city": "Lyon"}')]),
     Reply(tool_calls=[("final_answer", '{"answer": "2100000 and 520000"}')]),
 ]
@@ -41,7 +41,8 @@ STATISTICIAN = [
 def script(request: Mapping[str, Any]) -> str | Reply:
     """What the scripted model says: the manager asks the statistician, who looks two cities up."""
     answers = STATISTICIAN if "tools" in request else MANAGER
-    return answers[sum(message["role"] == "assistant" for message in request["messages"])]
+    turn: int = sum(message["role"] == "assistant" for message in request["messages"])
+    return answers[turn]
 
 
 def main() -> None:

@@ -15,15 +15,20 @@ from typing import Any, Generic, TypeAlias, TypeVar
 S = TypeVar("S", bound=Hashable)
 
 Methods: TypeAlias = Callable[[Any, Any], dict[str, Any]]
-"""From a class and the settings to the attributes of its recording subclass. Module level, so that it pickles."""
+"""From a class and the settings to the methods, and other attributes, of its recording subclass. A method calls the one
+that it replaces on that class: ``base.generate(self, ...)``. A function of a module, so that pickles can name it."""
 
 
 class ClassSwap(Generic[S]):
-    """One family of recording subclasses, recognised by a class attribute that holds their settings.
+    """Gives objects recording subclasses of their own classes, and their own classes back.
+
+    The class that an object gets has the name of its own one, and is a subclass of it. It is made once for each class,
+    settings and methods, and stays as long as the process: settings are few, and not the objects'.
 
     Args:
-        mark: name of that attribute; must be unique to the family.
-        is_pickled: objects can be pickled and deeply copied; what comes out records with equal settings.
+        mark: name of the class attribute that holds the settings, and tells these classes from others. Each user of
+            ``ClassSwap`` has one of its own.
+        is_pickled: an object that is pickled, or copied, records where it comes out, with equal settings.
     """
 
     def __init__(self, mark: str, *, is_pickled: bool = False) -> None:
@@ -31,12 +36,17 @@ class ClassSwap(Generic[S]):
         self._is_pickled = is_pickled
 
     def put_on(self, thing: Any, settings: S, methods: Methods) -> None:
-        """Changes an object's class to a recording subclass of it, in place of one that it may have already."""
+        """Gives an object a recording subclass of its own class, in the place of one it may already have.
+
+        Raises:
+            TypeError: the object cannot get another class, such as those of classes written in C.
+        """
         thing.__class__ = self.class_for(self.plain(type(thing)), settings, methods)
 
     def take_off(self, thing: Any) -> None:
-        """Restores an object's own class. An object that does not record stays as it is."""
-        thing.__class__ = self.plain(type(thing))
+        """Gives an object its own class again. Any other object stays as it is."""
+        if self._mark in type(thing).__dict__:
+            thing.__class__ = self.plain(type(thing))
 
     def settings_of(self, thing: Any) -> S | None:
         """The settings that an object records with; None if it does not record."""

@@ -9,37 +9,61 @@ from rollout_trace._lazy import lazy_names
 if TYPE_CHECKING:
     from rollout_trace.clients.anthropic import wrap_anthropic
     from rollout_trace.clients.common import client_kind, unwrap
+    from rollout_trace.clients.httpx import http_kind, wrap_httpx
     from rollout_trace.clients.openai import wrap_openai
+    from rollout_trace.clients.swap import ClassSwap
     from rollout_trace.data.model import Completion, ErrorInfo, Step, TokenIssue, ToolCall, ToolRun, Usage
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.guard import warn_once
+    from rollout_trace.integration.clients import check_engine, is_recorded
+    from rollout_trace.integration.failures import report_failure
+    from rollout_trace.integration.generators import run_async_generator, run_generator
     from rollout_trace.integration.installed import About, framework_missing
+    from rollout_trace.integration.package import lazy_package
     from rollout_trace.record.call import Call
-    from rollout_trace.record.context import propagate
+    from rollout_trace.record.context import current, propagate
     from rollout_trace.record.frames import AgentFrame, ToolFrame, guarded
     from rollout_trace.record.model_frame import ModelFrame
     from rollout_trace.record.scope import Frame, active, current_scope, enter, entered
 
 # Imported when they are first used: the entry point of an integration is asked for its `About` alone.
 _HOMES = {
-    "rollout_trace.clients.anthropic": ("wrap_anthropic",),
-    "rollout_trace.clients.common": ("client_kind", "unwrap"),
-    "rollout_trace.clients.openai": ("wrap_openai",),
-    "rollout_trace.data.model": ("Completion", "ErrorInfo", "Step", "TokenIssue", "ToolCall", "ToolRun", "Usage"),
-    "rollout_trace.data.trajectory": ("Trajectory",),
+    # What the package of an integration declares.
     "rollout_trace.integration.installed": ("About", "framework_missing"),
-    "rollout_trace.record.call": ("Call",),
-    "rollout_trace.record.context": ("propagate",),
+    "rollout_trace.integration.package": ("lazy_package",),
+    # What the framework does, and which context does it.
     "rollout_trace.record.frames": ("AgentFrame", "ToolFrame", "guarded"),
     "rollout_trace.record.model_frame": ("ModelFrame",),
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),
+    "rollout_trace.record.context": ("current", "propagate"),
+    "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),
+    # The clients inside its models, and objects that have no hooks.
+    "rollout_trace.clients.anthropic": ("wrap_anthropic",),
+    "rollout_trace.clients.common": ("client_kind", "unwrap"),
+    "rollout_trace.clients.httpx": ("http_kind", "wrap_httpx"),
+    "rollout_trace.clients.openai": ("wrap_openai",),
+    "rollout_trace.clients.swap": ("ClassSwap",),
+    "rollout_trace.engines.profiles": ("EngineName",),
+    "rollout_trace.integration.clients": ("check_engine", "is_recorded"),
+    # Records.
+    "rollout_trace.data.model": ("Completion", "ErrorInfo", "Step", "TokenIssue", "ToolCall", "ToolRun", "Usage"),
+    "rollout_trace.data.trajectory": ("Trajectory",),
+    "rollout_trace.record.call": ("Call",),
+    # Failures of the integration itself.
+    "rollout_trace.guard": ("warn_once",),
+    "rollout_trace.integration.failures": ("report_failure",),
 }
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = [
     "About",
     "AgentFrame",
     "Call",
+    "ClassSwap",
     "Completion",
+    "EngineName",
     "ErrorInfo",
     "Frame",
     "ModelFrame",
@@ -51,14 +75,24 @@ __all__ = [
     "Trajectory",
     "Usage",
     "active",
+    "check_engine",
     "client_kind",
+    "current",
     "current_scope",
     "enter",
     "entered",
     "framework_missing",
     "guarded",
+    "http_kind",
+    "is_recorded",
+    "lazy_package",
     "propagate",
+    "report_failure",
+    "run_async_generator",
+    "run_generator",
     "unwrap",
+    "warn_once",
     "wrap_anthropic",
+    "wrap_httpx",
     "wrap_openai",
 ]

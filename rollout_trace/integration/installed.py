@@ -15,12 +15,16 @@ ENTRY_POINTS = "rollout_trace.integrations"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What an integration says of itself, without importing its framework."""
+    """An integration's framework, and the releases that it was tested with.
+
+    The entry point of the integration's distribution, in the group ``rollout_trace.integrations``, names one.
+    ``rt.integrations()`` reads it, also where the framework is not installed: its module imports no framework.
+    """
 
     framework: str
-    """The framework's distribution, as ``pip`` knows it."""
+    """Name of the framework's distribution, as in ``pip install``."""
     tested: tuple[str, str]
-    """The oldest and the newest release that the integration's tests ran with."""
+    """The oldest and the newest release that the integration's tests ran with. ``("1.0", "1.8")`` takes in 1.8.1."""
 
 
 @document_fields
@@ -75,12 +79,14 @@ def integrations() -> list[Integration]:
 
 
 def framework_missing(integration: str, framework: str, error: ImportError) -> ImportError:
-    """What an integration raises in the place of the ImportError of its framework.
+    """An ImportError that names what to install, to be raised in the place of one of the framework's.
+
+    ``lazy_package`` raises it; a package that imports its framework by itself can, too.
 
     Args:
-        integration: its distribution, which has the framework among its dependencies.
-        framework: the framework's distribution.
-        error: what was raised.
+        integration: name of the integration's distribution, which has the framework among its dependencies.
+        framework: name of the framework's distribution.
+        error: what the import raised.
     """
     return ImportError(
         f"{integration} needs {framework}, which cannot be imported here ({error}). "

@@ -12,34 +12,16 @@ Inside ``with rt.trajectory()`` everything that LangChain runs is recorded; else
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rollout_trace.integration import lazy_package
+from rollout_trace_langchain._about import ABOUT
 
 if TYPE_CHECKING:
     from rollout_trace_langchain.clients import record
     from rollout_trace_langchain.handler import RolloutCallbackHandler
-
-_HOMES = {"RolloutCallbackHandler": "handler", "record": "clients"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    try:
-        # Also for `record` alone: who records a client means what its framework does with it.
-        import_module(f"{__name__}.handler")
-    except ImportError as error:
-        from rollout_trace.integration.installed import framework_missing
-
-        raise framework_missing("rollout-trace-langchain", "langchain-core", error) from error
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
-
+else:
+    _NAMES = {"clients": ("record",), "handler": ("RolloutCallbackHandler",)}
+    __getattr__, __dir__ = lazy_package(__name__, _NAMES, ABOUT)
 
 __all__ = ["RolloutCallbackHandler", "record"]

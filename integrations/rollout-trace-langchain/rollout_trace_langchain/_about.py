@@ -1,7 +1,7 @@
-"""What this integration says of itself; its framework is not imported for it."""
+"""The framework, and the releases of it that this integration was tested with. Imports no framework."""
 
 from __future__ import annotations
 
-from rollout_trace.integration.installed import About
+from rollout_trace.integration import About
 
 ABOUT = About(framework="langchain-core", tested=("1.2.7", "1.8"))

@@ -11,15 +11,13 @@ from uuid import UUID
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
-from rollout_trace import guard
-from rollout_trace.record.model_frame import ModelFrame
-from rollout_trace.record.scope import Frame
+from rollout_trace.integration import Frame, ModelFrame, warn_once
 from rollout_trace_langchain import passages, runs, told
 from rollout_trace_langchain.run import Run
 
 if TYPE_CHECKING:
-    from rollout_trace.data.model import Step
-    from rollout_trace.record.call import Call as WireCall
+    from rollout_trace.integration import Call as WireCall
+    from rollout_trace.integration import Step
 
 _batch: ContextVar[Batch | None] = ContextVar("rollout_trace_langchain_batch", default=None)
 """The batch that this context began last."""
@@ -185,7 +183,7 @@ def _batch_of(parameters: Mapping[str, Any], passage: passages.Passage | None) -
 
 
 def _say_alone(name: str) -> None:
-    guard.warn_once(
+    warn_once(
         "langchain:alone",
         f"RolloutCallbackHandler was given to a model alone ({name}): it sees no agent, and each call is recorded as a "
         'trajectory of its own. Pass it where the agent is invoked, config={"callbacks": [RolloutCallbackHandler()]}, '

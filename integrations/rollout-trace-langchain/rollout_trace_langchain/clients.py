@@ -9,9 +9,9 @@ from langchain_core.runnables import RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import RunnableConfigurableAlternatives, RunnableConfigurableFields
 
-from rollout_trace.clients.anthropic import wrap_anthropic
-from rollout_trace.clients.common import client_kind
-from rollout_trace.clients.openai import wrap_openai
+# Also for `record` alone: who records a client means what its framework does with it, which the handler sees.
+import rollout_trace_langchain.handler  # noqa: F401
+from rollout_trace.integration import check_engine, client_kind, wrap_anthropic, wrap_openai
 
 M = TypeVar("M")
 
@@ -47,7 +47,7 @@ def record(llm: M, *, engine: str | None = None, keep_bytes: bool = False) -> M:
         raise ValueError(f"engine={engine!r}: {found[0][0]} speaks Anthropic's API, which has no ids.")
     for _, sdk, client in found:
         if sdk == "openai":
-            wrap_openai(client, engine=engine, keep_bytes=keep_bytes)
+            wrap_openai(client, engine=check_engine(engine), keep_bytes=keep_bytes)
         else:
             wrap_anthropic(client, keep_bytes=keep_bytes)
     return llm

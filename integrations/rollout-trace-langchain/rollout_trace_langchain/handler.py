@@ -12,9 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
-import rollout_trace as rt
-from rollout_trace.record.frames import ToolFrame, guarded
-from rollout_trace.record.scope import current_scope
+from rollout_trace.integration import ToolFrame, current, current_scope, guarded
 from rollout_trace_langchain import calls, middleware, passages, runs
 from rollout_trace_langchain.results import put_result, snapshot
 
@@ -181,7 +179,7 @@ class _Ambient:
         scope = current_scope.get()
         if scope is not None and scope.is_open:
             return self._handler
-        return None if rt.current() is None else self._handler
+        return None if current() is None else self._handler
 
 
 # By its class: where a handler is passed, that one is called alone.

@@ -10,8 +10,9 @@ from __future__ import annotations
 from asyncio import _get_running_loop
 from typing import TYPE_CHECKING
 
-from rollout_trace.record import scope as frames
-from rollout_trace.record.scope import Frame
+from rollout_trace.integration import Frame
+from rollout_trace.integration import enter as enter_frame
+from rollout_trace.integration import entered as entered_frame
 
 if TYPE_CHECKING:
     from rollout_trace_langchain.calls import Batch
@@ -31,15 +32,15 @@ class Passage(Frame):
 
 def enter() -> None:
     """Enters a passage to the frame that was entered before."""
-    behind = frames.entered()
+    behind = entered_frame()
     while isinstance(behind, Passage):
         behind = behind.parent
-    frames.enter(Passage(behind))
+    enter_frame(Passage(behind))
 
 
 def entered() -> Passage | None:
     """The passage of this context; None where there is none, or one that other threads share."""
     if _get_running_loop() is None:
         return None
-    frame = frames.entered()
+    frame = entered_frame()
     return frame if isinstance(frame, Passage) else None

@@ -8,8 +8,7 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
-import rollout_trace as rt
-from rollout_trace.data.model import ErrorInfo
+from rollout_trace.integration import ErrorInfo, ToolRun
 from rollout_trace_langchain.commands import described, is_command, messages_in
 
 
@@ -21,7 +20,7 @@ def snapshot(inputs: Mapping[str, Any], text: str) -> Any:
         return text
 
 
-def put_result(run: rt.ToolRun, output: Any) -> None:
+def put_result(run: ToolRun, output: Any) -> None:
     """What the model is told, whole."""
     message = _message_for(run.tool_call_id, output)
     if message is None:

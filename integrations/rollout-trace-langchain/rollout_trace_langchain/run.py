@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.record.frames import AgentFrame
-from rollout_trace.record.model_frame import ModelFrame
-from rollout_trace.record.scope import Frame, current_scope
+from rollout_trace.integration import AgentFrame, Frame, ModelFrame, Trajectory, current_scope
 
 
 class Run:

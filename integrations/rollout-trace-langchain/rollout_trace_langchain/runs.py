@@ -17,9 +17,7 @@ from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.record.model_frame import ModelFrame
-from rollout_trace.record.scope import Frame, active, current_scope, enter, entered
+from rollout_trace.integration import Frame, ModelFrame, Trajectory, active, current_scope, enter, entered
 from rollout_trace_langchain.run import Agent, Part, Root, Run
 
 F = TypeVar("F", bound=Frame)

@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
 from langchain_core.outputs import Generation, LLMResult
 
-from rollout_trace.data.model import Completion, ToolCall, Usage
+from rollout_trace.integration import Completion, ToolCall, Usage
 
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "n", "stop", "seed", "tool_choice")
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rollout_trace_smolagents._about import __version__
+from rollout_trace.integration import lazy_package
+from rollout_trace_smolagents._about import ABOUT, __version__
 
 if TYPE_CHECKING:
     from rollout_trace_smolagents._recording import record, unrecord
-
-
-def __getattr__(name: str) -> Any:
-    # The framework is imported when it is first needed: `rt.integrations()` asks this package without it.
-    if name not in ("record", "unrecord"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rollout_trace_smolagents import _recording
-
-    return getattr(_recording, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | {"record", "unrecord"})
-
+else:
+    __getattr__, __dir__ = lazy_package(__name__, {"_recording": ("record", "unrecord")}, ABOUT)
 
 __all__ = ["__version__", "record", "unrecord"]

@@ -1,8 +1,8 @@
-"""What the integration says of itself, without its framework."""
+"""The framework, and the releases of it that this integration was tested with. Imports no framework."""
 
 from __future__ import annotations
 
-from rollout_trace.integration.installed import About
+from rollout_trace.integration import About
 
 __version__ = "0.1.0"
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from typing import Any
 
-from rollout_trace.record.frames import AgentFrame, guarded
-from rollout_trace.record.scope import active
-from rollout_trace_smolagents._driving import drive
+from rollout_trace.integration import AgentFrame, active, guarded, run_generator
 from rollout_trace_smolagents._turns import TurnFrame, TurnKind, begin_tool, begin_turn, tool_gave
 
 
@@ -45,7 +43,7 @@ def _turn_method(method: Any, kind: TurnKind) -> Any:
     def turn(self: Any, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         frame: TurnFrame | None = begin_turn(kind, self.step_number)
         inner = method(self, *args, **kwargs)
-        return (yield from inner if frame is None else drive(frame, inner, saw=frame.saw))
+        return (yield from inner if frame is None else run_generator(frame, inner, on_item=frame.saw))
 
     return turn
 
@@ -67,7 +65,7 @@ def _tool_method(base: Any) -> Any:
 def _streamed(agent: Any, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """A run whose consumer takes one step at a time: it begins with the first."""
     frame = _begin_run(agent)
-    return (yield from inner if frame is None else drive(frame, inner))
+    return (yield from inner if frame is None else run_generator(frame, inner))
 
 
 @guarded

@@ -13,8 +13,7 @@ from typing import Any
 from smolagents import local_python_executor
 from smolagents.local_python_executor import LocalPythonExecutor
 
-import rollout_trace as rt
-from rollout_trace.record.frames import ToolFrame, guarded
+from rollout_trace.integration import ToolFrame, guarded, propagate
 from rollout_trace_smolagents._classes import Settings
 from rollout_trace_smolagents._turns import begin_tool, plain, tool_gave
 
@@ -63,7 +62,7 @@ def _carried(base: Any) -> Any:
             finally:
                 _is_timed.reset(token)
 
-        return local_python_executor.timeout(seconds)(rt.propagate(timed))()
+        return local_python_executor.timeout(seconds)(propagate(timed))()
 
     return execute
 

@@ -8,13 +8,17 @@ from typing import Any
 
 from smolagents.models import ChatMessageStreamDelta, TransformersModel, agglomerate_stream_deltas
 
-from rollout_trace.clients.stainless import settings_of
-from rollout_trace.data.model import Completion, ToolCall, Usage
-from rollout_trace.record.frames import guarded
-from rollout_trace.record.model_frame import ModelFrame
-from rollout_trace.record.scope import active
+from rollout_trace.integration import (
+    Completion,
+    ModelFrame,
+    ToolCall,
+    Usage,
+    active,
+    guarded,
+    is_recorded,
+    run_generator,
+)
 from rollout_trace_smolagents._classes import Settings
-from rollout_trace_smolagents._driving import drive
 from rollout_trace_smolagents._transformers import Listening
 from rollout_trace_smolagents._turns import TurnFrame
 
@@ -75,10 +79,11 @@ class Generation(ModelFrame):
         # Where the call was seen, its context has joined it; some servers give all answers one id.
         self.answered(response_id=None if self.calls else _text(raw, "id"))
 
-    @guarded
-    def finished(self) -> None:
-        """The stream ran to its end."""
-        self.answered()
+    def over(self, error: BaseException | None) -> None:
+        """The stream is over; ``error`` is what ended it before its end."""
+        if error is None:
+            self.answered()
+        self.end(error)
 
     def _ended(self, error: BaseException | None) -> None:
         if not self.calls:
@@ -141,7 +146,7 @@ def _stream_method(base: Any) -> Any:
         inner = base.generate_stream(self, *args, **kwargs)
         if generation is None:
             return (yield from inner)
-        return (yield from drive(generation, inner, saw=generation.saw, finished=generation.finished))
+        return (yield from run_generator(generation, inner, on_item=generation.saw, on_end=generation.over))
 
     return generate_stream
 
@@ -151,7 +156,7 @@ def _prepare_method(base: Any) -> Any:
     def _prepare_completion_kwargs(self: Any, *args: Any, **kwargs: Any) -> Any:
         request = base._prepare_completion_kwargs(self, *args, **kwargs)
         # The bytes of a wrapped client say it better.
-        if settings_of(getattr(self, "client", None)) is None:
+        if not is_recorded(getattr(self, "client", None)):
             generation = active()
             if isinstance(generation, Generation):
                 generation.prepared(request)

@@ -6,22 +6,13 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
-import rollout_trace as rt
-from rollout_trace.clients import stainless as seam
-from rollout_trace.clients.common import client_kind
-from rollout_trace.engines.profiles import profile
-from rollout_trace.integration.installed import framework_missing
-from rollout_trace.record.frames import guarded
-from rollout_trace_smolagents._classes import Settings, settings_of, swap, unswap
+import smolagents
 
-try:
-    import smolagents
-
-    from rollout_trace_smolagents._agents import agent_methods
-    from rollout_trace_smolagents._executors import executor_methods
-    from rollout_trace_smolagents._models import model_methods
-except ImportError as error:
-    raise framework_missing("rollout-trace-smolagents", "smolagents", error) from error
+from rollout_trace.integration import check_engine, client_kind, guarded, is_recorded, unwrap, wrap_openai
+from rollout_trace_smolagents._agents import agent_methods
+from rollout_trace_smolagents._classes import Settings, classes
+from rollout_trace_smolagents._executors import executor_methods
+from rollout_trace_smolagents._models import model_methods
 
 A = TypeVar("A")
 
@@ -52,12 +43,11 @@ def record(agent: A, *, engine: str | None = None, scores: bool = False) -> A:
             f"record() needs an agent of smolagents, such as CodeAgent or ToolCallingAgent, got {agent!r:.80}. "
             "To record a client alone, use rt.wrap_openai(client)."
         )
-    profile(engine)
-    settings = Settings(engine=engine, scores=bool(scores))
+    settings = Settings(engine=check_engine(engine), scores=bool(scores))
     _attach(agent, settings)
     for one in _family(agent):
         if (client := _client_of(one.model)) in _wrapped_here:
-            rt.wrap_openai(client, engine=engine)
+            wrap_openai(client, engine=settings.engine)
     return agent
 
 
@@ -67,10 +57,10 @@ def unrecord(agent: A) -> A:
     A model that another recorded agent shares is recorded again when that agent's next run begins.
     """
     for one in _family(agent):
-        unswap(one)
+        classes.take_off(one)
         _release_model(one.model)
         if (executor := getattr(one, "python_executor", None)) is not None:
-            unswap(executor)
+            classes.take_off(executor)
     return agent
 
 
@@ -87,12 +77,12 @@ def _family(agent: Any) -> Iterator[Any]:
 
 def _attach(agent: Any, settings: Settings) -> None:
     for one in _family(agent):
-        if settings_of(one) != settings:
-            swap(one, settings, _agent_methods)
+        if classes.settings_of(one) != settings:
+            classes.put_on(one, settings, _agent_methods)
         _attach_model(one.model, settings)
         executor = getattr(one, "python_executor", None)
-        if executor is not None and settings_of(executor) is None:
-            swap(executor, Settings(), executor_methods)
+        if executor is not None and classes.settings_of(executor) is None:
+            classes.put_on(executor, Settings(), executor_methods)
 
 
 _attach_again = guarded(_attach)
@@ -106,19 +96,19 @@ def _attach_model(model: Any, settings: Settings) -> None:
     if model is None:
         return
     client = _client_of(model)
-    if client is not None and seam.settings_of(client) is None:
+    if client is not None and not is_recorded(client):
         _wrapped_here.add(client)
-        rt.wrap_openai(client, engine=settings.engine)
-    if settings_of(model) != settings:
-        swap(model, settings, model_methods)
+        wrap_openai(client, engine=settings.engine)
+    if classes.settings_of(model) != settings:
+        classes.put_on(model, settings, model_methods)
 
 
 def _release_model(model: Any) -> None:
     client = _client_of(model)
     if client in _wrapped_here:
         _wrapped_here.discard(client)
-        rt.unwrap(client)
-    unswap(model)
+        unwrap(client)
+    classes.take_off(model)
 
 
 def _client_of(model: Any) -> Any:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rollout_trace.data.model import TokenIssue, Usage
-from rollout_trace.record.frames import guarded
+from rollout_trace.integration import TokenIssue, Usage, guarded
 
 _STILL_RUNNING = TokenIssue(
     code="ids_missing", message="the call ended before the local model had given its ids: closed early, or failed."

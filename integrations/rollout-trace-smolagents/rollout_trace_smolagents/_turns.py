@@ -9,11 +9,10 @@ from smolagents.agent_types import AgentType
 from smolagents.memory import ToolCall
 from smolagents.utils import AgentParsingError
 
-from rollout_trace.record.frames import AgentFrame, ToolFrame, guarded
-from rollout_trace.record.scope import Frame, active
+from rollout_trace.integration import AgentFrame, Frame, ToolFrame, active, guarded
 
 if TYPE_CHECKING:
-    from rollout_trace.record.model_frame import ModelFrame
+    from rollout_trace.integration import ModelFrame
 
 _DEEPEST = 100
 """Levels of a value that are looked into: one may hold itself."""

@@ -57,7 +57,7 @@ def test_a_managed_agent(kind: str, stream: bool, serve: Serve, tmp_path: Path) 
     assert [run.name for run in child.tool_runs] == ["add", "final_answer"]
     [call] = [run for run in parent.tool_runs if run.name == "adder"]
     assert call.arguments == {"task": "2 + 2"}
-    assert "four" in call.result
+    assert "four" in str(call.result)
     assert call.step_id == parent.steps[0].id
 
 
@@ -91,7 +91,7 @@ def check_many(serve: Serve, count: int, run_all: Any, make: Any) -> None:
 
     def script(request: Any) -> Any:
         task = next(f"task-{n}." for n in range(count) if f"task-{n}." in json.dumps(request["messages"]))
-        answer = f"<code>\nfinal_answer({task!r})\n</code>"
+        answer: str | Reply = f"<code>\nfinal_answer({task!r})\n</code>"
         if make is tool_agent:
             answer = Reply(tool_calls=[("final_answer", json.dumps({"answer": task}))])
         return Fault(answer, hold=True)
@@ -135,7 +135,7 @@ def test_twenty_tasks_of_an_event_loop_share_a_model(serve: Serve) -> None:
             tasks = [asyncio.create_task(asyncio.to_thread(solve, number)) for number in range(20)]
             await asyncio.to_thread(server.wait_held, 20)
             server.release()
-            return await asyncio.gather(*tasks)
+            return list(await asyncio.gather(*tasks))
 
         return asyncio.run(main())
 
@@ -234,7 +234,7 @@ def test_a_stream_that_is_closed(recorded: bool, serve: Serve, tmp_path: Path) -
     [step] = trajectory.steps
     assert (trajectory.status, step.status) == ("aborted", "abandoned")
     assert step.completion is not None
-    assert (step.completion.content or "").startswith("".join(filter(None, begun)))
+    assert str(step.completion.content or "").startswith("".join(filter(None, begun)))
 
 
 def test_a_stream_that_is_never_begun(serve: Serve) -> None:

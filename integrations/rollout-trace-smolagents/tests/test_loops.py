@@ -71,7 +71,8 @@ def test_streaming_changes_nothing(make: Any, script: Any, serve: Serve) -> None
 @STREAMED
 def test_smolagents_sees_nothing_new(make: Any, script: Any, stream: bool, serve: Serve) -> None:
     seen = []
-    for recorded in (None, {}, {"engine": "vllm"}):
+    ways: list[Any] = [None, {}, {"engine": "vllm"}]
+    for recorded in ways:
         server = serve(script)
         agent = make(model_at(server), stream_outputs=stream)
         if recorded is not None:
@@ -224,7 +225,7 @@ def test_tool_runs_of_code(serve: Serve) -> None:
 
 def test_what_a_tool_changes_later_is_recorded_as_it_was(serve: Serve) -> None:
     @tool
-    def lists(text: str) -> list:
+    def lists(text: str) -> list:  # type: ignore[type-arg]
         """Lists.
 
         Args:

@@ -28,7 +28,7 @@ class Spoken(Model):
 
     def __init__(self, answers: list[str | Exception], **options: Any) -> None:
         super().__init__(model_id="spoken", **options)
-        self.answers = iter(answers)
+        self.answers: Iterator[Any] = iter(answers)
 
     def generate(self, messages: Any, **options: Any) -> ChatMessage:
         self._prepare_completion_kwargs(messages, api_key="secret", temperature=0.5, **options)

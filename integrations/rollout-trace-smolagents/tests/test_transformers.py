@@ -104,7 +104,8 @@ def check_logprobs(model: Any, step: rt.Step) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_smolagents_gets_what_it_would_have_got(model: Any, stream: bool) -> None:
     seen = []
-    for options in (None, {}, {"scores": True}):
+    ways: list[Any] = [None, {}, {"scores": True}]
+    for options in ways:
         agent = tool_agent(copy.copy(model), stream_outputs=stream)
         if options is not None:
             record(agent, **options)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rollout_trace.data.model import Completion, ToolCall, Usage
+from rollout_trace.integration import Completion, ToolCall, Usage
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "stop", "stop_sequences")
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import rollout_trace as rt
-from rollout_trace.clients.common import client_kind
-from rollout_trace.clients.openai import protocol_of
-from rollout_trace.clients.stainless import settings_of
-from rollout_trace.engines.profiles import profile
-from rollout_trace.record.frames import guarded
-from rollout_trace.record.settings import Settings
-from rollout_trace_strands.http import is_http_client, record_http
+from rollout_trace.integration import (
+    client_kind,
+    guarded,
+    http_kind,
+    is_recorded,
+    wrap_anthropic,
+    wrap_httpx,
+    wrap_openai,
+)
 from rollout_trace_strands.models import plain_class, swap
+
+if TYPE_CHECKING:
+    from rollout_trace.integration import EngineName
 
 _KINDS = {
     "AnthropicModel": "anthropic",
@@ -27,7 +31,7 @@ _KINDS = {
 class Clients:
     """Wraps the clients of models, with the settings of one provider."""
 
-    def __init__(self, engine: str | None, keep_bytes: bool) -> None:
+    def __init__(self, engine: EngineName | None, keep_bytes: bool) -> None:
         self._engine = engine
         self._keep_bytes = keep_bytes
         self._settled: set[type] = set()
@@ -110,10 +114,9 @@ class Clients:
     @guarded
     def _record_http(self, client: Any, engine: str) -> bool:
         """Lets a client of httpx record. The model says which engine it is for; the user, whether it is asked."""
-        if not is_http_client(client):
+        if http_kind(client) is None:
             return False
-        asked = None if self._engine is None else engine
-        record_http(client, Settings(protocol_of, profile(asked), self._keep_bytes))
+        wrap_httpx(client, engine=None if self._engine is None else engine, keep_bytes=self._keep_bytes)
         return True
 
     @guarded
@@ -123,11 +126,11 @@ class Clients:
             return True
         if client_kind(client, "openai") is not None:
             # A client that its user wrapped keeps the user's settings where the provider was given none.
-            if settings_of(client) is None or self._engine is not None:
-                rt.wrap_openai(client, engine=self._engine, keep_bytes=self._keep_bytes)
+            if not is_recorded(client) or self._engine is not None:
+                wrap_openai(client, engine=self._engine, keep_bytes=self._keep_bytes)
         elif client_kind(client, "anthropic") is not None:
-            if settings_of(client) is None:
-                rt.wrap_anthropic(client, keep_bytes=self._keep_bytes)
+            if not is_recorded(client):
+                wrap_anthropic(client, keep_bytes=self._keep_bytes)
         else:
             return False
         self._settled.add(type(client))

@@ -12,9 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.record.frames import guarded
-from rollout_trace.record.model_frame import ModelFrame
-from rollout_trace.record.scope import active
+from rollout_trace.integration import ClassSwap, ModelFrame, active, guarded
 from rollout_trace_strands import chat
 from rollout_trace_strands.middleware import InvokeModelContext
 from rollout_trace_strands.stages import AuxiliaryCall
@@ -25,30 +23,34 @@ if TYPE_CHECKING:
 _CLIENTS = "_rollout_trace_clients"
 """The attribute of a recorded model that holds how it is recorded."""
 
+_classes: ClassSwap[bool] = ClassSwap("_rollout_trace_strands")
+"""The recording classes: one for each class, as each model holds its own settings."""
+
 
 def swap(model: Any, clients: Clients) -> None:
     """Gives a model a recording subclass of its own class. Models may be swapped again and again.
 
-    One that has no class of this kind (a mock, slots) stays as it is: its calls in the agent's loop are recorded all
-    the same.
+    One that has no class of this kind (a mock, no ``__dict__``) stays as it is: its calls in the agent's loop are
+    recorded all the same.
     """
-    if getattr(model, "__dict__", {}).get(_CLIENTS) is clients or not hasattr(plain_class(model), "stream"):
+    held = getattr(model, "__dict__", None)
+    if held is None or held.get(_CLIENTS) is clients or not hasattr(plain_class(model), "stream"):
         return
     try:
-        model.__class__ = _recording_class(plain_class(model))
-        vars(model)[_CLIENTS] = clients
+        _classes.put_on(model, True, _methods)
     except TypeError:
         return
+    held[_CLIENTS] = clients
 
 
 def plain_class(model: Any) -> type:
     """The model's class as it was before it was swapped."""
-    kind: type = type(model)
-    return kind.__mro__[1] if _CLIENTS in kind.__dict__ else kind
+    return _classes.plain(type(model))
 
 
-@functools.cache
-def _recording_class(base: Any) -> type:
+def _methods(base: Any, _: bool) -> dict[str, Any]:
+    """The methods of a recording subclass of a model's class."""
+
     def plain(self: Any, protocol: Any) -> Any:
         # Copies, and what is pickled, have the model's own class: they are swapped when they are first called.
         reduced = base.__reduce_ex__(self, protocol)
@@ -70,7 +72,7 @@ def _recording_class(base: Any) -> type:
         chunks = plain_class(called).stream(called, *args, **kwargs)  # type: ignore[attr-defined]
         return call.run(lambda _: call.kept(chunks))
 
-    methods: dict[str, Any] = {_CLIENTS: None, "__reduce_ex__": plain, "stream": stream}
+    methods: dict[str, Any] = {"__reduce_ex__": plain, "stream": stream}
     if hasattr(base, "_get_client"):
 
         @functools.wraps(base._get_client)
@@ -79,9 +81,7 @@ def _recording_class(base: Any) -> type:
             return made if clients is None else _Opened(made, clients.record)
 
         methods["_get_client"] = _get_client
-    names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__}
-    kind: type = type(base)(base.__name__, (base,), {**names, **methods})
-    return kind
+    return methods
 
 
 @guarded

@@ -23,9 +23,7 @@ from strands.hooks import (
     MultiAgentInitializedEvent,
 )
 
-from rollout_trace.engines.profiles import profile
-from rollout_trace.record.frames import ToolFrame, guarded
-from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.integration import ModelFrame, ToolFrame, check_engine, guarded
 from rollout_trace_strands import chat
 from rollout_trace_strands.clients import Clients
 from rollout_trace_strands.middleware import (
@@ -68,8 +66,7 @@ class RolloutHookProvider(HookProvider):
     """
 
     def __init__(self, *, engine: str | None = None, keep_bytes: bool = False) -> None:
-        profile(engine)
-        self._clients = Clients(engine, keep_bytes)
+        self._clients = Clients(check_engine(engine), keep_bytes)
         self._runs = Runs(self.attach)
         watch()
 

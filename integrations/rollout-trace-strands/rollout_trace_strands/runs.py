@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rollout_trace.data.model import ToolRun
-from rollout_trace.record.frames import AgentFrame
+from rollout_trace.integration import AgentFrame, ToolRun
 from rollout_trace_strands import chat
 from rollout_trace_strands.stages import ModelCall
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from asyncio import CancelledError
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from strands.event_loop.streaming import process_stream
 
-from rollout_trace import guard
-from rollout_trace.data.model import ErrorInfo
-from rollout_trace.record.frames import ToolFrame, guarded
-from rollout_trace.record.model_frame import ModelFrame
-from rollout_trace.record.scope import Frame, enter
+from rollout_trace.integration import (
+    ErrorInfo,
+    Frame,
+    ModelFrame,
+    ToolFrame,
+    guarded,
+    report_failure,
+    run_async_generator,
+)
 from rollout_trace_strands import chat
 from rollout_trace_strands.middleware import (
     ExecuteToolContext,
@@ -42,29 +46,18 @@ class Stage(Generic[C, F, R]):
         self.result: R | None = None
         self._result_type = result_type
 
-    async def run(self, next_fn: Callable[[C], AsyncGenerator[TypedEvent, None]]) -> AsyncGenerator[TypedEvent, None]:
+    def run(self, next_fn: Callable[[C], AsyncGenerator[TypedEvent, None]]) -> AsyncGenerator[TypedEvent, None]:
         """Does it, and passes its events on. What their reader does between them is not the frame's."""
         self._events = next_fn(self.context)
-        following = self._events.__anext__
-        result_type, inside = self._result_type, cast("Frame | None", self.frame)
+        return run_async_generator(self.frame, self._events, on_item=self._saw, on_end=self._over)
+
+    def _saw(self, event: TypedEvent) -> None:
+        if isinstance(event, self._result_type):
+            self.result = event
+
+    async def _over(self, error: BaseException | None) -> None:
         try:
-            while True:
-                outside = enter(inside)
-                try:
-                    event = await following()
-                except StopAsyncIteration:
-                    break
-                finally:
-                    # Frames entered inside, by the agent that a tool is, hold on until the next event.
-                    inside = enter(outside)
-                if isinstance(event, result_type):
-                    self.result = event
-                yield event
-        except BaseException as error:
             await self.over(error)
-            raise
-        else:
-            await self.over(None)
         finally:
             await self.close()
 
@@ -129,7 +122,7 @@ class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
         try:
             await self._client.close()
         except Exception as failure:
-            guard.failed("close", None, failure)
+            report_failure("close", failure)
 
 
 class AuxiliaryCall(ModelCall):
@@ -157,7 +150,7 @@ class AuxiliaryCall(ModelCall):
                     if isinstance(event, ModelStopReason):
                         self.result = event
             except Exception as failure:
-                guard.failed("assemble", None, failure)
+                report_failure("assemble", failure)
         self.ended(error)
 
     async def close(self) -> None:

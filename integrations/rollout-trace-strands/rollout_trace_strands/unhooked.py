@@ -11,8 +11,7 @@ from typing import Any
 
 from strands.hooks import BeforeInvocationEvent, BeforeMultiAgentInvocationEvent, HookRegistry
 
-from rollout_trace.record.frames import guarded
-from rollout_trace.record.scope import entered
+from rollout_trace.integration import entered, guarded
 from rollout_trace_strands.runs import RunFrame
 
 _MARK = "_rollout_trace"

@@ -246,7 +246,7 @@ def test_runs_that_nobody_ended_are_let_go_with_their_trajectory(recorded: Recor
     provider = RolloutHookProvider(engine="vllm")
     with ScriptedServer(adding(0)) as server:
         for _ in range(3):
-            options = {"is_recorded": False, "hooks": [provider], "conversation_manager": Raises()}
+            options: Any = {"is_recorded": False, "hooks": [provider], "conversation_manager": Raises()}
             agent = agent_of(openai_model(server), **options)
             with rt.trajectory() as trajectory, pytest.raises(LookupError):
                 agent("Add.")

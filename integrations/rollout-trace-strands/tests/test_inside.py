@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from strands import Agent, tool
 from strands.agent.conversation_manager import SummarizingConversationManager
-from strands.hooks import BeforeModelCallEvent, HookRegistry
+from strands.hooks import BeforeModelCallEvent, HookCallback, HookRegistry
 from strands.models.openai import OpenAIModel
 from strands.multiagent import GraphBuilder
 
@@ -136,7 +136,7 @@ has_aux_model = pytest.mark.skipif(
 )
 
 
-def compressing(agent_messages: int = 4) -> Callable[[BeforeModelCallEvent], None]:
+def compressing(agent_messages: int = 4) -> HookCallback[BeforeModelCallEvent]:
     """A hook that has the conversation manager make its summary once, inside the run."""
     done: list[int] = []
 
@@ -243,7 +243,7 @@ def test_a_stream_past_the_loop_that_is_left_early_is_closed(recorded: Recorded)
     was_closed = []
 
     async def look(event: BeforeModelCallEvent) -> None:
-        stream = event.agent.model.stream([{"role": "user", "content": [{"text": "Quick."}]}])
+        stream: Any = event.agent.model.stream([{"role": "user", "content": [{"text": "Quick."}]}])
         assert await stream.__anext__() == {"messageStart": {"role": "assistant"}}
         await stream.aclose()
         was_closed.append(model.is_closed)

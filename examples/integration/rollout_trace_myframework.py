@@ -1,0 +1,83 @@
+"""Records the agents of myframework: ``record(agent, engine="vllm")``. This is the whole integration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.integration import (
+    About,
+    AgentFrame,
+    Completion,
+    Frame,
+    ModelFrame,
+    ToolCall,
+    ToolFrame,
+    guarded,
+    is_recorded,
+    wrap_openai,
+)
+
+if TYPE_CHECKING:  # `rt.integrations()` reads ABOUT where the framework is slow to import, or missing
+    import myframework
+
+    from rollout_trace.integration import EngineName
+
+ABOUT = About(framework="myframework", tested=("1.0", "1.4"))
+
+
+def record(agent: myframework.Agent, *, engine: EngineName | None = None) -> myframework.Agent:
+    """Records every run of an agent, and of the agents among its tools. Gives the same agent back."""
+    for one in agent.family():
+        if engine is not None or not is_recorded(one.model.client):  # else it keeps what its user asked for
+            wrap_openai(one.model.client, engine=engine)
+        if _hooks not in one.listeners:
+            one.listeners.append(_hooks)
+    return agent
+
+
+class Hooks:
+    """What the framework calls. Many agents run at once: each run is known by its id, never as the latest one."""
+
+    def __init__(self) -> None:
+        self._frames: dict[str | None, Any] = {}
+
+    def _begin(self, run_id: str, frame: Frame) -> None:
+        self._frames[run_id] = frame.enter()  # model calls made in this context from here on are the frame's
+
+    @guarded  # what fails in here is logged, and never the agent's failure
+    def agent_begins(self, run_id: str, parent_id: str | None, agent: myframework.Agent) -> None:
+        self._begin(run_id, AgentFrame(agent.name, parent=self._frames.get(parent_id)))
+
+    @guarded
+    def model_begins(self, run_id: str, parent_id: str, model: myframework.Model, messages: list[Any]) -> None:
+        # The bytes of the call are the truth. The model and the messages are for a call that sends none.
+        frame = ModelFrame("myframework", parent=self._frames.get(parent_id), model=model.name, messages=list(messages))
+        self._begin(run_id, frame)
+
+    @guarded
+    def model_answers(self, run_id: str, answer: myframework.Answer, is_cached: bool) -> None:
+        calls = tuple(ToolCall(id=one.id, name=one.name, arguments=one.arguments) for one in answer.tool_calls)
+        completion = Completion(content=answer.content, tool_calls=calls)
+        # A cached answer has the id of the call that it comes from, which is another step.
+        response_id = None if is_cached else answer.id
+        self._frames[run_id].answered({"completion": completion}, response_id=response_id, cached=is_cached)
+
+    @guarded
+    def answer_dropped(self, run_id: str) -> None:
+        self._frames[run_id].supersede()  # kept, and not trained on
+
+    @guarded
+    def tool_begins(self, run_id: str, parent_id: str, call: myframework.ToolCall) -> None:
+        parent = self._frames.get(parent_id)
+        self._begin(run_id, ToolFrame(call.name, tool_call_id=call.id, arguments=call.arguments, parent=parent))
+
+    @guarded
+    def tool_returns(self, run_id: str, result: str) -> None:
+        self._frames[run_id].run.result = result
+
+    @guarded
+    def ends(self, run_id: str, error: BaseException | None) -> None:
+        self._frames.pop(run_id).end(error)
+
+
+_hooks = Hooks()
