@@ -79,7 +79,8 @@ _HOMES = {
     "rollout_trace.data.trajectory": ("Trajectory",),
 }
 _SUBMODULES = frozenset({"export", "frames", "integration", "testing", "wire"})
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, _SUBMODULES)
+if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES, _SUBMODULES)
 
 
 __all__ = [

@@ -38,7 +38,8 @@ _HOMES = {
     "rollout_trace.export._verl": ("iter_verl", "verl", "verl_prompts", "write_verl_prompts"),
     "rollout_trace.report": ("ExportReport",),
 }
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 
 __all__ = [
