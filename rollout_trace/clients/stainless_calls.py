@@ -17,7 +17,6 @@ from rollout_trace import guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
 from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
-from rollout_trace.clients.find_engine import find, find_async
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import AUTO
 
@@ -73,6 +72,9 @@ class Request:
 
     def find_engine(self) -> None:
         """Detects the engine and adds its capture fields. Never raises, save under pytest."""
+        # Imported on use: most clients name their engine.
+        from rollout_trace.clients.find_engine import find
+
         try:
             self._use_profile(find(self._client, self.caller_options))
         except Exception as error:
@@ -80,6 +82,8 @@ class Request:
 
     async def find_engine_async(self) -> None:
         """``find_engine`` for an async client."""
+        from rollout_trace.clients.find_engine import find_async
+
         try:
             self._use_profile(await find_async(self._client, self.caller_options))
         except Exception as error:

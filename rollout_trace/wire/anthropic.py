@@ -10,12 +10,13 @@ from typing import Any
 
 from msgspec import Raw, Struct, json
 
-from rollout_trace.data.model import ErrorInfo, TokenIssue, Usage
+from rollout_trace.data.model import ErrorInfo, Usage
 from rollout_trace.wire import align, aws_events, blocks
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, text_of
 from rollout_trace.wire.message_tokens import MessageTokens, without_tokens
+from rollout_trace.wire.reading import mark_malformed
 from rollout_trace.wire.sse import Event, events
 
 
@@ -75,8 +76,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         done = _read_body(response, facts, message, status)
     if message.begun:
         message.write_to(facts, done=done)
-        if facts.malformed is not None:
-            _mark_malformed(facts, streamed=framed or streamed)
+        mark_malformed(facts, streamed=framed or streamed)
     align.check(facts.choices, facts.usage)
     return facts
 
@@ -149,15 +149,6 @@ def _is_known(part: Event) -> bool:
     except ValueError:
         return False
     return isinstance(event.type, str)
-
-
-def _mark_malformed(facts: ResponseFacts, *, streamed: bool) -> None:
-    """Sets the issue of every choice where a field was dropped; in a stream ids and logprobs are withheld too."""
-    for choice in facts.choices:
-        choice.issue = TokenIssue(code="response_malformed", message=f"{facts.malformed}.")
-        # An unstreamed answer lacks only that field, but a dropped one in an event may leave a gap in the middle.
-        if streamed:
-            choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
 
 
 class _Message:

@@ -13,7 +13,6 @@ from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.places import ID_REQUESTS
 from rollout_trace.wire.protocols import decoder_of, record_of
 
 
@@ -176,6 +175,9 @@ _ID_FIELDS = frozenset({"input_ids", "token_ids"})
 
 def requests_ids(sampling: Mapping[str, Any] | None) -> bool:
     """True where a request has a field that makes engines send token ids."""
+    # The table is for answers: a client that is only wrapped does not load it.
+    from rollout_trace.wire.places import ID_REQUESTS
+
     return sampling is not None and any(sampling.get(name) for name in ID_REQUESTS)
 
 
