@@ -35,7 +35,7 @@ class Request:
     A context manager around the SDK's own ``request``: an exception that leaves it is recorded as the caller's.
     """
 
-    __slots__ = ("_added", "_client", "_done", "_outer", "call", "caller_options", "options")
+    __slots__ = ("_added", "_client", "_done", "_outer", "call", "caller_options", "must_find_engine", "options")
 
     def __init__(self, client: Any, settings: Settings, options: Any, done: Callable[[Call], None]) -> None:
         self.caller_options = self.options = options
@@ -50,6 +50,8 @@ class Request:
             self._add_capture_fields()
         except Exception as error:
             guard.failed("begin", self.call, error)
+        self.must_find_engine = settings.engine is AUTO and self.call is not None
+        """Whether the engine is still to be detected (``auto``)."""
 
     def __enter__(self) -> Request:
         self._outer = _current.get()
@@ -64,11 +66,6 @@ class Request:
             # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
             recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(self.call, error))
         _current.set(self._outer)
-
-    @property
-    def must_find_engine(self) -> bool:
-        """Whether the engine is still to be detected (``auto``)."""
-        return self.call is not None and self.call.profile is AUTO
 
     def find_engine(self) -> None:
         """Detects the engine and adds its capture fields. Never raises, save under pytest."""
@@ -177,7 +174,7 @@ def answered(client: Any, response: Any) -> None:
     if call is None:
         return
     try:
-        redirects = [(one.status_code, one.headers) for one in response.history]
+        redirects = [(one.status_code, one.headers) for one in response.history] if response.history else ()
         recorder.answered(call, response.status_code, response.headers, redirects)
         if response.status_code >= 400:
             # Only with middleware do error responses arrive here: it may retry, or return something else instead.

@@ -76,5 +76,6 @@ def state_of(trajectory: Trajectory) -> TrajectoryState | None:
 
 def log_of(trajectory: Trajectory | None) -> StepLog | None:
     """The log of an open trajectory; None for a closed one, or without a trajectory."""
-    state = None if trajectory is None else state_of(trajectory)
-    return None if state is None else state.log
+    # Not through `state_of`: this is on the path of every call.
+    recorder = None if trajectory is None else trajectory._recorder
+    return recorder.log if isinstance(recorder, TrajectoryState) else None
