@@ -159,6 +159,7 @@ def begin(
         batch_size: number of prompts in the batch.
         name: the model's class, for the warning about a handler that was passed to a model alone.
     """
+    # Before `runs.begin`, which enters a frame over it. Only text models are reported in tasks of their own.
     slot = slots.current() if isinstance(prompt, str) else None
     run = runs.begin(run_id, parent_run_id, tags, metadata)
     if run is None:
@@ -182,6 +183,7 @@ def begin(
     run.set_frame(frame.enter())
     run.model_calls.append(frame)
     if slot is not None:
+        # The model is called in another context: that shares the slot, but does not see what was entered here.
         slot.parent = frame
     if opened is not None:
         _warn_model_alone(name)

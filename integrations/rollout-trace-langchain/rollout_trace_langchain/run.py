@@ -41,6 +41,7 @@ class Run:
         self.ends_with_inner = False
         """Whether it ends with its inner runs: it was opened here, so LangChain reports no end of it."""
         scope = current_scope.get()
+        # Weak: a run that never ends must not keep its trajectory alive.
         self.scope: weakref.ref[Trajectory] | None = None if scope is None else weakref.ref(scope)
         self.trajectory: weakref.ref[Trajectory] | None = self.scope if parent is None else parent.trajectory
 

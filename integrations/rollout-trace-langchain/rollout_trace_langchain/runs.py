@@ -77,6 +77,7 @@ def begin(
         run.is_model_node = is_node and run.node == "model" and _is_from_create_agent(run, metadata)
         if parent.failed_calls:
             _supersede(parent, run, is_node, _has_tag(tags, _RETRY))
+        # The context may have been copied before the parent got this frame.
         if run.frame is not None and entered() is not run.frame:
             enter(run.frame)
     _runs[number] = run
@@ -122,6 +123,7 @@ def ensure_root(run: Run, sibling: Run | None) -> Run | None:
 def end(run_id: UUID, error: BaseException | None = None) -> None:
     """Ends a run and all runs inside it."""
     run = _runs.pop(run_id.int, None)
+    # None if another handler has ended it, or the run around it.
     if run is not None:
         end_run(run, error)
 

@@ -16,9 +16,11 @@ def agent_methods(base: Any, attach: Callable[[Any], Any]) -> dict[str, Any]:
 
     @functools.wraps(base.run)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # At every run: the user may have set another model or managed agent since.
         attach(self)
         if kwargs.get("stream", args[1] if len(args) > 1 else False):
             return _streamed_run(self, base.run(self, *args, **kwargs))
+        # `_begin_run` is guarded, and so are the other functions that begin a frame: None if they failed.
         with _begin_run(self) or nullcontext():
             return base.run(self, *args, **kwargs)
 

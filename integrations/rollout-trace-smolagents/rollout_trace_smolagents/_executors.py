@@ -69,6 +69,7 @@ def _execute_in_context(base: Any) -> Any:
 
 
 def _timeout_seconds(executor: Any) -> Any:
+    """The executor's time limit in seconds; None inside code that runs under a limit already."""
     return None if _is_timed.get() else executor.__dict__.get("timeout_seconds")
 
 

@@ -82,6 +82,7 @@ def _attach(agent: Any, settings: Settings) -> None:
         _attach_model(one.model, settings)
         executor = getattr(one, "python_executor", None)
         if executor is not None and classes.settings_of(executor) is None:
+            # Not the agent's settings: the executor's methods do not use them, and one recording class will do.
             classes.put_on(executor, Settings(), executor_methods)
 
 

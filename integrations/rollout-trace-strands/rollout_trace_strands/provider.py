@@ -144,6 +144,7 @@ class RolloutHookProvider(HookProvider):
 
     @guarded
     def _agent_ends(self, event: AfterInvocationEvent) -> None:
+        # The event has no error, but it fires while the exception is being handled.
         self._runs.end(event.agent, event.invocation_state, None if event.result is not None else sys.exc_info()[1])
 
     @guarded
