@@ -53,7 +53,7 @@ CALCULATOR = {
 SYSTEM = "You answer arithmetic questions. Work from left to right, one calculator call a step; then give the number."
 
 
-# The agent: nothing below knows that it is recorded, save the two lines marked so.
+# The agent: nothing below is about recording, save the two lines marked so.
 
 
 def calculator(expression: str) -> float:

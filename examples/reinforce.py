@@ -1,9 +1,9 @@
 """Training on what was recorded: a tiny model learns to say the digit it is asked for.
 
-The model is made here, from a seed, and sampled behind a server that speaks as vLLM does. An agent talks with it for
-two turns on the openai client, recorded. The training step takes all it needs from the recorded file: token ids, loss
-mask, logprobs, rewards. Before each first update the importance ratio, computed with the recorded logprobs, must be 1;
-over the iterations the reward must rise. Where either fails, the script says so and exits with status 1.
+The model is made here, from a seed, and sampled behind a server with vLLM's API. An agent talks with it for two turns
+on the openai client, recorded. The training step takes all it needs from the recorded file: token ids, loss mask,
+logprobs, rewards. Before each first update the importance ratio, computed with the recorded logprobs, must be 1; over
+the iterations the reward must rise. If either fails, the script prints it and exits with status 1.
 
     python reinforce.py
     python reinforce.py --iterations 20 --seed 1 --out rollouts
@@ -42,7 +42,7 @@ CLIP = 0.2
 MAX_RATIO_ERROR = 1e-3
 
 
-# The model. Its tokens are the 128 characters of ASCII, so that text and ids say the same.
+# The model. Its tokens are the 128 characters of ASCII, so that each id is the code of its character.
 
 BEGIN, END = "\x02", "\x03"
 VOCABULARY, WIDTH, MAX_LENGTH = 128, 64, 128
@@ -66,7 +66,7 @@ class Policy:
         self.modules["head"].bias.data[ord(END)] += 3.0
 
     def logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Of every next token, after each token: float32 [rows, length, VOCABULARY] from ids [rows, length]."""
+        """Logprobs of the next token after each token: float32 [rows, length, VOCABULARY] from ids [rows, length]."""
         length = token_ids.shape[1]
         hidden = self.modules["tokens"](token_ids) + self.modules["positions"](torch.arange(length))
         mask = nn.Transformer.generate_square_subsequent_mask(length)
@@ -90,13 +90,13 @@ class Policy:
 
 
 def render(messages: list[dict[str, str]]) -> list[int]:
-    """The ids of a prompt. A completion that is sent back stands in the next prompt as it was sampled."""
+    """The ids of a prompt. A completion that is sent back is in the next prompt as it was sampled."""
     text = "".join(f"{BEGIN}{message['role'][0]}{message['content']}{END}" for message in messages)
     return [ord(character) for character in f"{text}{BEGIN}a"]
 
 
 def chat_completion(policy: Policy, request: dict[str, Any]) -> dict[str, Any]:
-    """Answers /v1/chat/completions as vLLM does where ``logprobs`` and ``return_token_ids`` are asked for."""
+    """Answers /v1/chat/completions as vLLM does if ``logprobs`` and ``return_token_ids`` are requested."""
     prompt = render(request["messages"])
     ids, logprobs = policy.sample(prompt, request["max_tokens"], request["seed"])
     stopped = ids[-1] == ord(END)
@@ -128,7 +128,7 @@ def chat_completion(policy: Policy, request: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def serving(policy: Policy) -> Iterator[str]:
-    """Serves the policy as it is at each moment (no lock: nothing trains meanwhile), and gives the base URL."""
+    """Serves the policy, and yields the base URL. Without a lock: nothing trains while it serves."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -156,16 +156,16 @@ def serving(policy: Policy) -> Iterator[str]:
             thread.join()
 
 
-# The agent. It knows nothing of tokens.
+# The agent. Nothing in it is about tokens.
 
 
 def grade(answer: str, digit: str) -> float:
-    """How alike the two are, from 0 to 1: the digit and nothing else is best."""
+    """Similarity of an answer to the digit, from 0 to 1; 1 is the digit and nothing else."""
     return SequenceMatcher(None, answer, digit).ratio()
 
 
 def converse(client: OpenAI, digit: str, seed: int) -> float:
-    """Asks for the digit, says how that went, and asks again. Returns the mean grade."""
+    """Prompts for the digit, replies with a verdict and prompts again. Returns the mean grade."""
     messages: list[Any] = [{"role": "user", "content": f"Say {digit}"}]
     grades = []
     for turn in range(2):
@@ -218,7 +218,7 @@ class Batch:
 
 
 def batch_of(trajectories: Iterable[rt.Trajectory]) -> Batch:
-    """All rows. The advantage of a run and of its tokens is its reward less the mean of the others of its group."""
+    """All rows of the runs. The advantage of a run's tokens is its reward less the mean of the others of its group."""
     # Threads end in any order, and sums of floats depend on it.
     ordered = sorted(trajectories, key=lambda each: (each.group_id or "", each.rollout_index or 0))
     for group in rt.groups(ordered):
@@ -279,7 +279,7 @@ def run(iterations: int, seed: int, folder: Path) -> tuple[list[float], float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains, and exits with a message where a ratio was wrong or the reward did not rise."""
+    """Trains, and exits with a message if a ratio was wrong or the reward did not rise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,4 +1,4 @@
-"""A small framework for agents, in the place of yours: no line of it is about recording."""
+"""A small agent framework, in place of yours: no line of it is about recording."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openai import OpenAI
 
 @dataclass
 class ToolCall:
-    """A tool that a model asks for. Every tool has one argument, a text."""
+    """A tool call that a model requests. Every tool has one argument, a text."""
 
     id: str
     name: str
@@ -23,7 +23,7 @@ class ToolCall:
 
 @dataclass
 class Answer:
-    """What a model answered."""
+    """A model's answer."""
 
     id: str
     content: str | None
@@ -31,7 +31,7 @@ class Answer:
 
 
 class Listener(Protocol):
-    """Called as agents run. Each run of an agent, a model or a tool has an id, and that of the run it lies in."""
+    """Called as agents run. Each run of an agent, a model or a tool has an id, and the id of the enclosing run."""
 
     def agent_begins(self, run_id: str, parent_id: str | None, agent: Agent) -> None: ...
     def model_begins(self, run_id: str, parent_id: str, model: Model, messages: list[Any]) -> None: ...
@@ -44,7 +44,7 @@ class Listener(Protocol):
 
 @dataclass
 class Model:
-    """A model behind an API of OpenAI's shape; answers that were taken come from its cache when asked for again."""
+    """A model behind an API of OpenAI's shape. A request whose answer was accepted is answered from the cache later."""
 
     client: OpenAI
     name: str
@@ -65,13 +65,13 @@ class Model:
 
 
 class Agent:
-    """Asks its model, and runs the tools that the model asks for, until it answers without a tool.
+    """Calls its model, and runs the tools that the model requests, until it answers without a tool.
 
     Args:
         name: its name, also as another agent's tool.
         model: its model.
         tools: functions from a text to a text, and other agents.
-        accepts: whether an answer can be used; one that cannot is thrown away, and the model asked again.
+        accepts: whether an answer can be used; if not, it is discarded and the model is called again.
     """
 
     def __init__(
@@ -96,15 +96,15 @@ class Agent:
                 yield from tool.family()
 
     def run(self, task: str, parent_id: str | None = None) -> str:
-        """Gives the answer to a task."""
+        """Returns the answer to a task."""
         messages: list[Any] = [{"role": "user", "content": task}]
         with self._run("agent_begins", parent_id, self) as run_id:
             while (answer := self._ask(run_id, messages)).tool_calls:
-                asked = [
+                tool_calls = [
                     {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
                     for c in answer.tool_calls
                 ]
-                messages.append({"role": "assistant", "content": answer.content, "tool_calls": asked})
+                messages.append({"role": "assistant", "content": answer.content, "tool_calls": tool_calls})
                 for call in answer.tool_calls:
                     messages.append({"role": "tool", "tool_call_id": call.id, "content": self._use(run_id, call)})
             return answer.content or ""
@@ -114,37 +114,37 @@ class Agent:
         while True:
             with self._run("model_begins", parent_id, self.model, messages) as run_id:
                 cached = self.model.cache.get(key)
-                answer = cached or self.model.ask(messages, [_described(name) for name in self.tools])
-                self._tell("model_answers", run_id, answer, cached is not None)
+                answer = cached or self.model.ask(messages, [_tool_schema(name) for name in self.tools])
+                self._notify("model_answers", run_id, answer, cached is not None)
                 if self.accepts(answer):
                     self.model.cache[key] = answer
                     return answer
-                self._tell("answer_dropped", run_id)
+                self._notify("answer_dropped", run_id)
 
     def _use(self, parent_id: str, call: ToolCall) -> str:
         with self._run("tool_begins", parent_id, call) as run_id:
             tool, text = self.tools[call.name], json.loads(call.arguments)["text"]
             result = tool.run(text, run_id) if isinstance(tool, Agent) else tool(text)
-            self._tell("tool_returns", run_id, result)
+            self._notify("tool_returns", run_id, result)
             return result
 
     @contextmanager
     def _run(self, begins: str, parent_id: str | None, *facts: Any) -> Iterator[str]:
         run_id = uuid4().hex
-        self._tell(begins, run_id, parent_id, *facts)
+        self._notify(begins, run_id, parent_id, *facts)
         try:
             yield run_id
         except BaseException as error:
-            self._tell("ends", run_id, error)
+            self._notify("ends", run_id, error)
             raise
-        self._tell("ends", run_id, None)
+        self._notify("ends", run_id, None)
 
-    def _tell(self, event: str, run_id: str, *facts: Any) -> None:
+    def _notify(self, event: str, run_id: str, *facts: Any) -> None:
         for listener in self.listeners:
             getattr(listener, event)(run_id, *facts)
 
 
-def _described(name: str) -> dict[str, Any]:
+def _tool_schema(name: str) -> dict[str, Any]:
     text = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     parameters = {**text, "additionalProperties": False}
     return {"type": "function", "function": {"name": name, "strict": True, "parameters": parameters}}

@@ -26,9 +26,9 @@ ABOUT = About(framework="myframework", tested=("1.0", "1.4"))
 
 
 def record(agent: myframework.Agent, *, engine: EngineName | None = None) -> myframework.Agent:
-    """Records every run of an agent, and of the agents among its tools. Gives the same agent back."""
+    """Records every run of an agent, and of the agents among its tools. Returns the same agent."""
     for one in agent.family():
-        if engine is not None or not is_recorded(one.model.client):  # else it keeps what its user asked for
+        if engine is not None or not is_recorded(one.model.client):  # else it keeps the settings of its user
             wrap_openai(one.model.client, engine=engine)
         if _hooks not in one.listeners:
             one.listeners.append(_hooks)
@@ -36,7 +36,7 @@ def record(agent: myframework.Agent, *, engine: EngineName | None = None) -> myf
 
 
 class Hooks:
-    """What the framework calls. Many agents run at once: each run is known by its id, never as the latest one."""
+    """The listener. Many agents run at once: frames are found by the id of the run, never as the latest one."""
 
     def __init__(self) -> None:
         self._frames: dict[str | None, Any] = {}
@@ -44,13 +44,13 @@ class Hooks:
     def _begin(self, run_id: str, frame: Frame) -> None:
         self._frames[run_id] = frame.enter()  # model calls made in this context from here on are the frame's
 
-    @guarded  # what fails in here is logged, and never the agent's failure
+    @guarded  # an exception in here is logged, and never reaches the agent
     def agent_begins(self, run_id: str, parent_id: str | None, agent: myframework.Agent) -> None:
         self._begin(run_id, AgentFrame(agent.name, parent=self._frames.get(parent_id)))
 
     @guarded
     def model_begins(self, run_id: str, parent_id: str, model: myframework.Model, messages: list[Any]) -> None:
-        # The bytes of the call are the truth. The model and the messages are for a call that sends none.
+        # A step is made from the bytes of its call; model and messages are only used if the call sends none.
         frame = ModelFrame("myframework", parent=self._frames.get(parent_id), model=model.name, messages=list(messages))
         self._begin(run_id, frame)
 

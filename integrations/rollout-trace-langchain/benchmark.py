@@ -48,7 +48,7 @@ def add(a: int, b: int) -> str:
 
 
 class Empty(BaseCallbackHandler):
-    """As the hook is called, without what it does."""
+    """A handler that is called like the hook and does nothing."""
 
     run_inline = raise_error = True
     ignore_retriever = ignore_retry = ignore_custom_event = True
@@ -79,7 +79,7 @@ def main(blocks: int = 20, runs_each: int = 20) -> None:
 
 def arms(base_url: str, is_streamed: bool) -> dict[str, Callable[[], Any]]:
     """The ways to run the agent."""
-    # The same fields are asked for in all: what the server sends more of is not the hook's cost.
+    # The same fields are requested in all: what the server sends more of is not the hook's cost.
     asked: Any = {"logprobs": True, "extra_body": {"return_token_ids": True}, "streaming": is_streamed}
     models = [ChatOpenAI(model="m", base_url=base_url, api_key="none", **asked) for _ in range(2)]  # type: ignore[arg-type]
     record(models[1])

@@ -27,7 +27,7 @@ def add(a: int, b: int) -> str:
 
 
 def run(base_url: str, model: str, engine: str | None, path: str) -> None:
-    """Runs the agent once and writes what was said to a file."""
+    """Runs the agent once and writes its trajectories to a file."""
     llm = record(ChatOpenAI(model=model, base_url=base_url, api_key="none"), engine=engine)  # type: ignore[arg-type]
     helper = create_agent(llm, [add], name="mathematician")
 
@@ -55,7 +55,7 @@ def show(path: str) -> None:
 
 
 def scripted(request: Mapping[str, Any]) -> Reply:
-    """What a model would say."""
+    """The answer of the scripted model."""
     name = request["tools"][0]["function"]["name"]
     last = request["messages"][-1]
     if last["role"] == "tool":

@@ -36,7 +36,7 @@ def add(a: int, b: int) -> int:
 
 
 def serve(pipe: Connection) -> None:
-    """A server in a process of its own, until the pipe says that it is enough."""
+    """Runs a server in a process of its own, until a message arrives on the pipe."""
 
     def script(request: Any) -> Any:
         if "tools" in request:

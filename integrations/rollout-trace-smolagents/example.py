@@ -39,7 +39,7 @@ STATISTICIAN: list[str | Reply] = [
 
 
 def script(request: Mapping[str, Any]) -> str | Reply:
-    """What the scripted model says: the manager asks the statistician, who looks two cities up."""
+    """The answer of the scripted model: the manager calls the statistician, who looks two cities up."""
     answers = STATISTICIAN if "tools" in request else MANAGER
     turn: int = sum(message["role"] == "assistant" for message in request["messages"])
     return answers[turn]
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def show(path: str, episode: str | None) -> None:
-    """Prints what the file says of the run: it may hold others."""
+    """Prints the run from the file, which may hold others too."""
     for trajectory in rt.read(path):
         if trajectory.episode_id != episode:
             continue

@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def show(path: str, episode: str | None) -> None:
-    """What the file says of the run."""
+    """Prints the run from the file."""
     for trajectory in rt.read(path):
         if trajectory.episode_id != episode:
             continue

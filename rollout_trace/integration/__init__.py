@@ -1,4 +1,8 @@
-"""The contract for integrations of frameworks: all that they import of this package. See docs/integrations.md."""
+"""The public interface for integrations of frameworks: all that they import of this package.
+
+Frames mark what a framework does, ``wrap_*`` and ``ClassSwap`` record the clients inside its models, ``About`` declares
+the integration. See docs/integrations.md.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +31,18 @@ if TYPE_CHECKING:
     from rollout_trace.record.model_frame import ModelFrame
     from rollout_trace.record.scope import Frame, active, current_scope, enter, entered
 
-# Imported when they are first used: the entry point of an integration is asked for its `About` alone.
+# Imported on first use: the entry point of an integration uses `About` alone, and must be fast to import.
 _HOMES = {
-    # What the package of an integration declares.
+    # Declaring the package of an integration.
     "rollout_trace.integration.installed": ("About", "framework_missing"),
     "rollout_trace.integration.package": ("lazy_package",),
-    # What the framework does, and which context does it.
+    # Frames, and the context they are entered in.
     "rollout_trace.record.frames": ("AgentFrame", "ToolFrame", "guarded"),
     "rollout_trace.record.model_frame": ("ModelFrame",),
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),
     "rollout_trace.record.context": ("current", "propagate"),
     "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),
-    # The clients inside its models, and objects that have no hooks.
+    # Clients inside the framework's models, and objects without hooks.
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),
     "rollout_trace.clients.common": ("client_kind", "unwrap"),
     "rollout_trace.clients.httpx": ("http_kind", "wrap_httpx"),

@@ -1,4 +1,4 @@
-"""What an integration asks about the clients inside its framework's models, and about the engines behind them."""
+"""Checks for the clients inside a framework's models, and for the engines behind them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ if TYPE_CHECKING:
 
 
 def is_recorded(client: object) -> bool:
-    """True for a client that was wrapped by ``wrap_openai`` or ``wrap_anthropic`` and not unwrapped since.
+    """Whether a client was wrapped by ``wrap_openai`` or ``wrap_anthropic`` and not unwrapped since.
 
-    A client that its user wrapped has the user's settings: wrapping it again would replace them.
+    Check it before wrapping a client: wrapping again would replace the settings of the user who wrapped it.
     """
     return stainless.settings_of(client) is not None
 
 
 def check_engine(engine: str | None) -> EngineName | None:
-    """An ``engine=`` as ``wrap_openai`` takes it, checked where the user gives it: a client may be wrapped much later.
+    """Checks an ``engine`` argument and returns it, typed for ``wrap_openai``.
+
+    To be called where the user passes the engine: the client may be wrapped much later, inside a run.
 
     Raises:
-        ValueError: no engine of that name is known; the message lists those that are.
+        ValueError: unknown engine; the message lists the known ones.
     """
     profile(engine)
     return cast("EngineName | None", engine)

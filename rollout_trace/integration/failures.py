@@ -1,4 +1,4 @@
-"""Failures of an integration's own code, where ``guarded`` cannot stand around it."""
+"""Reports failures of an integration's own code that ``guarded`` cannot catch."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from rollout_trace import guard
 
 
 def report_failure(where: str, error: Exception) -> None:
-    """Logs a failure of the integration's own code and counts it in ``rt.stats().recorder_errors``; the agent goes on.
+    """Logs a failure of the integration's own code and counts it in ``rt.stats().recorder_errors``.
 
-    For code that ``guarded`` cannot be put around, such as a part of a coroutine. The log gets one line for all
-    failures of one class in one place.
+    For code that cannot be decorated with ``guarded``, such as a part of a coroutine. Failures of one class in one
+    place are logged once.
 
     Args:
-        where: what failed, in a word or two: ``"close"``.
+        where: the place, in a word or two: ``"close"``.
         error: the failure.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Generators inside frames: streams of models, and the loops of agents that yield what they do.
+"""Runs generators inside frames: streams of models, and agent loops that yield their steps.
 
-The body of a generator runs in its consumer's context. A frame that it entered once would be the consumer's too,
-between two items: calls that the consumer makes there, and agents that it runs, would count as the generator's. So the
-frame is entered each time that the body runs on, and left when it yields.
+The body of a generator runs in its consumer's context. A frame entered once would stay the current one between two
+items: calls that the consumer makes there, and agents that it runs, would be recorded as the generator's. So the frame
+is entered each time the body resumes, and left when it yields.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ def run_generator(
     on_item: Callable[[Y], object] | None = None,
     on_end: Callable[[BaseException | None], object] | None = None,
 ) -> Generator[Y, Any, R]:
-    """Runs a generator inside a frame, and ends the frame with it. The consumer sees no difference.
+    """Runs a generator inside a frame, and ends the frame with it. For the consumer it is like ``yield from inner``.
 
     Args:
-        frame: the context's while the generator runs, not while its consumer does.
-        inner: the generator; gets what the consumer sends and throws, and is closed when the consumer closes.
+        frame: the current frame while the generator runs, not while its consumer does.
+        inner: the generator. Values that the consumer sends, exceptions that it throws, and its ``close()`` are passed
+            on; the return value is returned.
         on_item: called with each item before the consumer gets it.
-        on_end: called once instead of ``frame.end``, which it then has to call: with None where the generator ran to
-            its end, else with the exception that ended it (``GeneratorExit`` where its consumer closed it).
+        on_end: called once in place of ``frame.end``, which it must call itself: with None if the generator ran to its
+            end, else with the exception that ended it (``GeneratorExit`` if the consumer closed it).
     """
     end = frame.end if on_end is None else on_end
     inside: Frame | None = frame
@@ -42,7 +43,7 @@ def run_generator(
             try:
                 item = inner.send(sent) if thrown is None else inner.throw(thrown)
             finally:
-                # Frames that were entered inside, by hooks, are there again when the generator runs on.
+                # Not `frame`: hooks may have entered others inside, which are current again when the body resumes.
                 inside = enter(outside)
             if on_item is not None:
                 on_item(item)
@@ -50,6 +51,7 @@ def run_generator(
             try:
                 sent = yield item
             except GeneratorExit as error:
+                # `yield from` closes the inner generator rather than throwing GeneratorExit into it.
                 closed = error
                 break
             except BaseException as error:
@@ -85,28 +87,28 @@ async def run_async_generator(
 ) -> AsyncGenerator[Y, None]:
     """Runs an async generator inside a frame, and ends the frame with it.
 
-    To its consumer it is what ``async for item in inner: yield item`` would be: the inner generator is not closed with
-    this one. Where the framework does not close it, ``on_end`` can.
+    For the consumer it is like ``async for item in inner: yield item``: closing it does not close the inner generator.
+    If the framework does not close that either, ``on_end`` can.
 
     Args:
-        frame: the context's while the generator runs, not while its consumer does.
+        frame: the current frame while the generator runs, not while its consumer does.
         inner: the generator, or any other async iterator.
         on_item: called with each item before the consumer gets it.
-        on_end: awaited once, outside the frame, instead of calling ``frame.end``, which it then has to do: with None
-            where the generator ran to its end, else with the exception that ended it (``GeneratorExit`` where its
-            consumer closed it, ``CancelledError`` where its task was cancelled).
+        on_end: awaited once, outside the frame, in place of ``frame.end``, which it must call itself: with None if the
+            generator ran to its end, else with the exception that ended it (``GeneratorExit`` if the consumer closed
+            it, ``CancelledError`` if its task was cancelled).
     """
-    following = inner.__anext__
+    next_item = inner.__anext__
     inside: Frame | None = frame
     try:
         while True:
             outside = enter(inside)
             try:
-                item = await following()
+                item = await next_item()
             except StopAsyncIteration:
                 break
             finally:
-                # Frames that were entered inside, by hooks, are there again when the generator runs on.
+                # Not `frame`: hooks may have entered others inside, which are current again when the body resumes.
                 inside = enter(outside)
             if on_item is not None:
                 on_item(item)

@@ -1,4 +1,4 @@
-"""Which integrations are installed, and whether their frameworks are at releases they were tested with."""
+"""Lists the installed integrations, and whether their frameworks' releases are tested ones."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 
 ENTRY_POINTS = "rollout_trace.integrations"
-"""The entry point group; each names an ``About``."""
+"""The entry point group. Each entry point names an ``About``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """An integration's framework, and the releases that it was tested with.
+    """Metadata of an integration: its framework, and the releases that it was tested with.
 
-    The entry point of the integration's distribution, in the group ``rollout_trace.integrations``, names one.
-    ``rt.integrations()`` reads it, also where the framework is not installed: its module imports no framework.
+    Declared by an entry point of the integration's distribution, in the group ``rollout_trace.integrations``, and read
+    by ``rt.integrations()``. The module that it is in must not import the framework, which may not be installed.
     """
 
     framework: str
     """Name of the framework's distribution, as in ``pip install``."""
     tested: tuple[str, str]
-    """The oldest and the newest release that the integration's tests ran with. ``("1.0", "1.8")`` takes in 1.8.1."""
+    """The oldest and the newest release that the integration's tests ran with. ``("1.0", "1.8")`` includes 1.8.1."""
 
 
 @document_fields
@@ -36,31 +36,31 @@ class Integration:
     distribution: str
     version: str
     framework: str
-    """The framework's distribution."""
+    """Name of the framework's distribution."""
     framework_version: str | None
-    """None where the framework is not installed."""
+    """Installed version of the framework; None if it is not installed."""
     tested: tuple[str, str]
     """The oldest and the newest tested release of the framework."""
 
     @property
     def is_tested(self) -> bool | None:
-        """Whether the framework's release lies in the tested range; None where it is not installed."""
+        """Whether the installed release of the framework is in the tested range; None if it is not installed."""
         if self.framework_version is None:
             return None
         oldest, newest = map(_numbers, self.tested)
-        # A range to 1.8 holds 1.8.1: compared to the precision that was written down.
+        # Only as many numbers as the bound has are compared, so that a range up to 1.8 includes 1.8.1.
         return oldest <= _numbers(self.framework_version) and _numbers(self.framework_version)[: len(newest)] <= newest
 
 
 def integrations() -> list[Integration]:
-    """The installed integrations, by name. One that cannot be read is logged and left out."""
-    found = []
+    """The installed integrations, sorted by name. One whose entry point cannot be loaded is logged and left out."""
+    installed = []
     for entry in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         try:
             about: About = entry.load()
             if entry.dist is None:
                 continue
-            found.append(
+            installed.append(
                 Integration(
                     name=entry.name,
                     distribution=entry.dist.name,
@@ -75,18 +75,18 @@ def integrations() -> list[Integration]:
                 f"integration:{entry.name}",
                 f"the integration {entry.name!r} ({entry.value}) cannot be read: {type(error).__name__}: {error}.",
             )
-    return found
+    return installed
 
 
 def framework_missing(integration: str, framework: str, error: ImportError) -> ImportError:
-    """An ImportError that names what to install, to be raised in the place of one of the framework's.
+    """An ImportError that names what to install, to be raised in place of the framework's own.
 
-    ``lazy_package`` raises it; a package that imports its framework by itself can, too.
+    ``lazy_package`` raises it. A package that imports its framework in another way can raise it as well.
 
     Args:
         integration: name of the integration's distribution, which has the framework among its dependencies.
         framework: name of the framework's distribution.
-        error: what the import raised.
+        error: the ImportError of the import.
     """
     return ImportError(
         f"{integration} needs {framework}, which cannot be imported here ({error}). "
@@ -103,6 +103,6 @@ def _version(distribution: str) -> str | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a release; what a pre-release adds does not count."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(map(int, found.group().split("."))) if found else ()
+    """The numbers of a release, without a pre-release suffix."""
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, numbers.group().split("."))) if numbers else ()

@@ -6,8 +6,8 @@
     with rt.trajectory() as trajectory:
         create_agent(llm, tools).invoke({"messages": [("user", "What is 2 + 2?")]})
 
-Inside ``with rt.trajectory()`` everything that LangChain runs is recorded; elsewhere, and in place of it, what a
-``RolloutCallbackHandler`` is passed to. LangChain is imported when one of these names is first used.
+Inside ``with rt.trajectory()`` everything that LangChain runs is recorded, without a handler. Elsewhere, only runs that
+a ``RolloutCallbackHandler`` is passed to are recorded. LangChain is imported when one of these names is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model's run as a frame: LangChain's part of a step."""
+"""Frames of model runs: what LangChain's callbacks add to a step."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
 from rollout_trace.integration import Frame, ModelFrame, warn_once
-from rollout_trace_langchain import passages, runs, told
+from rollout_trace_langchain import fallback, runs, slots
 from rollout_trace_langchain.run import Run
 
 if TYPE_CHECKING:
-    from rollout_trace.integration import Call as WireCall
-    from rollout_trace.integration import Step
+    from rollout_trace.integration import Call, Step
 
 _batch: ContextVar[Batch | None] = ContextVar("rollout_trace_langchain_batch", default=None)
-"""The batch that this context began last."""
+"""The batch that began last in this context."""
 
 
 class Batch:
-    """Prompts that LangChain tells one after the other before it calls the model."""
+    """Prompts of one batch. LangChain reports the start of each of them before it calls the model."""
 
     def __init__(self, parameters: Mapping[str, Any]) -> None:
         self.parameters = parameters
         self.latest: Run | None = None
-        self.texts: list[TextCall] = []
+        """The run of the latest prompt."""
+        self.frames: list[PromptFrame] = []
+        """The frames of its prompts, in order; only for text models."""
 
 
-class Call(ModelFrame):
-    """A call of a model. What LangChain says of it is kept as LangChain has it, and read only if it is needed."""
+class CallFrame(ModelFrame):
+    """One model call. LangChain's objects are kept, and converted to fields of a step only if no bytes were seen."""
 
     model: str | None = None
-    """The model's name, for a call without it among its parameters."""
+    """Name of the model, for calls whose parameters do not have it."""
     message_id: str | None = None
     """LangChain's id of the answer."""
-    is_agents = False
-    """Made by the node of an agent that calls its model; the prompt is kept until the node ends."""
+    is_in_model_node = False
+    """Whether it was made in the model node of a ``create_agent`` agent; its prompt is kept until the node ends."""
 
     def __init__(
         self,
@@ -57,75 +58,79 @@ class Call(ModelFrame):
 
     @property
     def is_seen(self) -> bool:
-        """Whether there is a call on the wire that answers it."""
+        """Whether its bytes were recorded."""
         return bool(self.calls)
 
-    def told(self, result: LLMResult) -> None:
-        """LangChain has the answer."""
-        message = told.message_of(result)
-        is_cached = told.is_cached(message)
+    def set_result(self, result: LLMResult) -> None:
+        """Sets the answer as LangChain reports it, and how to match it with a recorded call."""
+        message = fallback.message_of(result)
+        is_cached = fallback.is_cached(message)
         self.message_id = None if message is None else message.id
         # A cached answer has the id of the call that it comes from.
-        response_id = None if is_cached else told.response_id(message, result)
+        response_id = None if is_cached else fallback.response_id(message, result)
         is_seen = self.is_seen and not is_cached
-        self.answered(*(() if is_seen else told.answers(result)), response_id=response_id, cached=is_cached)
+        self.answered(*(() if is_seen else fallback.answer_fields(result)), response_id=response_id, cached=is_cached)
 
     def _ended(self, error: BaseException | None) -> None:
         if not self.is_seen:
-            self.tell(**told.asked(self.prompt, self.parameters, self.model))
-        if not self.is_agents:
+            self.tell(**fallback.request_fields(self.prompt, self.parameters, self.model))
+        if not self.is_in_model_node:
             self.drop_prompt()
         super()._ended(error)
 
     def drop_prompt(self) -> None:
-        """Lets go of what was asked."""
+        """Drops the prompt and the parameters."""
         self.prompt, self.parameters = (), {}
 
     def forget(self) -> None:
-        """Of the prompt, too."""
+        """Drops references to recorded data, the prompt included."""
         super().forget()
         self.drop_prompt()
 
 
-class TextCall(Call):
-    """One prompt of a text model's batch. The model is asked for all of them at once, or for some: the frame of the
-    first prompt has the calls of the whole batch, and deals out their steps."""
+class PromptFrame(CallFrame):
+    """One prompt of a text model's batch.
+
+    One request may hold all prompts of the batch, or some. So the frame of the first prompt collects the calls of the
+    whole batch and distributes their steps over the frames.
+    """
 
     def __init__(
         self, batch: Batch, metadata: Mapping[str, Any], prompt: str, parameters: Mapping[str, Any], *,
         parent: Frame | None,
     ) -> None:  # fmt: skip
-        self._batch = batch.texts
-        self._batch.append(self)
+        self._batch_frames = batch.frames
+        self._batch_frames.append(self)
         super().__init__(None, metadata, prompt, parameters, parent=parent)
 
     @property
     def is_seen(self) -> bool:
-        """Whether there is a call on the wire for the batch."""
-        return bool(self._batch[0].calls)
+        """Whether bytes of the batch were recorded."""
+        return bool(self._batch_frames[0].calls)
 
     @property
     def step_id(self) -> str:
-        """Id of the batch's first step, where the wire has it."""
-        first = self._batch[0]
+        """Id of the batch's first step, if it was recorded from bytes; else of the prompt's own."""
+        first = self._batch_frames[0]
         return first.step_id if first is not self and first.calls else super().step_id
 
-    def join(self, call: WireCall) -> None:
-        """A call begins: it is the batch's."""
-        self._batch[0].calls.append(call)
+    def join(self, call: Call) -> None:
+        """Assigns a call that begins in its context to the batch."""
+        self._batch_frames[0].calls.append(call)
 
     def mark_all(self, seen: Sequence[list[Step]]) -> None:
-        """Deals out the steps in order, to each prompt as many."""
+        """Adds each frame's metadata to its share of the steps: in order, the same number for each prompt."""
         steps = [step for steps in seen for step in steps]
-        size, rest = divmod(len(steps), len(self._batch))
+        # Several, for a model with `n` choices.
+        size, rest = divmod(len(steps), len(self._batch_frames))
         if not rest:
-            for place, frame in enumerate(self._batch):
-                frame.mark(steps[place * size : (place + 1) * size])
-        elif not any(frame.is_open for frame in self._batch):
-            self.mark(steps)  # Some calls failed; whose the steps are is not sure.
+            for position, frame in enumerate(self._batch_frames):
+                frame.mark(steps[position * size : (position + 1) * size])
+        elif not any(frame.is_open for frame in self._batch_frames):
+            self.mark(steps)  # Some calls failed: which prompt a step belongs to is not certain.
 
     def steps(self) -> list[Step]:
-        """None of its own where the batch's are on the wire."""
+        """Steps made from LangChain's data; none if bytes of the batch were recorded."""
         return [] if self.is_seen else super().steps()
 
 
@@ -140,49 +145,65 @@ def begin(
     batch_size: int,
     name: str,
 ) -> None:
-    """A model is called with one prompt; those of a batch are told one after the other, and called after that."""
-    passage = passages.entered() if isinstance(prompt, str) else None
+    """Begins the run and the frame of a model call with one prompt.
+
+    LangChain reports all prompts of a batch first, one after the other, and calls the model after that.
+
+    Args:
+        prompt: messages of a chat model, or the text of a completion model.
+        parameters: LangChain's ``invocation_params``: the same object for all prompts of a batch.
+        run_id: LangChain's id of the run.
+        parent_run_id: id of the enclosing run.
+        tags: LangChain's tags of the run.
+        metadata: LangChain's metadata of the run.
+        batch_size: number of prompts in the batch.
+        name: the model's class, for the warning about a handler that was passed to a model alone.
+    """
+    # Before `runs.begin`, which enters a frame over it. Only text models are reported in tasks of their own.
+    slot = slots.current() if isinstance(prompt, str) else None
     run = runs.begin(run_id, parent_run_id, tags, metadata)
     if run is None:
         return
-    batch = _batch_of(parameters, passage) if batch_size > 1 else None
-    before = None if batch is None else batch.latest
-    opened = runs.lift(run, before)
-    about = {"run_id": str(run_id)}
+    batch = _batch_of(parameters, slot) if batch_size > 1 else None
+    previous = None if batch is None else batch.latest
+    opened = runs.ensure_root(run, previous)
+    facts = {"run_id": str(run_id)}
     if run.node is not None:
-        about["langgraph_node"] = run.node
-    frame: Call
+        facts["langgraph_node"] = run.node
+    frame: CallFrame
     if batch is not None and isinstance(prompt, str):
-        frame = runs.made(TextCall, run.frame, batch, about, prompt, parameters)
+        frame = runs.new_frame(PromptFrame, run.frame, batch, facts, prompt, parameters)
     else:
-        after = None if before is None or not isinstance(before.own, ModelFrame) else before.own
-        frame = runs.made(Call, run.frame, after, about, prompt, parameters)
-    frame.is_agents = run.parent is not None and run.parent.is_model_node
+        after = None if previous is None or not isinstance(previous.own_frame, ModelFrame) else previous.own_frame
+        frame = runs.new_frame(CallFrame, run.frame, after, facts, prompt, parameters)
+    frame.is_in_model_node = run.parent is not None and run.parent.is_model_node
     frame.model = (metadata or {}).get("ls_model_name")
     if batch is not None:
         batch.latest = run
-    run.put(frame.enter())
-    run.asked.append(frame)
-    if passage is not None:
-        passage.parent = frame
+    run.set_frame(frame.enter())
+    run.model_calls.append(frame)
+    if slot is not None:
+        # The model is called in another context: that shares the slot, but does not see what was entered here.
+        slot.parent = frame
     if opened is not None:
-        _say_alone(name)
+        _warn_model_alone(name)
         _end_with_task(opened, frame)
 
 
-def _batch_of(parameters: Mapping[str, Any], passage: passages.Passage | None) -> Batch:
-    """The batch of a prompt: it has the same object of parameters as the prompts before."""
-    batch = _batch.get() if passage is None else passage.batch
+def _batch_of(parameters: Mapping[str, Any], slot: slots.ContextSlot | None) -> Batch:
+    """The batch of a prompt: the latest one if its prompts share this ``parameters`` object, else a new one."""
+    batch = _batch.get() if slot is None else slot.batch
+    # By identity: two batches in a row may have equal parameters.
     if batch is None or batch.parameters is not parameters:
         batch = Batch(parameters)
-        if passage is None:
+        if slot is None:
             _batch.set(batch)
         else:
-            passage.batch = batch
+            slot.batch = batch
     return batch
 
 
-def _say_alone(name: str) -> None:
+def _warn_model_alone(name: str) -> None:
     warn_once(
         "langchain:alone",
         f"RolloutCallbackHandler was given to a model alone ({name}): it sees no agent, and each call is recorded as a "
@@ -192,7 +213,10 @@ def _say_alone(name: str) -> None:
 
 
 def _end_with_task(root: Run, frame: ModelFrame) -> None:
-    """A model whose task is cancelled is told of no end; with nothing around it, nobody else would end it."""
+    """Ends a model's run when its task is done: LangChain calls no handler for a cancelled model.
+
+    Only for a model without an enclosing run, whose end would end it.
+    """
     try:
         task = asyncio.current_task()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""The clients that a LangChain model calls its provider with."""
+"""``record(llm)``: wraps the SDK clients inside a LangChain model."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from langchain_core.runnables import RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import RunnableConfigurableAlternatives, RunnableConfigurableFields
 
-# Also for `record` alone: who records a client means what its framework does with it, which the handler sees.
+# The import registers the handler: without it a recorded model's steps would have no runs, agents or tools.
 import rollout_trace_langchain.handler  # noqa: F401
 from rollout_trace.integration import check_engine, client_kind, wrap_anthropic, wrap_openai
 
 M = TypeVar("M")
 
-_PLACES = ("root_client", "root_async_client", "_client", "_async_client", "client", "async_client")
-"""Where models of langchain-openai and langchain-anthropic keep clients of the SDKs, or resources of such clients."""
+_CLIENT_ATTRIBUTES = ("root_client", "root_async_client", "_client", "_async_client", "client", "async_client")
+"""Attributes in which models of langchain-openai and langchain-anthropic keep SDK clients, or resources of them."""
 
 
 def record(llm: M, *, engine: str | None = None, keep_bytes: bool = False) -> M:
-    """Records the calls of a model: its SDK clients, sync and async, are wrapped in place. Gives the same object back.
+    """Records the calls of a model by wrapping its SDK clients, sync and async, in place. Returns the same object.
 
     What is made of the model (``bind_tools``, ``with_structured_output``, an agent), before or after, is recorded too.
-    Other models are left alone, also those that share the HTTP connections of this one. Of a model that stands for
-    several (``with_fallbacks``, ``configurable_alternatives``) each one is recorded, or none.
+    Other models are not, even if they share the HTTP connections of this one. If the model stands for several
+    (``with_fallbacks``, ``configurable_alternatives``), all of them are recorded or none.
 
     Args:
         llm: ``ChatOpenAI``, ``ChatAnthropic``, or a model built on one of their SDKs in the same way
             (``AzureChatOpenAI``, ``OpenAI``, ...); also bound (``bind_tools``), with fallbacks, alternatives or
             configurable fields.
-        engine: the server behind it (``vllm``, ``sglang``, ...): asks it for token ids and logprobs. See
-            ``rollout_trace.wrap_openai``. Of a model that is not OpenAI's it must be None; of several it is for those
-            that are. Where they have different engines, record each alone before they are put together.
+        engine: the server behind it (``vllm``, ``sglang``, ...): its requests then ask for token ids and logprobs, see
+            ``rollout_trace.wrap_openai``. Must be None for a model of Anthropic's SDK; of several models, it is used
+            for those of OpenAI's SDK. If they have different engines, record each one before they are combined.
         keep_bytes: keep request and response bodies on the steps.
 
     Recording again only changes the settings.
 
     Raises:
-        TypeError: no client of the openai or anthropic SDK was found in it, or in one of the models that it stands for;
-            or it makes a new client for a call, which could not be recorded.
-        ValueError: the engine is not known, or the model's API cannot be asked for ids.
+        TypeError: it, or one of the models that it stands for, has no client of the openai or anthropic SDK; or it
+            makes a new client for a call, which could not be recorded.
+        ValueError: unknown engine, or an engine for a model whose API has no token ids.
     """
     found = [(type(model).__name__, sdk, client) for model in _models(llm, "") for sdk, client in _clients(model)]
     if engine is not None and all(sdk != "openai" for _, sdk, _ in found):
@@ -54,7 +54,7 @@ def record(llm: M, *, engine: str | None = None, keep_bytes: bool = False) -> M:
 
 
 def _models(llm: Any, place: str) -> Iterator[Any]:
-    """The models that may be called in the place of one, each with a client; ``place`` says where it was found."""
+    """The models that a call of ``llm`` may reach, each with a client. ``place``: its position, for error messages."""
     if isinstance(llm, RunnableWithFallbacks):
         yield from _models(llm.runnable, place)
         for number, fallback in enumerate(llm.fallbacks):
@@ -76,6 +76,7 @@ def _models(llm: Any, place: str) -> Iterator[Any]:
 
 def _check_model(model: Any, place: str) -> None:
     made = list(_clients(model))
+    # Looked up twice: a model that is configured for each call is made anew at each access, with new clients.
     if made and [id(client) for _, client in made] != [id(client) for _, client in _clients(model)]:
         raise TypeError(
             f"record() got {type(model).__name__}{place}, which makes a new model for every call: a recorded client "
@@ -92,11 +93,15 @@ def _check_model(model: Any, place: str) -> None:
 
 
 def _check_fields(configured: Any, models: list[Any], place: str) -> None:
-    """A call that configures fields is made on a new object with the same other fields: they must hold the clients."""
+    """Raises if configuring a field makes a new client.
+
+    A call that configures fields is made on a new object with the other fields unchanged; the clients must be among
+    these.
+    """
     fields = type(configured).model_fields
-    anew = type(configured)(**{name: value for name, value in configured.__dict__.items() if name in fields})
+    new = type(configured)(**{name: value for name, value in configured.__dict__.items() if name in fields})
     kept = {id(client) for model in models for _, client in _clients(model)}
-    if any(id(client) not in kept for model in _models(anew, place) for _, client in _clients(model)):
+    if any(id(client) not in kept for model in _models(new, place) for _, client in _clients(model)):
         raise TypeError(
             f"record() got {type(configured).__name__}{place} with configurable_fields(): a call that configures it "
             "makes a new client, which would not be recorded. Choose among recorded models with "
@@ -106,9 +111,9 @@ def _check_fields(configured: Any, models: list[Any], place: str) -> None:
 
 def _clients(model: Any) -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
-    for place in _PLACES:
-        held = getattr(model, place, None)
-        for candidate in (held, getattr(held, "_client", None)):
+    for attribute in _CLIENT_ATTRIBUTES:
+        value = getattr(model, attribute, None)
+        for candidate in (value, getattr(value, "_client", None)):
             sdk = _sdk(candidate)
             if sdk is not None:
                 if id(candidate) not in seen:

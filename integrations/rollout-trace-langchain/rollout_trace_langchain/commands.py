@@ -1,4 +1,4 @@
-"""The messages in what a tool or a node gives: alone, in a change of the state, or in a LangGraph ``Command``."""
+"""Messages in the output of a tool or a node: alone, in a state update, or in a LangGraph ``Command``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from langchain_core.messages import BaseMessage
 
 
 def messages_in(output: Any) -> Iterator[BaseMessage]:
-    """All messages, in order. A command that hands over has those of the whole conversation before."""
+    """All messages of an output, in order. A command that hands over brings those of the whole conversation."""
     for one in output if isinstance(output, list) else [output]:
         if isinstance(one, BaseMessage):
             yield one
@@ -18,12 +18,12 @@ def messages_in(output: Any) -> Iterator[BaseMessage]:
 
 
 def is_command(output: Any) -> bool:
-    """Whether it is a ``Command``; LangGraph is not imported for it."""
+    """Whether an output is a ``Command``. Found by its attributes: LangGraph need not be installed."""
     return hasattr(output, "goto") and hasattr(output, "update")
 
 
-def described(command: Any) -> dict[str, Any]:
-    """Where a command goes, and what it changes beside the messages."""
+def command_summary(command: Any) -> dict[str, Any]:
+    """A command's targets and state updates, without the messages; for the result of a tool run."""
     update = command.update
     if isinstance(update, Mapping):
         update = {name: value for name, value in update.items() if name != "messages"}
@@ -41,15 +41,15 @@ def _targets(command: Any) -> Sequence[Any]:
 
 
 def _states(output: Any) -> Sequence[Any]:
-    """The changes of the state: those of the graph, and those that nodes are sent."""
+    """The state updates in an output: for the graph, and for the nodes that a command sends to."""
     if not is_command(output):
         return [output] if isinstance(output, Mapping) else []
     return [output.update, *(target.arg for target in _targets(output) if hasattr(target, "arg"))]
 
 
 def _messages_of(state: Any) -> Sequence[Any]:
-    """The messages of a mapping, of pairs, or of an object with fields."""
+    """The ``messages`` of a state: a mapping, pairs of name and value, or an object with attributes."""
     if isinstance(state, (list, tuple)):
         state = {pair[0]: pair[1] for pair in state if isinstance(pair, tuple) and len(pair) == 2}
-    told = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", None)
-    return told if isinstance(told, (list, tuple)) else [told]
+    messages = state.get("messages") if isinstance(state, Mapping) else getattr(state, "messages", None)
+    return messages if isinstance(messages, (list, tuple)) else [messages]

@@ -1,4 +1,4 @@
-"""The callback handler: LangChain's events become frames."""
+"""The callback handler: opens and ends frames at LangChain's events."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
 from rollout_trace.integration import ToolFrame, current, current_scope, guarded
-from rollout_trace_langchain import calls, middleware, passages, runs
-from rollout_trace_langchain.results import put_result, snapshot
+from rollout_trace_langchain import calls, middleware, runs, slots
+from rollout_trace_langchain.results import copy_arguments, set_tool_result
 
 
 class RolloutCallbackHandler(BaseCallbackHandler):
     """Records what LangChain and LangGraph run: pass it as ``config={"callbacks": [RolloutCallbackHandler()]}``.
 
-    Inside ``with rt.trajectory()`` nothing needs to be passed. Outside, every run that it is passed to is a trajectory.
-    Pass it where the agent is invoked: a model that alone has it gives a trajectory for every call, and a warning. It
-    holds no state: one handler or several, shared or not, record the same.
+    Inside ``with rt.trajectory()`` it need not be passed. Outside, every run that it is passed to opens a trajectory.
+    Pass it where the agent is invoked: passed to a model alone, it records each call as a trajectory of its own, and a
+    warning is logged. It holds no state: one handler or several, shared or not, record the same.
     """
 
-    # In the context of what is called, also where that is async; otherwise the wire call could not be told.
+    # Called in the context of the run, also of an async one: only there a frame is seen by the calls of the run.
     run_inline = True
-    # Only under pytest is there anything to raise.
+    # The hooks raise under pytest alone; there LangChain must not swallow it.
     raise_error = True
     ignore_retriever = True
     ignore_retry = True
@@ -53,7 +53,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
     def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:
         run = runs.find(run_id)
         if run is not None and run.is_model_node:
-            middleware.settle(run, outputs)
+            middleware.supersede_discarded(run, outputs)
         runs.end(run_id)
 
     @guarded
@@ -72,7 +72,7 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _model(serialized, messages[0], run_id, parent_run_id, tags, metadata, kwargs)
+        _begin_call(serialized, messages[0], run_id, parent_run_id, tags, metadata, kwargs)
 
     @guarded
     def on_llm_start(
@@ -86,19 +86,19 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _model(serialized, prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
+        _begin_call(serialized, prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
 
     @guarded
     def on_llm_new_token(self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any) -> None:
         run = runs.find(run_id)
-        if run is not None and isinstance(run.own, calls.Call):
-            run.own.is_arriving = True
+        if run is not None and isinstance(run.own_frame, calls.CallFrame):
+            run.own_frame.is_arriving = True
 
     @guarded
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         run = runs.find(run_id)
-        if run is not None and isinstance(run.own, calls.Call):
-            run.own.told(response)
+        if run is not None and isinstance(run.own_frame, calls.CallFrame):
+            run.own_frame.set_result(response)
             runs.end(run_id)
 
     @guarded
@@ -121,21 +121,21 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         run = runs.begin(run_id, parent_run_id, tags, metadata)
         if run is None:
             return
-        runs.lift(run, None)
-        frame = runs.made(
+        runs.ensure_root(run, None)
+        frame = runs.new_frame(
             ToolFrame,
             run.frame,
             (serialized or {}).get("name"),
             tool_call_id=kwargs.get("tool_call_id"),
-            arguments=input_str if inputs is None else snapshot(inputs, input_str),
+            arguments=input_str if inputs is None else copy_arguments(inputs, input_str),
         )
-        run.put(frame.enter())
+        run.set_frame(frame.enter())
 
     @guarded
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         run = runs.find(run_id)
-        if run is not None and isinstance(run.own, ToolFrame):
-            put_result(run.own.run, output)
+        if run is not None and isinstance(run.own_frame, ToolFrame):
+            set_tool_result(run.own_frame.run, output)
             runs.end(run_id)
 
     @guarded
@@ -143,29 +143,29 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         runs.end(run_id, error)
 
 
-def _model(
+def _begin_call(
     serialized: Mapping[str, Any] | None,
     prompt: Sequence[BaseMessage] | str,
     run_id: UUID,
     parent_run_id: UUID | None,
     tags: list[str] | None,
     metadata: Mapping[str, Any] | None,
-    more: Mapping[str, Any],
+    event: Mapping[str, Any],
 ) -> None:
     calls.begin(
         prompt,
-        more.get("invocation_params") or {},
+        event.get("invocation_params") or {},
         run_id=run_id,
         parent_run_id=parent_run_id,
         tags=tags,
         metadata=metadata,
-        batch_size=more.get("batch_size") or 1,
+        batch_size=event.get("batch_size") or 1,
         name=(serialized or {}).get("name") or "of a class without a name",
     )
 
 
-class _Ambient:
-    """In the place of a context variable: the handler, where the context is in a trajectory."""
+class _AmbientHandler:
+    """Stands in for the context variable that LangChain reads a handler from: set inside trajectories."""
 
     name = "rollout_trace_langchain"
 
@@ -173,14 +173,14 @@ class _Ambient:
         self._handler = RolloutCallbackHandler()
 
     def get(self) -> RolloutCallbackHandler | None:
-        """The handler that LangChain should call in this context; asked for twice by everything that runs."""
+        """The handler for this context: inside a trajectory. LangChain calls it twice for everything that runs."""
         if _get_running_loop() is not None:  # Without an event loop there are no tasks, and this is a hot path.
-            passages.enter()
+            slots.enter()
         scope = current_scope.get()
         if scope is not None and scope.is_open:
             return self._handler
         return None if current() is None else self._handler
 
 
-# By its class: where a handler is passed, that one is called alone.
-register_configure_hook(_Ambient(), True, RolloutCallbackHandler)  # type: ignore[arg-type]
+# With the class: where the user passes a handler of this class, LangChain does not add another.
+register_configure_hook(_AmbientHandler(), True, RolloutCallbackHandler)  # type: ignore[arg-type]

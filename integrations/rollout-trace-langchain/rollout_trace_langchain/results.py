@@ -1,4 +1,4 @@
-"""What a tool's run was given, and its result: what the model is told."""
+"""Arguments and results of tool runs. The result is what the model reads."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 from langchain_core.messages import ToolMessage
 
 from rollout_trace.integration import ErrorInfo, ToolRun
-from rollout_trace_langchain.commands import described, is_command, messages_in
+from rollout_trace_langchain.commands import command_summary, is_command, messages_in
 
 
-def snapshot(inputs: Mapping[str, Any], text: str) -> Any:
-    """The arguments as they are now: a tool may change what it is given."""
+def copy_arguments(inputs: Mapping[str, Any], text: str) -> Any:
+    """A copy of the arguments, as the tool may change them; ``text`` if they cannot be copied."""
     try:
         return copy.deepcopy(dict(inputs))
     except Exception:
         return text
 
 
-def put_result(run: ToolRun, output: Any) -> None:
-    """What the model is told, whole."""
+def set_tool_result(run: ToolRun, output: Any) -> None:
+    """Sets the result of a tool run, and its error, from the tool's output: in full, as the model reads it."""
     message = _message_for(run.tool_call_id, output)
     if message is None:
-        run.result = _copied(described(output) if is_command(output) else output)
+        run.result = _copy(command_summary(output) if is_command(output) else output)
         return
-    run.result = _copied(message.content)
+    run.result = _copy(message.content)
     if message.status == "error":
         run.error = ErrorInfo(type="ToolException", message=message.text)
 
 
-def _copied(value: Any) -> Any:
-    """A value as it is now: a tool may go on with what it gave."""
+def _copy(value: Any) -> Any:
+    """A copy of a value, as the tool may change it later; the value itself if it cannot be copied."""
     try:
         return copy.deepcopy(value)
     except Exception:
@@ -40,9 +40,9 @@ def _copied(value: Any) -> Any:
 
 
 def _message_for(tool_call_id: str | None, output: Any) -> ToolMessage | None:
-    """The message that answers the call, not one of the conversation before; of a tool without a call the last one."""
+    """The message with the call's id, not one of the conversation before; the last one for a tool run without an id."""
     if isinstance(output, ToolMessage):
         return output
-    told = [message for message in messages_in(output) if isinstance(message, ToolMessage)]
-    found = [message for message in told if tool_call_id in (None, message.tool_call_id)]
-    return found[-1] if found else None
+    answers = [message for message in messages_in(output) if isinstance(message, ToolMessage)]
+    matching = [message for message in answers if tool_call_id in (None, message.tool_call_id)]
+    return matching[-1] if matching else None

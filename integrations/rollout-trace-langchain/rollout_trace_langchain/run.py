@@ -1,4 +1,4 @@
-"""A run of LangChain's that goes on, and the kinds of frames that a graph's run can have."""
+"""An open run of LangChain's, and the frames of graphs."""
 
 from __future__ import annotations
 
@@ -11,75 +11,78 @@ from rollout_trace.integration import AgentFrame, Frame, ModelFrame, Trajectory,
 
 
 class Run:
-    """A run that has begun."""
+    """A run that has begun: of a chain, a graph, a node, a model or a tool."""
 
-    __slots__ = ("agent", "asked", "ends_with_inner", "failed", "frame", "id", "inner", "is_agent", "is_model_node",
-                 "name", "node", "own", "parent", "place", "scope", "trajectory")  # fmt: skip
+    __slots__ = ("agent", "ends_with_inner", "failed_calls", "frame", "id", "inner", "is_agent", "is_model_node",
+                 "model_calls", "name", "node", "own_frame", "parent", "place", "scope", "trajectory")  # fmt: skip
 
     def __init__(self, run_id: UUID, parent: Run | None, metadata: Mapping[str, Any], name: str | None) -> None:
         self.id = run_id
         self.parent = parent
         self.frame: Frame | None = None if parent is None else parent.frame
-        """Where it happens: its own frame, or that of the run around it."""
-        self.own: Frame | None = None
-        """The frame that ends with it."""
+        """The frame it runs in: its own one, or that of the enclosing run."""
+        self.own_frame: Frame | None = None
+        """The frame that ends with it; None if it has none of its own."""
         self.is_agent = False
+        """Whether it is a graph: one of its nodes has begun."""
         self.is_model_node = False
-        """The node of an agent of ``create_agent`` in which its model is called."""
+        """Whether it is the node in which an agent of ``create_agent`` calls its model."""
         self.name = name
         self.agent: str | None = metadata.get("lc_agent_name")
-        """The name given to ``create_agent``; all that runs inside has it too."""
+        """The name passed to ``create_agent``; all runs inside the agent have it too."""
         self.node: str | None = metadata.get("langgraph_node")
         self.place: str | None = metadata.get("langgraph_checkpoint_ns")
-        """LangGraph's name of the place in the graph: of a node that is run again it is the same."""
+        """LangGraph's namespace of the node; a node that is run again has the same one."""
         self.inner: dict[Run, None] = {}
-        self.asked: list[ModelFrame] = []
-        """The model calls of it, and of what went well inside."""
-        self.failed: dict[str | None, list[ModelFrame]] = {}
-        """The model calls of inner runs that failed, by place."""
+        self.model_calls: list[ModelFrame] = []
+        """Its model calls, and those of inner runs that succeeded."""
+        self.failed_calls: dict[str | None, list[ModelFrame]] = {}
+        """The model calls of inner runs that failed, by the place of the run: a second attempt discards them."""
         self.ends_with_inner = False
-        """Nothing but the inner runs says that it is over."""
+        """Whether it ends with its inner runs: it was opened here, so LangChain reports no end of it."""
         scope = current_scope.get()
+        # Weak: a run that never ends must not keep its trajectory alive.
         self.scope: weakref.ref[Trajectory] | None = None if scope is None else weakref.ref(scope)
         self.trajectory: weakref.ref[Trajectory] | None = self.scope if parent is None else parent.trajectory
 
-    def put(self, frame: Frame) -> None:
-        """Makes a frame that of the run."""
-        self.frame = self.own = frame
+    def set_frame(self, frame: Frame) -> None:
+        """Sets the run's own frame."""
+        self.frame = self.own_frame = frame
         if frame.trajectory is not None:
             self.trajectory = weakref.ref(frame.trajectory)
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be recorded for it any more, though nobody said that it ended."""
+        """Whether its trajectory has closed or is gone, though LangChain reported no end of the run."""
         if self.trajectory is None:
             return False
         trajectory = self.trajectory()
         return trajectory is None or not trajectory.is_open
 
 
-class Agent(AgentFrame):
-    """A run of a graph."""
+class GraphFrame(AgentFrame):
+    """A run of a graph, recorded as an agent."""
 
 
-class Root(Agent):
-    """A run with nothing around it, in a trajectory of its own."""
+class RootFrame(GraphFrame):
+    """A run outside every trajectory: it opens one."""
 
     is_named = False
-    is_lifted = False
-    """Opened for a model or a tool alone."""
+    """Whether it has the name of an agent."""
+    is_implicit = False
+    """Whether it was opened for a model or a tool that runs alone."""
 
     @property
     def takes_calls(self) -> bool:
-        """Not after the only thing in it was cancelled."""
-        return not self.is_lifted or not self._inner or any(inner.takes_calls for inner in list(self._inner))
+        """Whether calls in its context belong to it: not once the only model call in it was cancelled."""
+        return not self.is_implicit or not self._inner or any(inner.takes_calls for inner in list(self._inner))
 
     def rename(self, name: str) -> None:
-        """Tells which agent it is."""
+        """Sets the name of the agent, also on the trajectory."""
         self.is_named, self.agent = True, name
         if self.trajectory is not None:
             self.trajectory.name = name
 
 
-class Part(Frame):
-    """An agent that is the main part of a chain: it shares the chain's trajectory."""
+class InlineGraphFrame(Frame):
+    """A run of a graph inside a plain chain (``prepare | graph | parse``): shares the chain's trajectory."""

@@ -1,8 +1,8 @@
-"""The runs that LangChain has told of and not ended, by run id, and the frames they stand for.
+"""Open runs by LangChain's run id, and the frames that they open.
 
-A run is a chain, a graph, a node, a model or a tool; LangChain names its parent. A graph is an agent, and is known by
-its nodes: that of the outermost one is the trajectory around, a graph inside it has a trajectory of its own. What
-LangChain throws away and asks for again is known by what failed under one parent.
+A run is a chain, a graph, a node, a model or a tool; LangChain reports the id of its parent. A run with a node in it is
+a graph, recorded as an agent: the outermost one in the surrounding trajectory, a graph inside it in a trajectory of its
+own. Calls of failed runs are kept with the parent, which marks them superseded when a retry or a fallback begins.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from uuid import UUID
 from langchain_core.runnables.config import var_child_runnable_config
 
 from rollout_trace.integration import Frame, ModelFrame, Trajectory, active, current_scope, enter, entered
-from rollout_trace_langchain.run import Agent, Part, Root, Run
+from rollout_trace_langchain.run import GraphFrame, InlineGraphFrame, RootFrame, Run
 
 F = TypeVar("F", bound=Frame)
 
 _runs: dict[int, Run] = {}
-"""By the number of the id, which is much faster to look up than the id."""
+"""Open runs by the integer of their id, which hashes much faster than the UUID."""
 _lock = threading.RLock()
-"""Nodes of a graph begin in several threads at once; only one makes the graph an agent."""
+"""Held to make a run a graph: its nodes begin in several threads at once, and only the first may do it."""
 _SWEEP_FROM = 1000
 _sweep_at = _SWEEP_FROM
+"""Number of open runs from which the lost ones are dropped; doubles with the runs that stay."""
 
 _NODE = "graph:step:"
 _RETRY = "retry:attempt:"
@@ -35,7 +36,7 @@ _FALLBACKS = "RunnableWithFallbacks"
 
 
 def find(run_id: UUID) -> Run | None:
-    """The run of this id, while it goes on."""
+    """The open run of this id, or None."""
     return _runs.get(run_id.int)
 
 
@@ -46,25 +47,37 @@ def begin(
     metadata: Mapping[str, Any] | None,
     name: str | None = None,
 ) -> Run | None:
-    """A run begins. None where it is known already (a second handler tells of it), or where it is too late for it."""
+    """Begins a run.
+
+    Args:
+        run_id: LangChain's id of the run.
+        parent_run_id: id of the enclosing run.
+        tags: LangChain's tags of the run.
+        metadata: LangChain's metadata of the run.
+        name: the run's name, for a chain.
+
+    Returns:
+        None if the run has begun before (a second handler reports it), or if its trajectory has closed.
+    """
     number = run_id.int
     if number in _runs:
         return None
-    parent = _around(parent_run_id)
+    parent = _parent_run(parent_run_id)
     run = Run(run_id, parent, metadata or {}, name)
     if parent is None:
-        run.frame = _outside()
+        run.frame = _enclosing_frame()
         if _is_too_late(run.frame):
             return None
     else:
         parent.inner[run] = None
-        is_node = _has(tags, _NODE)
+        is_node = _has_tag(tags, _NODE)
         if is_node and not parent.is_agent:
-            _make_agent(parent)
+            _begin_graph(parent)
             run.frame = parent.frame
-        run.is_model_node = is_node and run.node == "model" and _is_of_create_agent(run, metadata)
-        if parent.failed:
-            _supersede(parent, run, is_node, _has(tags, _RETRY))
+        run.is_model_node = is_node and run.node == "model" and _is_from_create_agent(run, metadata)
+        if parent.failed_calls:
+            _supersede(parent, run, is_node, _has_tag(tags, _RETRY))
+        # The context may have been copied before the parent got this frame.
         if run.frame is not None and entered() is not run.frame:
             enter(run.frame)
     _runs[number] = run
@@ -74,64 +87,70 @@ def begin(
 
 
 def open_root(run: Run) -> Run | None:
-    """Opens a trajectory for a run that has none around it."""
+    """Opens a trajectory for a run outside of every run and trajectory."""
     if run.parent is not None or _trajectory_of(run.frame) is not None:
         return None
     facts = {"framework": "langchain", "run_id": str(run.id)}
-    run.put(made(Root, run.frame, None, metadata=facts).enter())
+    run.set_frame(new_frame(RootFrame, run.frame, None, metadata=facts).enter())
     return run
 
 
-def lift(run: Run, beside: Run | None) -> Run | None:
-    """Gives a model's or a tool's run a root, where nothing is around it: its own, or that of the one beside it.
+def ensure_root(run: Run, sibling: Run | None) -> Run | None:
+    """Puts a model's or a tool's run that has nothing around it into a root run, which opens a trajectory.
 
-    Gives the root that it had to open.
+    Args:
+        run: the run.
+        sibling: the previous run of its batch, whose root it shares.
+
+    Returns:
+        The root, if one was opened.
     """
     if run.parent is not None or _trajectory_of(run.frame) is not None:
         return None
-    if beside is not None and beside.parent is not None and beside.parent.ends_with_inner:
-        root, opened = beside.parent, None
+    if sibling is not None and sibling.parent is not None and sibling.parent.ends_with_inner:
+        root, opened = sibling.parent, None
     else:
         root = opened = Run(run.id, None, {}, None)
         root.ends_with_inner = True
         open_root(root)
-        if isinstance(root.own, Root):
-            root.own.is_lifted = True
+        if isinstance(root.own_frame, RootFrame):
+            root.own_frame.is_implicit = True
     run.parent, run.frame, run.trajectory = root, root.frame, root.trajectory
     root.inner[run] = None
     return opened
 
 
 def end(run_id: UUID, error: BaseException | None = None) -> None:
-    """A run is over, and so is what went on inside."""
+    """Ends a run and all runs inside it."""
     run = _runs.pop(run_id.int, None)
+    # None if another handler has ended it, or the run around it.
     if run is not None:
         end_run(run, error)
 
 
 def end_run(run: Run, error: BaseException | None) -> None:
-    """A run is over that is not among those that the framework will tell the end of."""
+    """Ends a run that is not, or no longer, among the open ones, and all runs inside it."""
     if run.inner:
         _end_inner(run, error)
-    if run.own is not None:
-        _end_frame(run.own, error)
+    if run.own_frame is not None:
+        _end_frame(run.own_frame, error)
     parent, run.parent = run.parent, None
     if parent is None:
         return
     parent.inner.pop(run, None)
     if error is None:
-        parent.asked += run.asked
-    elif run.asked or run.failed:
-        thrown = parent.failed.setdefault(run.place, [])
-        thrown += run.asked
-        for frames in run.failed.values():
-            thrown += frames
+        parent.model_calls += run.model_calls
+    elif run.model_calls or run.failed_calls:
+        discarded = parent.failed_calls.setdefault(run.place, [])
+        discarded += run.model_calls
+        for frames in run.failed_calls.values():
+            discarded += frames
     if parent.ends_with_inner and (error is not None or not parent.inner):
         end_run(parent, error)
 
 
 def _end_inner(run: Run, error: BaseException | None) -> None:
-    # A framework that is cancelled does not tell of all that was cancelled with it.
+    # A cancelled framework does not report the end of every run that was cancelled with it.
     is_cancelled = error is not None and not isinstance(error, Exception)
     inside = list(run.inner)
     run.inner.clear()
@@ -142,7 +161,7 @@ def _end_inner(run: Run, error: BaseException | None) -> None:
 
 
 def _end_frame(frame: Frame, error: BaseException | None) -> None:
-    if isinstance(error, Exception) and isinstance(frame, (Agent, Part)) and _is_control_flow(error):
+    if isinstance(error, Exception) and isinstance(frame, (GraphFrame, InlineGraphFrame)) and _is_control_flow(error):
         if frame.trajectory is not None:
             frame.trajectory.stop_reason = type(error).__name__
         error = None
@@ -150,16 +169,16 @@ def _end_frame(frame: Frame, error: BaseException | None) -> None:
 
 
 def _is_control_flow(error: Exception) -> bool:
-    """LangGraph interrupts graphs, and hands over to those around them, by raising."""
+    """Whether a graph did not fail: LangGraph raises to interrupt a graph, and to hand over to the enclosing one."""
     errors = sys.modules.get("langgraph.errors")
     return errors is not None and isinstance(error, errors.GraphBubbleUp)
 
 
-def _around(parent_run_id: UUID | None) -> Run | None:
-    """The run inside which one begins."""
+def _parent_run(parent_run_id: UUID | None) -> Run | None:
+    """The enclosing run of one that begins."""
     run = None if parent_run_id is None else _runs.get(parent_run_id.int)
     if run is None:
-        # A run that is given callbacks of its own is told without its parent; LangChain's own context knows it.
+        # A run with callbacks of its own is reported without its parent, but LangChain's context variable has it.
         config = var_child_runnable_config.get()
         inner = None if config is None else getattr(config.get("callbacks"), "parent_run_id", None)
         run = None if inner is None else _runs.get(inner.int)
@@ -167,26 +186,27 @@ def _around(parent_run_id: UUID | None) -> Run | None:
         return None
     scope = current_scope.get()
     if scope is not None and (run.scope is None or run.scope() is not scope):
-        return None  # The user opened a trajectory inside: it is nearer.
+        return None  # The user opened a trajectory inside the parent: the run belongs to that one.
     return run
 
 
-def _outside() -> Frame | None:
+def _enclosing_frame() -> Frame | None:
     """The frame around a run without a parent: another framework's, or a tool's whose thread lost LangChain's context.
 
-    Not an agent's: of those that take turns in one context (streams, batches) one is not inside the other.
+    Frames of graphs and models do not count: streams and batches take turns in one context, and none is inside another.
     """
     frame = active()
-    while isinstance(frame, (Agent, Part, ModelFrame)):
+    while isinstance(frame, (GraphFrame, InlineGraphFrame, ModelFrame)):
         frame = frame.parent
     return frame
 
 
-def made(kind: Callable[..., F], parent: Frame | None, *args: Any, **facts: Any) -> F:
-    """A frame with exactly this parent, also where it is None."""
+def new_frame(frame_class: Callable[..., F], parent: Frame | None, *args: Any, **facts: Any) -> F:
+    """A frame with exactly this parent, also if it is None."""
     if parent is None:
+        # Without a parent, a frame would take the active one of the context.
         enter(None)
-    return kind(*args, parent=parent, **facts)
+    return frame_class(*args, parent=parent, **facts)
 
 
 def _trajectory_of(frame: Frame | None) -> Trajectory | None:
@@ -198,21 +218,21 @@ def _is_too_late(frame: Frame | None) -> bool:
     return trajectory is not None and not trajectory.is_open
 
 
-def _make_agent(run: Run) -> None:
-    """A run has a node: it is a graph's."""
+def _begin_graph(run: Run) -> None:
+    """Makes a run the run of a graph, when its first node begins. Nothing else distinguishes graphs from chains."""
     with _lock:
         if run.is_agent:
             return
         run.is_agent = True
         name = _agent_name(run)
-        if isinstance(run.own, Root):
+        if isinstance(run.own_frame, RootFrame):
             if name is not None:
-                run.own.rename(name)
-            run.own.is_named = True
-        elif isinstance(run.frame, Root) and not run.frame.is_named:
-            run.put(Part(run.frame, name))
+                run.own_frame.rename(name)
+            run.own_frame.is_named = True
+        elif isinstance(run.frame, RootFrame) and not run.frame.is_named:
+            run.set_frame(InlineGraphFrame(run.frame, name))
         else:
-            run.put(made(Agent, run.frame, name))
+            run.set_frame(new_frame(GraphFrame, run.frame, name))
 
 
 def _agent_name(run: Run) -> str | None:
@@ -221,31 +241,31 @@ def _agent_name(run: Run) -> str | None:
     return run.node if run.name == "LangGraph" else run.name
 
 
-def _has(tags: Sequence[str] | None, beginning: str) -> bool:
+def _has_tag(tags: Sequence[str] | None, prefix: str) -> bool:
     if tags:
         for tag in tags:
-            if tag.startswith(beginning):
+            if tag.startswith(prefix):
                 return True
     return False
 
 
-def _is_of_create_agent(run: Run, metadata: Mapping[str, Any] | None) -> bool:
+def _is_from_create_agent(run: Run, metadata: Mapping[str, Any] | None) -> bool:
     return run.agent is not None or (metadata or {}).get("ls_integration") == "langchain_create_agent"
 
 
 def _supersede(parent: Run, run: Run, is_node: bool, is_retry: bool) -> None:
-    """What failed is asked for again: by a retry, by a fallback, or by a node that is run once more."""
+    """Marks the calls of failed runs superseded, if ``run`` repeats them: a retry, a fallback, a node run again."""
     if is_retry or parent.name == _FALLBACKS:
-        places = list(parent.failed)
+        places = list(parent.failed_calls)
     else:
-        places = [run.place] if is_node and run.place in parent.failed else []
+        places = [run.place] if is_node and run.place in parent.failed_calls else []
     for place in places:
-        for frame in parent.failed.pop(place, ()):
+        for frame in parent.failed_calls.pop(place, ()):
             frame.supersede()
 
 
 def _sweep() -> None:
-    """Forgets runs that were cancelled and never ended."""
+    """Drops runs that were cancelled and never ended."""
     global _sweep_at
     for number in [number for number, run in list(_runs.items()) if run.is_lost]:
         _runs.pop(number, None)

@@ -1,4 +1,4 @@
-"""Records what a smolagents agent said to its model: ``record(agent)``."""
+"""Records smolagents' agents, token for token: ``record(agent)``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The framework, and the releases of it that this integration was tested with. Imports no framework."""
+"""Package metadata for ``rt.integrations()``. Must not import the framework."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recording methods of an agent: its runs, the turns of its loop, the tools it calls."""
+"""The recording methods of an agent: they open frames for its runs, the turns of its loop, and its tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from rollout_trace.integration import AgentFrame, active, guarded, run_generator
-from rollout_trace_smolagents._turns import TurnFrame, TurnKind, begin_tool, begin_turn, tool_gave
+from rollout_trace_smolagents._turns import TurnFrame, TurnKind, begin_tool, begin_turn, set_tool_result
 
 
 def agent_methods(base: Any, attach: Callable[[Any], Any]) -> dict[str, Any]:
@@ -16,9 +16,11 @@ def agent_methods(base: Any, attach: Callable[[Any], Any]) -> dict[str, Any]:
 
     @functools.wraps(base.run)
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # At every run: the user may have set another model or managed agent since.
         attach(self)
         if kwargs.get("stream", args[1] if len(args) > 1 else False):
-            return _streamed(self, base.run(self, *args, **kwargs))
+            return _streamed_run(self, base.run(self, *args, **kwargs))
+        # `_begin_run` is guarded, and so are the other functions that begin a frame: None if they failed.
         with _begin_run(self) or nullcontext():
             return base.run(self, *args, **kwargs)
 
@@ -28,7 +30,7 @@ def agent_methods(base: Any, attach: Callable[[Any], Any]) -> dict[str, Any]:
             return base.provide_final_answer(self, *args, **kwargs)
 
     methods: dict[str, Any] = {"run": run, "provide_final_answer": provide_final_answer}
-    # Not public: where a release has no such method, its steps do not say which turn they belong to.
+    # Not public: if a release lacks such a method, steps have no `turn` in their metadata.
     if hasattr(base, "_step_stream"):
         methods["_step_stream"] = _turn_method(base._step_stream, "action")
     if hasattr(base, "_generate_planning_step"):
@@ -43,7 +45,7 @@ def _turn_method(method: Any, kind: TurnKind) -> Any:
     def turn(self: Any, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         frame: TurnFrame | None = begin_turn(kind, self.step_number)
         inner = method(self, *args, **kwargs)
-        return (yield from inner if frame is None else run_generator(frame, inner, on_item=frame.saw))
+        return (yield from inner if frame is None else run_generator(frame, inner, on_item=frame.on_item))
 
     return turn
 
@@ -56,20 +58,20 @@ def _tool_method(base: Any) -> Any:
             return base.execute_tool_call(self, tool_name, arguments, *args, **kwargs)
         with frame:
             result = base.execute_tool_call(self, tool_name, arguments, *args, **kwargs)
-            tool_gave(frame, result)
+            set_tool_result(frame, result)
         return result
 
     return execute_tool_call
 
 
-def _streamed(agent: Any, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """A run whose consumer takes one step at a time: it begins with the first."""
+def _streamed_run(agent: Any, inner: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """A streamed run. A generator, so that the run begins when its consumer takes the first item."""
     frame = _begin_run(agent)
     return (yield from inner if frame is None else run_generator(frame, inner))
 
 
 @guarded
 def _begin_run(agent: Any) -> AgentFrame:
-    # An outermost agent without a name has that of its trajectory.
+    # An outermost agent without a name gets that of its trajectory.
     name = agent.name or (type(agent).__name__ if active() is not None else None)
     return AgentFrame(name, metadata={"framework": "smolagents", "agent": type(agent).__name__})

@@ -1,6 +1,6 @@
-"""Recording subclasses of an object's own class, swapped in on agents, models and executors themselves.
+"""Settings and recording classes of agents, models and executors.
 
-Nothing of smolagents is patched: other agents, models and executors keep their classes.
+Each object gets a recording subclass of its own class. Nothing of smolagents is patched: other objects are unchanged.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How an agent and what belongs to it are recorded."""
+    """How an agent, its models and its executor are recorded."""
 
     engine: EngineName | None = None
-    """Of the models' servers, see ``rollout_trace.wrap_openai``."""
+    """Engine of the models' servers, see ``rollout_trace.wrap_openai``."""
     scores: bool = False
-    """Local models are asked for the scores of what they generate."""
+    """Whether local models return the scores of the tokens they generate."""
 
 
 classes: ClassSwap[Settings] = ClassSwap("_rollout_trace_smolagents", is_pickled=True)
-"""The recording classes; smolagents sends pickled models to other processes, where they record too."""
+"""The recording classes. Pickled with the objects, so that a model sent to another process records there too."""

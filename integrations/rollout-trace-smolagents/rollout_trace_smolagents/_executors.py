@@ -1,6 +1,6 @@
-"""The recording methods of a Python executor: the code of a CodeAgent, and the tools that the code calls.
+"""The recording methods of a Python executor: they open frames for the code of a CodeAgent, and for the tools in it.
 
-smolagents runs the code in a thread that inherits no context; the frame is carried into it.
+smolagents runs the code in a thread that inherits no context; the context is propagated to it here.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from smolagents.local_python_executor import LocalPythonExecutor
 
 from rollout_trace.integration import ToolFrame, guarded, propagate
 from rollout_trace_smolagents._classes import Settings
-from rollout_trace_smolagents._turns import begin_tool, plain, tool_gave
+from rollout_trace_smolagents._turns import begin_tool, json_snapshot, set_tool_result
 
 _is_timed: ContextVar[bool] = ContextVar("rollout_trace_smolagents_timed", default=False)
-"""This thread runs code whose time is already limited."""
+"""Whether this context runs code whose time is limited already."""
 
 
 def executor_methods(base: Any, settings: Settings) -> dict[str, Any]:
     """The methods of a recording subclass of an executor's class."""
     is_local = issubclass(base, LocalPythonExecutor)
-    execute = _carried(base) if is_local and hasattr(local_python_executor, "timeout") else base.__call__
+    execute = _execute_in_context(base) if is_local and hasattr(local_python_executor, "timeout") else base.__call__
 
     @functools.wraps(base.__call__)
     def __call__(self: Any, code_action: str, *args: Any, **kwargs: Any) -> Any:
@@ -35,9 +35,9 @@ def executor_methods(base: Any, settings: Settings) -> dict[str, Any]:
             try:
                 output = execute(self, code_action, *args, **kwargs)
             except BaseException:
-                _printed(frame, self)
+                _set_printed_output(frame, self)
                 raise
-            _code_gave(frame, output)
+            _set_code_result(frame, output)
         return output
 
     methods: dict[str, Any] = {"__call__": __call__}
@@ -47,27 +47,29 @@ def executor_methods(base: Any, settings: Settings) -> dict[str, Any]:
     return methods
 
 
-def _carried(base: Any) -> Any:
-    """Runs code in a thread that belongs to this context's frame, with the executor's own limit of time."""
+def _execute_in_context(base: Any) -> Any:
+    """A method that runs code with the executor's time limit, in a thread with a copy of this context."""
 
     def execute(self: Any, *args: Any, **kwargs: Any) -> Any:
         seconds = self.timeout_seconds
         if seconds is None:
             return base.__call__(self, *args, **kwargs)
 
-        def timed() -> Any:
+        def run_timed() -> Any:
+            # The base method would start another thread, without context, for the same limit.
             token = _is_timed.set(True)
             try:
                 return base.__call__(self, *args, **kwargs)
             finally:
                 _is_timed.reset(token)
 
-        return local_python_executor.timeout(seconds)(propagate(timed))()
+        return local_python_executor.timeout(seconds)(propagate(run_timed))()
 
     return execute
 
 
 def _timeout_seconds(executor: Any) -> Any:
+    """The executor's time limit in seconds; None inside code that runs under a limit already."""
     return None if _is_timed.get() else executor.__dict__.get("timeout_seconds")
 
 
@@ -78,15 +80,15 @@ def _set_timeout_seconds(executor: Any, seconds: Any) -> None:
 def _send_tools(base: Any) -> Any:
     @functools.wraps(base.send_tools)
     def send_tools(self: Any, tools: Mapping[str, Any]) -> None:
-        base.send_tools(self, {name: _recorded(name, tool) for name, tool in tools.items()})
+        base.send_tools(self, {name: _recording_tool(name, tool) for name, tool in tools.items()})
 
     return send_tools
 
 
-def _recorded(name: str, tool: Any) -> Any:
-    """A function that calls a tool, or a managed agent, and records it.
+def _recording_tool(name: str, tool: Any) -> Any:
+    """A function that calls a tool, or a managed agent, inside a frame.
 
-    smolagents itself gives the code such functions in the place of its tools.
+    A function may stand in for a tool: smolagents itself replaces ``final_answer`` by one.
     """
 
     @functools.wraps(tool)
@@ -96,14 +98,14 @@ def _recorded(name: str, tool: Any) -> Any:
             return tool(*args, **kwargs)
         with frame:
             result = tool(*args, **kwargs)
-            tool_gave(frame, result)
+            set_tool_result(frame, result)
         return result
 
     return call
 
 
 def _arguments(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """The arguments of a call by name, as far as the tool names its inputs."""
+    """The arguments of a call, by name if the tool lists the names of its inputs."""
     inputs = list(getattr(tool, "inputs", None) or ())
     if len(args) == 1 and not kwargs and isinstance(args[0], dict) and all(key in inputs for key in args[0]):
         return args[0]
@@ -111,12 +113,12 @@ def _arguments(tool: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
 
 
 @guarded
-def _code_gave(frame: ToolFrame, output: Any) -> None:
-    frame.run.result = {"output": plain(output.output), "logs": output.logs}
+def _set_code_result(frame: ToolFrame, output: Any) -> None:
+    frame.run.result = {"output": json_snapshot(output.output), "logs": output.logs}
 
 
 @guarded
-def _printed(frame: ToolFrame, executor: Any) -> None:
-    """What failed code had printed: the model is told that too."""
+def _set_printed_output(frame: ToolFrame, executor: Any) -> None:
+    """Sets what failed code had printed as its result: smolagents shows it to the model with the error."""
     printed = getattr(executor, "state", {}).get("_print_outputs")
     frame.run.result = None if printed is None else {"output": None, "logs": str(printed)}

@@ -1,4 +1,4 @@
-"""``record(agent)``: the agent, its managed agents, their models and executors."""
+"""``record(agent)`` and ``unrecord(agent)``: swap the classes of agents, models and executors, and wrap clients."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from rollout_trace_smolagents._models import model_methods
 
 A = TypeVar("A")
 
-_wrapped_here: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Clients that were wrapped here, not by the user, who may have asked for other things."""
+_own_clients: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Clients that were wrapped here. Those that the user wrapped keep the user's settings."""
 
 
 def record(agent: A, *, engine: str | None = None, scores: bool = False) -> A:
-    """Records every run of an agent and of its managed agents. Gives the same agent back.
+    """Records every run of an agent and of its managed agents. Returns the same agent.
 
-    Inside ``with rt.trajectory()`` a run is recorded there, else it opens a trajectory of its own; a managed agent's
-    run is a child of its manager's. What the agent has when a run begins is recorded: a model or a managed agent that
-    was put in later too. Recording again only changes the settings.
+    A run inside ``with rt.trajectory()`` is recorded there, any other opens a trajectory of its own; a managed agent's
+    run is a child of its manager's. Models and managed agents that are set later are found when the next run begins.
+    A second call changes the settings.
 
     Args:
         agent: a ``ToolCallingAgent``, a ``CodeAgent``, or a subclass.
-        engine: the server behind the models with an OpenAI client, as in ``rt.wrap_openai``. A client that is already
+        engine: the server behind the models with an OpenAI client, as in ``rt.wrap_openai``. A client that the user
             wrapped keeps its own.
-        scores: have ``TransformersModel`` keep its scores while it generates (4 bytes for each token times the size of
-            the vocabulary), which gives the steps logprobs.
+        scores: have ``TransformersModel`` return its scores (until a call ends, 4 bytes for each sampled token times
+            the size of the vocabulary), from which the steps get logprobs.
 
     Raises:
         TypeError: not an agent of smolagents.
-        ValueError: the engine is not known.
+        ValueError: unknown engine.
     """
     if not isinstance(agent, smolagents.MultiStepAgent):
         raise TypeError(
@@ -45,18 +45,18 @@ def record(agent: A, *, engine: str | None = None, scores: bool = False) -> A:
         )
     settings = Settings(engine=check_engine(engine), scores=bool(scores))
     _attach(agent, settings)
-    for one in _family(agent):
-        if (client := _client_of(one.model)) in _wrapped_here:
+    for one in _with_managed_agents(agent):
+        if (client := _client_of(one.model)) in _own_clients:
             wrap_openai(client, engine=settings.engine)
     return agent
 
 
 def unrecord(agent: A) -> A:
-    """Undoes ``record``, for its managed agents, models and clients too. Gives the same agent back.
+    """Undoes ``record``, also for managed agents, models, executors and clients. Returns the same agent.
 
     A model that another recorded agent shares is recorded again when that agent's next run begins.
     """
-    for one in _family(agent):
+    for one in _with_managed_agents(agent):
         classes.take_off(one)
         _release_model(one.model)
         if (executor := getattr(one, "python_executor", None)) is not None:
@@ -64,8 +64,8 @@ def unrecord(agent: A) -> A:
     return agent
 
 
-def _family(agent: Any) -> Iterator[Any]:
-    """The agent, those it manages, those they manage, ...; each once."""
+def _with_managed_agents(agent: Any) -> Iterator[Any]:
+    """The agent and all agents that it manages, at any depth, each once."""
     seen, waiting = set(), [agent]
     while waiting:
         one = waiting.pop()
@@ -76,20 +76,21 @@ def _family(agent: Any) -> Iterator[Any]:
 
 
 def _attach(agent: Any, settings: Settings) -> None:
-    for one in _family(agent):
+    for one in _with_managed_agents(agent):
         if classes.settings_of(one) != settings:
             classes.put_on(one, settings, _agent_methods)
         _attach_model(one.model, settings)
         executor = getattr(one, "python_executor", None)
         if executor is not None and classes.settings_of(executor) is None:
+            # Not the agent's settings: the executor's methods do not use them, and one recording class will do.
             classes.put_on(executor, Settings(), executor_methods)
 
 
-_attach_again = guarded(_attach)
+_attach_guarded = guarded(_attach)
 
 
 def _agent_methods(base: Any, settings: Settings) -> dict[str, Any]:
-    return agent_methods(base, lambda agent: _attach_again(agent, settings))
+    return agent_methods(base, lambda agent: _attach_guarded(agent, settings))
 
 
 def _attach_model(model: Any, settings: Settings) -> None:
@@ -97,7 +98,7 @@ def _attach_model(model: Any, settings: Settings) -> None:
         return
     client = _client_of(model)
     if client is not None and not is_recorded(client):
-        _wrapped_here.add(client)
+        _own_clients.add(client)
         wrap_openai(client, engine=settings.engine)
     if classes.settings_of(model) != settings:
         classes.put_on(model, settings, model_methods)
@@ -105,14 +106,14 @@ def _attach_model(model: Any, settings: Settings) -> None:
 
 def _release_model(model: Any) -> None:
     client = _client_of(model)
-    if client in _wrapped_here:
-        _wrapped_here.discard(client)
+    if client in _own_clients:
+        _own_clients.discard(client)
         unwrap(client)
     classes.take_off(model)
 
 
 def _client_of(model: Any) -> Any:
-    """The model's client of the openai SDK; None where it has another, or none."""
+    """The model's client of the openai SDK; None if it has another client, or none."""
     client = getattr(model, "client", None)
     return client if client_kind(client, "openai") == "sync" else None
 

@@ -1,4 +1,7 @@
-"""Strands' messages in chat's shape, for model calls whose bytes were not seen."""
+"""Fields of a step from Strands' messages, for model calls whose bytes were not seen.
+
+Messages and tools take the shape of OpenAI's chat.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "max_tokens", "seed", "st
 Blocks = Iterable[Mapping[str, Any]]
 
 
-def asked(messages: Any, system_prompt: Any, tool_specs: Any, model: Any) -> dict[str, Any]:
-    """What a model was asked, as fields of ``Step``: ``messages``, ``tools``, ``model`` and ``sampling``.
+def request_fields(messages: Any, system_prompt: Any, tool_specs: Any, model: Any) -> dict[str, Any]:
+    """Fields of a request: ``messages``, ``tools``, ``model`` and ``sampling``.
 
     Args:
         messages: Strands messages, as they go to the model.
         system_prompt: a text, content blocks, or None.
         tool_specs: the tools the model may call; None or empty without.
-        model: Strands' model object, for what its configuration says.
+        model: Strands' model object; its configuration has the model's name and the sampling options.
     """
     config = model.get_config()
     config = config if isinstance(config, Mapping) else {}
@@ -35,26 +38,26 @@ def asked(messages: Any, system_prompt: Any, tool_specs: Any, model: Any) -> dic
     }
 
 
-def answered(message: Mapping[str, Any], stop_reason: str | None, usage: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model answered, as fields of ``Step``: ``completion``, ``finish_reason`` (Strands' word) and ``usage``."""
-    said = _assistant(message.get("content") or ())
+def answer_fields(message: Mapping[str, Any], stop_reason: str | None, usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of an answer: ``completion``, ``finish_reason`` (Strands' ``stop_reason``) and ``usage``."""
+    fields = _assistant_fields(message.get("content") or ())
     calls = tuple(
         ToolCall(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
-        for call in said.get("tool_calls", ())
+        for call in fields.get("tool_calls", ())
     )
-    completion = Completion(content=said["content"], reasoning=said.get("reasoning_content"), tool_calls=calls)
+    completion = Completion(content=fields["content"], reasoning=fields.get("reasoning_content"), tool_calls=calls)
     return {"completion": completion, "finish_reason": stop_reason, "usage": _usage(usage)}
 
 
 def snapshot(value: Any) -> Any:
-    """The value as it is now: mappings and lists are copied, what they hold is not."""
+    """A copy of a value that later changes do not reach: mappings and lists are copied at every depth."""
     if isinstance(value, Mapping):
         return {key: snapshot(item) for key, item in value.items()}
     return [snapshot(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def result_of(blocks: Blocks) -> Any:
-    """The result of a tool: the text or the JSON where that is all, else all its blocks."""
+    """The result of a tool: the text or the JSON of a single block, else all blocks."""
     blocks = list(blocks)
     if len(blocks) == 1:
         for kind in ("text", "json"):
@@ -70,7 +73,7 @@ def _usage(usage: Mapping[str, Any]) -> Usage | None:
         "cache_read": usage.get("cacheReadInputTokens"),
         "cache_write": usage.get("cacheWriteInputTokens"),
     }
-    # Strands fills in zeros where the model says nothing.
+    # Strands fills in zeros if the model reports no usage: missing is not zero.
     return Usage(**counts) if counts["input"] or counts["output"] else None
 
 
@@ -87,10 +90,10 @@ def _tool(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The messages of chat's shape that a message of Strands becomes: results of tools have messages of their own."""
+    """A message of Strands as messages of OpenAI's chat: one for each tool result, and one for the rest."""
     blocks = list(message.get("content") or ())
     if message.get("role") == "assistant":
-        yield {"role": "assistant", **_assistant(blocks)}
+        yield {"role": "assistant", **_assistant_fields(blocks)}
         return
     for block in blocks:
         if "toolResult" in block:
@@ -102,18 +105,18 @@ def _chat(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"role": message.get("role"), "content": rest}
 
 
-def _assistant(blocks: Blocks) -> dict[str, Any]:
+def _assistant_fields(blocks: Blocks) -> dict[str, Any]:
     blocks = list(blocks)
     uses = [block["toolUse"] for block in blocks if "toolUse" in block]
     thoughts = [block["reasoningContent"].get("reasoningText") or {} for block in blocks if "reasoningContent" in block]
     reasoning = "".join(thought.get("text") or "" for thought in thoughts)
     content = _content(block for block in blocks if "toolUse" not in block and "reasoningContent" not in block)
-    said: dict[str, Any] = {"content": content or (None if uses or reasoning else "")}
+    fields: dict[str, Any] = {"content": content or (None if uses or reasoning else "")}
     if reasoning:
-        said["reasoning_content"] = reasoning
+        fields["reasoning_content"] = reasoning
     if uses:
-        said["tool_calls"] = [_tool_call(use) for use in uses]
-    return said
+        fields["tool_calls"] = [_tool_call(use) for use in uses]
+    return fields
 
 
 def _tool_call(use: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +129,7 @@ def _tool_call(use: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _content(blocks: Blocks) -> str | list[Any]:
-    """A text where all is one text, else the list of parts."""
+    """The text of a single text block, else a list of content parts. Cache points are left out."""
     parts = [_part(block) for block in blocks if "cachePoint" not in block]
     if all(part.get("type") == "text" for part in parts) and len(parts) <= 1:
         return "".join(part["text"] for part in parts)

@@ -1,4 +1,4 @@
-"""The SDK clients inside Strands' model objects, made to record."""
+"""Wraps the SDK clients inside Strands' model objects."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollout_trace.integration import (
     wrap_httpx,
     wrap_openai,
 )
-from rollout_trace_strands.models import plain_class, swap
+from rollout_trace_strands.models import plain_class, swap_class
 
 if TYPE_CHECKING:
     from rollout_trace.integration import EngineName
@@ -25,7 +25,7 @@ _KINDS = {
     "LlamaCppModel": "llamacpp",
     "OpenAIModel": "openai",
 }
-"""Strands' classes whose clients can be reached, and their modules in ``strands.models``."""
+"""Strands' model classes whose clients can be wrapped, and their modules in ``strands.models``."""
 
 
 class Clients:
@@ -34,76 +34,85 @@ class Clients:
     def __init__(self, engine: EngineName | None, keep_bytes: bool) -> None:
         self._engine = engine
         self._keep_bytes = keep_bytes
-        self._settled: set[type] = set()
-        """The classes of clients that record as they should: a class carries its settings."""
+        self._recorded_classes: set[type] = set()
+        """Classes of clients that need no further wrapping: a recording class is made for one set of settings."""
 
     def prepare(self, model: Any) -> tuple[Any, bool, Any]:
-        """What to call in the place of a model, whether its client records, and a client to close after the call."""
-        if self.reach(model):
+        """Prepares a model for one call.
+
+        Returns:
+            The model to call: this one, or a copy with a client of ours; whether the bytes of its calls are recorded;
+            and a client to close after the call, or None.
+        """
+        if self.record_model(model):
             return model, True, None
-        replaced = self._replaced(model)
-        if replaced is None:
+        replacement = self._with_own_client(model)
+        if replacement is None:
             return model, False, None
-        # How LiteLLM comes to a server of `hosted_vllm/` is its own affair: a call that was not seen is told.
-        return replaced[0], _route(model) == "openai", replaced[1]
+        # LiteLLM may reach a `hosted_vllm/` server by another HTTP client: an unseen answer there is not a cached one.
+        return replacement[0], _route(model) == "openai", replacement[1]
 
     @guarded
-    def reach(self, model: Any) -> bool:
-        """Lets a model and its client record; False where it has no client that can. Done again and again."""
-        swap(model, self)
+    def record_model(self, model: Any) -> bool:
+        """Makes a model and its client record. May be called repeatedly.
+
+        Returns:
+            Whether the bytes of its calls are recorded; False if it has no client that can be wrapped.
+        """
+        swap_class(model, self)
         kind = _kind(model)
         if kind == "openai":
-            return model._custom_client is None or self.record(model._custom_client)
+            return model._custom_client is None or self.record_client(model._custom_client)
         if kind == "anthropic":
-            return self.record(model.client)
+            return self.record_client(model.client)
         if kind == "llamacpp":
             return self._record_http(model.client, "llama-server")
         if kind != "litellm":
             return False
-        given = model.client_args.get("client")
+        client = model.client_args.get("client")
         if _route(model) == "hosted_vllm":
-            self._record_http(getattr(given, "client", None), "vllm")
+            self._record_http(getattr(client, "client", None), "vllm")
         # On other routes LiteLLM makes no use of a client of OpenAI's.
-        return self.record(given) and _route(model) == "openai"
+        return self.record_client(client) and _route(model) == "openai"
 
     @guarded
-    def _replaced(self, model: Any) -> tuple[Any, Any] | None:
-        """A model to call in the place of one whose client cannot be reached, and its client, to be closed.
+    def _with_own_client(self, model: Any) -> tuple[Any, Any] | None:
+        """A copy of a LiteLLM model with a recording client for one call, and that client, to be closed; or None.
 
-        LiteLLM makes its clients itself, and shares them in the process: those of its ``openai/`` routes that go to an
-        address of their own, and of ``hosted_vllm/``, get a client of ours for the call, as Strands' own model for
-        OpenAI has one.
+        LiteLLM makes its clients itself and shares them in the process, so they cannot be wrapped. Models of
+        ``openai/`` routes with an address, and of ``hosted_vllm/`` routes, get a client of ours for each call, as
+        Strands' ``OpenAIModel`` makes one.
         """
         if _kind(model) != "litellm" or plain_class(model).__module__ != "strands.models.litellm":
-            # A copy would lose what a class of the user's keeps on the model.
+            # Not a user's subclass: what it keeps on the model during the call would be lost with the copy.
             return None
-        given, route = model.client_args, _route(model)
-        if given.get("client") is not None:
+        client_args, route = model.client_args, _route(model)
+        if client_args.get("client") is not None:
             return None
-        address = given.get("base_url") or given.get("api_base")
+        address = client_args.get("base_url") or client_args.get("api_base")
         if route == "openai" and address is not None:
             from openai import AsyncOpenAI
 
-            client: Any = AsyncOpenAI(api_key=given.get("api_key"), base_url=address)
-            self.record(client)
+            client: Any = AsyncOpenAI(api_key=client_args.get("api_key"), base_url=address)
+            self.record_client(client)
         elif route == "hosted_vllm":
-            client = self._hosted_client()
+            client = self._vllm_handler()
         else:
             return None
-        called = copy.copy(model)
-        called.client_args = {**given, "client": client}
-        return called, client
+        copied = copy.copy(model)
+        copied.client_args = {**client_args, "client": client}
+        return copied, client
 
-    def _hosted_client(self) -> Any:
-        """A client of LiteLLM's own kind that records, whichever HTTP client it makes."""
+    def _vllm_handler(self) -> Any:
+        """A client of LiteLLM's own class whose HTTP clients record, also those that it makes later."""
         from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
 
         handler: Any = AsyncHTTPHandler()
-        make = handler.create_client
+        make_client = handler.create_client
 
         def create_client(*args: Any, **kwargs: Any) -> Any:
-            # For the second try after a connection error.
-            client = make(*args, **kwargs)
+            # LiteLLM makes another HTTP client to retry after a connection error.
+            client = make_client(*args, **kwargs)
             self._record_http(client, "vllm")
             return client
 
@@ -113,19 +122,22 @@ class Clients:
 
     @guarded
     def _record_http(self, client: Any, engine: str) -> bool:
-        """Lets a client of httpx record. The model says which engine it is for; the user, whether it is asked."""
+        """Wraps an httpx client; False if it is none.
+
+        The kind of model determines the engine. Its capture fields are only added if the user passed an ``engine``.
+        """
         if http_kind(client) is None:
             return False
         wrap_httpx(client, engine=None if self._engine is None else engine, keep_bytes=self._keep_bytes)
         return True
 
     @guarded
-    def record(self, client: Any) -> bool:
-        """Lets a client record; False where it is none that can."""
-        if type(client) in self._settled:
+    def record_client(self, client: Any) -> bool:
+        """Wraps a client of the openai or anthropic SDK; False if it is none."""
+        if type(client) in self._recorded_classes:
             return True
         if client_kind(client, "openai") is not None:
-            # A client that its user wrapped keeps the user's settings where the provider was given none.
+            # A client that its user wrapped keeps the user's settings unless the provider was given an engine.
             if not is_recorded(client) or self._engine is not None:
                 wrap_openai(client, engine=self._engine, keep_bytes=self._keep_bytes)
         elif client_kind(client, "anthropic") is not None:
@@ -133,18 +145,18 @@ class Clients:
                 wrap_anthropic(client, keep_bytes=self._keep_bytes)
         else:
             return False
-        self._settled.add(type(client))
+        self._recorded_classes.add(type(client))
         return True
 
 
 def _route(model: Any) -> str:
-    """LiteLLM's name for the kind of server a model is called at."""
+    """The LiteLLM route of a model, such as ``openai`` or ``hosted_vllm``: the first part of its id."""
     return str(model.get_config().get("model_id")).partition("/")[0]
 
 
 def _kind(model: Any) -> str | None:
-    """Which of Strands' classes a model is of, without importing the SDK behind it."""
-    # From the class up: Strands' LiteLLMModel is an OpenAIModel.
+    """The kind of a model among ``_KINDS``, or None. By names, because importing Strands' class imports its SDK."""
+    # In method resolution order: Strands' LiteLLMModel is also an OpenAIModel.
     for base in type(model).__mro__:
         kind = _KINDS.get(base.__name__)
         if kind is not None and base.__module__ == f"strands.models.{kind}":

@@ -1,4 +1,4 @@
-"""Strands' middleware, by the names it has had: private before 1.62, public since."""
+"""Strands' middleware, imported from where the release has it: private before 1.62, public since."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ else:
 
 
 def add_middleware(agent: Any, stage: Any, handler: Any) -> None:
-    """Has an agent run a handler around a stage."""
+    """Registers a handler that the agent runs around a stage."""
     add = getattr(agent, "add_middleware", None) or agent._middleware_registry.add_middleware
     add(stage, handler)
 

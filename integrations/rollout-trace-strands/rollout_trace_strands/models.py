@@ -1,7 +1,7 @@
 """Recording subclasses of models' own classes, swapped in on the model objects.
 
-Strands calls a model past the agent's loop too, for summaries and memories, where no hook and no middleware runs: only
-the model's own `stream` does.
+They record the calls that Strands makes outside the agent's loop, for summaries and memories: there no hook and no
+middleware runs, only the model's own ``stream``.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from rollout_trace_strands.clients import Clients
 
 _CLIENTS = "_rollout_trace_clients"
-"""The attribute of a recorded model that holds how it is recorded."""
+"""The attribute of a recorded model that holds its ``Clients``."""
 
 _classes: ClassSwap[bool] = ClassSwap("_rollout_trace_strands")
-"""The recording classes: one for each class, as each model holds its own settings."""
+"""The recording classes: one for each class, because each model object holds its own settings."""
 
 
-def swap(model: Any, clients: Clients) -> None:
-    """Gives a model a recording subclass of its own class. Models may be swapped again and again.
+def swap_class(model: Any, clients: Clients) -> None:
+    """Gives a model a recording subclass of its own class. May be called repeatedly.
 
-    One that has no class of this kind (a mock, no ``__dict__``) stays as it is: its calls in the agent's loop are
+    A model that cannot have one (a mock, one without ``__dict__``) is left unchanged; its calls in the agent's loop are
     recorded all the same.
     """
-    held = getattr(model, "__dict__", None)
-    if held is None or held.get(_CLIENTS) is clients or not hasattr(plain_class(model), "stream"):
+    attributes = getattr(model, "__dict__", None)
+    if attributes is None or attributes.get(_CLIENTS) is clients or not hasattr(plain_class(model), "stream"):
         return
     try:
         _classes.put_on(model, True, _methods)
     except TypeError:
         return
-    held[_CLIENTS] = clients
+    attributes[_CLIENTS] = clients
 
 
 def plain_class(model: Any) -> type:
-    """The model's class as it was before it was swapped."""
+    """The model's own class: without the recording subclass, if it has one."""
     return _classes.plain(type(model))
 
 
 def _methods(base: Any, _: bool) -> dict[str, Any]:
     """The methods of a recording subclass of a model's class."""
 
-    def plain(self: Any, protocol: Any) -> Any:
-        # Copies, and what is pickled, have the model's own class: they are swapped when they are first called.
+    def reduce_as_plain(self: Any, protocol: Any) -> Any:
+        # Copies and pickles have the model's own class; they get a recording class when an agent first uses them.
         reduced = base.__reduce_ex__(self, protocol)
         if not isinstance(reduced, tuple):
             return reduced
         make, arguments, *rest = reduced
-        # Not `__newobj__`, which refuses another class than the model's.
+        # Not `__newobj__`: pickle would refuse it, as its first argument must be the class of the object.
         make = base.__new__ if make is copyreg.__newobj__ else make  # type: ignore[attr-defined]
         if rest and isinstance(rest[0], dict):
             rest[0] = {name: value for name, value in rest[0].items() if name != _CLIENTS}
@@ -65,65 +65,70 @@ def _methods(base: Any, _: bool) -> dict[str, Any]:
 
     @functools.wraps(base.stream)
     def stream(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = _auxiliary(self, *args, **kwargs)
+        call = _begin_auxiliary_call(self, *args, **kwargs)
         if call is None:
             return base.stream(self, *args, **kwargs)
         called = call.context.model
+        # On the plain class: the model's own `stream` is this function.
         chunks = plain_class(called).stream(called, *args, **kwargs)  # type: ignore[attr-defined]
-        return call.run(lambda _: call.kept(chunks))
+        return call.run(lambda _: call.collect(chunks))
 
-    methods: dict[str, Any] = {"__reduce_ex__": plain, "stream": stream}
+    methods: dict[str, Any] = {"__reduce_ex__": reduce_as_plain, "stream": stream}
     if hasattr(base, "_get_client"):
 
         @functools.wraps(base._get_client)
         def _get_client(self: Any, *args: Any, **kwargs: Any) -> Any:
-            made, clients = base._get_client(self, *args, **kwargs), vars(self).get(_CLIENTS)
-            return made if clients is None else _Opened(made, clients.record)
+            context, clients = base._get_client(self, *args, **kwargs), vars(self).get(_CLIENTS)
+            return context if clients is None else _RecordedClientContext(context, clients.record_client)
 
         methods["_get_client"] = _get_client
     return methods
 
 
 @guarded
-def _auxiliary(
+def _begin_auxiliary_call(
     model: Any, messages: Any, tool_specs: Any = None, system_prompt: Any = None, **rest: Any
 ) -> AuxiliaryCall | None:
-    """A call of a model past the agent's loop; None for one that the loop makes, or outside every recorded run."""
+    """Begins the record of a model call outside the agent's loop.
+
+    Returns:
+        None for a call inside the loop, which the middleware records, or outside every recorded run.
+    """
     frame = active()
     if frame is None or isinstance(frame, ModelFrame):
         return None
     clients: Clients | None = vars(model).get(_CLIENTS)
     if clients is None:
-        # Made by a copy of the user's own.
+        # A copy made by the user's own code: it has the recording class, but not this attribute.
         return None
-    called, is_reached, client = clients.prepare(model)
+    called, is_client_recorded, client = clients.prepare(model)
     context = InvokeModelContext(
         agent=None,  # type: ignore[arg-type]
-        messages=messages if is_reached else chat.snapshot(messages),
+        messages=messages if is_client_recorded else chat.snapshot(messages),
         system_prompt=rest.get("system_prompt_content") or system_prompt,
         tool_specs=tool_specs or [],
         tool_choice=None,
         invocation_state={},
         model=called,
     )
-    return AuxiliaryCall(ModelFrame("strands", metadata={"turn": "auxiliary"}), context, is_reached, client)
+    return AuxiliaryCall(ModelFrame("strands", metadata={"turn": "auxiliary"}), context, is_client_recorded, client)
 
 
-class _Opened:
-    """What ``OpenAIModel`` enters for a call: the client in it records."""
+class _RecordedClientContext:
+    """The context manager in which ``OpenAIModel`` makes a client for a call; the client is wrapped when it opens."""
 
-    def __init__(self, made: AbstractAsyncContextManager[Any], record: Callable[[Any], object]) -> None:
-        self._made = made
+    def __init__(self, context: AbstractAsyncContextManager[Any], record: Callable[[Any], object]) -> None:
+        self._context = context
         self._record = record
 
     async def __aenter__(self) -> Any:
-        client = await self._made.__aenter__()
+        client = await self._context.__aenter__()
         self._record(client)
         return client
 
     def __aexit__(self, *exception: Any) -> Awaitable[bool | None]:
-        # Not a generator around it: an event loop that shuts down closes its generators in any order.
-        return self._made.__aexit__(*exception)
+        # Not `asynccontextmanager`: an event loop that shuts down closes its generators in any order.
+        return self._context.__aexit__(*exception)
 
 
-__all__ = ["plain_class", "swap"]
+__all__ = ["plain_class", "swap_class"]

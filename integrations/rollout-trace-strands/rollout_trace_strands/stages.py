@@ -1,4 +1,4 @@
-"""One model call and one tool run, each inside its frame: what goes through Strands' middleware."""
+"""Model calls and tool runs that pass through Strands' middleware, each run inside its frame."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ R = TypeVar("R", bound=TypedEvent)
 
 
 class Stage(Generic[C, F, R]):
-    """What Strands does inside a frame.
+    """One execution of a stage of Strands' middleware inside a frame.
 
     Args:
-        frame: of what is done.
-        context: what Strands gives its middleware.
-        result_type: of the event that has the result.
+        frame: of the model call or tool run.
+        context: the middleware's context, which ``next_fn`` is called with.
+        result_type: class of the event that holds the result.
     """
 
     def __init__(self, frame: F, context: C, result_type: type[R]) -> None:
@@ -47,30 +47,30 @@ class Stage(Generic[C, F, R]):
         self._result_type = result_type
 
     def run(self, next_fn: Callable[[C], AsyncGenerator[TypedEvent, None]]) -> AsyncGenerator[TypedEvent, None]:
-        """Does it, and passes its events on. What their reader does between them is not the frame's."""
+        """Runs the stage and yields its events. While the consumer handles an event, the frame is not active."""
         self._events = next_fn(self.context)
-        return run_async_generator(self.frame, self._events, on_item=self._saw, on_end=self._over)
+        return run_async_generator(self.frame, self._events, on_item=self._on_event, on_end=self._on_end)
 
-    def _saw(self, event: TypedEvent) -> None:
+    def _on_event(self, event: TypedEvent) -> None:
         if isinstance(event, self._result_type):
             self.result = event
 
-    async def _over(self, error: BaseException | None) -> None:
+    async def _on_end(self, error: BaseException | None) -> None:
         try:
-            await self.over(error)
+            await self.finish(error)
         finally:
             await self.close()
 
-    async def over(self, error: BaseException | None) -> None:
-        """It is over; ``error`` is what ended it."""
-        self.ended(error)
+    async def finish(self, error: BaseException | None) -> None:
+        """Ends the frame. ``error``: the exception that ended the stage, or None."""
+        self.end_frame(error)
 
-    def ended(self, error: BaseException | None) -> None:
-        """Ends the frame, with what became known."""
+    def end_frame(self, error: BaseException | None) -> None:
+        """Sets the result on the frame and ends it."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Lets go of what was opened for it."""
+        """Closes what was opened for the stage."""
 
 
 class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
@@ -78,45 +78,45 @@ class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
 
     Args:
         frame: of the call.
-        context: what Strands gives its middleware.
-        is_reached: whether the model's client records, so that an answer without a call is a cached one.
-        client: to be closed after the call; None where it is not ours.
+        context: the middleware's context.
+        is_client_recorded: whether the model's client records, so that an answer without a call is a cached one.
+        client: closed after the call; None if the model keeps its client.
     """
 
-    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_reached: bool, client: Any) -> None:
+    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_client_recorded: bool, client: Any) -> None:
         super().__init__(frame, context, ModelStopReason)
-        self._is_reached = is_reached
+        self._is_client_recorded = is_client_recorded
         self._client = client
 
     @property
     def message(self) -> Any:
-        """The message that the call gave; None before, or where it gave none."""
+        """The message of the answer; None without one."""
         return None if self.result is None else self.result["stop"][1]
 
     @guarded
-    def ended(self, error: BaseException | None) -> None:
-        """What the model answered; told where no bytes were seen."""
+    def end_frame(self, error: BaseException | None) -> None:
+        """Ends the frame; if no bytes were seen, with the request and the answer from Strands' objects."""
         stop: Any = (None,) * 4 if self.result is None else self.result["stop"]
         reason, message, usage, _ = stop
         if reason == "cancelled":
-            # What stands in the message is Strands' own sentence.
+            # The text in the message is Strands' own, not the model's.
             error = CancelledError("the agent was cancelled")
         elif message is not None:
-            # Whatever came after the answer, it arrived.
+            # The answer arrived whole: what failed after it is not an error of the call.
             error = None
         is_answer = message is not None and error is None
         try:
             if not self.frame.calls and is_answer:
-                self.frame.answered(chat.answered(message, reason, usage), cached=self._is_reached)
+                self.frame.answered(chat.answer_fields(message, reason, usage), cached=self._is_client_recorded)
             if not self.frame.calls and (is_answer or error is not None):
                 context = self.context
-                asked = chat.asked(context.messages, context.system_prompt, context.tool_specs, context.model)
-                self.frame.tell(**asked)
+                tools, model = context.tool_specs, context.model
+                self.frame.tell(**chat.request_fields(context.messages, context.system_prompt, tools, model))
         finally:
             self.frame.end(error)
 
     async def close(self) -> None:
-        """Closes the client of the call, where it has one of its own."""
+        """Closes the client, if one was made for the call."""
         if self._client is None:
             return
         try:
@@ -126,14 +126,14 @@ class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
 
 
 class AuxiliaryCall(ModelCall):
-    """A call of a model past the agent's loop: its events are the model's own."""
+    """A call of a model outside the agent's loop. Its events are the chunks of the model's own stream."""
 
-    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_reached: bool, client: Any) -> None:
-        super().__init__(frame, context, is_reached, client)
+    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_client_recorded: bool, client: Any) -> None:
+        super().__init__(frame, context, is_client_recorded, client)
         self._chunks: list[Any] = []
 
-    async def kept(self, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-        """The pieces of the answer, kept where no bytes are seen."""
+    async def collect(self, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+        """Yields the chunks of the answer, and keeps them as long as no bytes are seen."""
         try:
             async for chunk in chunks:
                 if not self.frame.calls:
@@ -142,26 +142,26 @@ class AuxiliaryCall(ModelCall):
         finally:
             await chunks.aclose()
 
-    async def over(self, error: BaseException | None) -> None:
-        """Where no bytes were seen, the answer is what Strands makes of the pieces."""
+    async def finish(self, error: BaseException | None) -> None:
+        """Ends the frame; if no bytes were seen, with the answer that Strands assembles from the chunks."""
         if not self.frame.calls and error is None:
             try:
-                async for event in process_stream(_each(self._chunks)):
+                async for event in process_stream(_iterate(self._chunks)):
                     if isinstance(event, ModelStopReason):
                         self.result = event
             except Exception as failure:
                 report_failure("assemble", failure)
-        self.ended(error)
+        self.end_frame(error)
 
     async def close(self) -> None:
-        """Closes the model's stream too, which in the agent's loop is Strands' affair."""
+        """Closes the model's stream too; in the agent's loop Strands does so."""
         try:
             await self._events.aclose()
         finally:
             await super().close()
 
 
-async def _each(chunks: list[Any]) -> AsyncGenerator[Any, None]:
+async def _iterate(chunks: list[Any]) -> AsyncGenerator[Any, None]:
     for chunk in chunks:
         yield chunk
 
@@ -173,13 +173,13 @@ class ToolCall(Stage[ExecuteToolContext, ToolFrame, ToolResultEvent]):
         super().__init__(frame, context, ToolResultEvent)
 
     @guarded
-    def ended(self, error: BaseException | None) -> None:
-        """What the tool gave, or how it failed."""
+    def end_frame(self, error: BaseException | None) -> None:
+        """Sets the tool's result and error on the frame, and ends it."""
         if self.result is not None:
             result, error = self.result.tool_result, self.result.exception
             content = chat.result_of(result.get("content") or ())
             self.frame.run.result = content
             if error is None and result.get("status") == "error":
-                # Strands' word: the tool said so itself, without an exception.
+                # The tool returned `status: error` itself, without an exception.
                 self.frame.run.error = ErrorInfo(type="error", message=str(content))
         self.frame.end(error)

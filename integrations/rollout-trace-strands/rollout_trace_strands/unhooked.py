@@ -1,7 +1,7 @@
-"""Agents, graphs and swarms that run inside a recorded run without a hook of their own.
+"""Records agents, graphs and swarms that run inside a recorded run and have no hook of their own.
 
-Strands' hooks belong to one agent, and nobody is told of another that a tool makes or calls. So the method that calls
-every agent's hooks is wrapped: where a run begins inside a recorded one, its owner is attached first.
+Strands' hooks belong to one agent; no event reports another agent that a tool makes or calls. So the method that calls
+every agent's hooks is wrapped: when a run begins inside a recorded one, its owner is attached first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rollout_trace_strands.runs import RunFrame
 _MARK = "_rollout_trace"
 
 
-def watch() -> None:
-    """Wraps the method, once in a process."""
+def install_hook() -> None:
+    """Wraps ``HookRegistry.invoke_callbacks_async``, once in a process."""
     base = HookRegistry.invoke_callbacks_async
     if hasattr(base, _MARK):
         return
@@ -26,9 +26,9 @@ def watch() -> None:
     @functools.wraps(base)
     async def invoke_callbacks_async(self: HookRegistry, event: Any, *args: Any, **kwargs: Any) -> Any:
         if type(event) is BeforeInvocationEvent:
-            _begins(event.agent)
+            _attach_owner(event.agent)
         elif type(event) is BeforeMultiAgentInvocationEvent:
-            _begins(event.source)
+            _attach_owner(event.source)
         return await base(self, event, *args, **kwargs)
 
     setattr(invoke_callbacks_async, _MARK, True)
@@ -36,8 +36,9 @@ def watch() -> None:
 
 
 @guarded
-def _begins(owner: Any) -> None:
-    """A run begins: inside a recorded one it is recorded too, in whichever trajectory the user opened between."""
+def _attach_owner(owner: Any) -> None:
+    """Attaches the owner of a run that begins inside a recorded run, also in a trajectory the user opened there."""
+    # Not `active()`: that is None inside a trajectory block that the user opened within the run.
     frame = entered()
     while frame is not None and not (isinstance(frame, RunFrame) and frame.is_open):
         frame = frame.parent

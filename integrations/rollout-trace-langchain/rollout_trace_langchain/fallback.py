@@ -1,4 +1,4 @@
-"""What LangChain says of a model call, as fields of a step: for the calls whose bytes were not seen."""
+"""Fields of a step from LangChain's objects, for model calls whose bytes were not seen."""
 
 from __future__ import annotations
 
@@ -14,8 +14,16 @@ from rollout_trace.integration import Completion, ToolCall, Usage
 _SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "n", "stop", "seed", "tool_choice")
 
 
-def asked(prompt: Sequence[BaseMessage] | str, parameters: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """What was asked: ``messages`` in chat's shape, ``tools``, ``model``, ``sampling``."""
+def request_fields(
+    prompt: Sequence[BaseMessage] | str, parameters: Mapping[str, Any], model: str | None
+) -> dict[str, Any]:
+    """Fields of a request: ``messages`` (in the shape of OpenAI's chat), ``tools``, ``model``, ``sampling``.
+
+    Args:
+        prompt: messages, or the text of a completion model.
+        parameters: LangChain's ``invocation_params``.
+        model: name of the model, if the parameters have none.
+    """
     sampling = {name: parameters[name] for name in _SAMPLING if parameters.get(name) is not None}
     return {
         "messages": _messages(prompt),
@@ -25,13 +33,13 @@ def asked(prompt: Sequence[BaseMessage] | str, parameters: Mapping[str, Any], mo
     }
 
 
-def answers(result: LLMResult) -> list[dict[str, Any]]:
-    """What was answered, one for each choice."""
+def answer_fields(result: LLMResult) -> list[dict[str, Any]]:
+    """Fields of an answer, one mapping per choice: ``completion``, ``finish_reason``, ``usage``, ``response_model``."""
     return [_answer(generation, result) for generation in (result.generations[0] if result.generations else ())]
 
 
 def message_of(result: LLMResult) -> AIMessage | None:
-    """The first choice of a chat model."""
+    """The message of the first choice; None for a text model."""
     choices = result.generations[0] if result.generations else None
     first = choices[0] if choices else None
     message = getattr(first, "message", None)
@@ -39,13 +47,13 @@ def message_of(result: LLMResult) -> AIMessage | None:
 
 
 def response_id(message: AIMessage | None, result: LLMResult) -> str | None:
-    """The provider's id of the answer; None where LangChain does not keep it (most streams)."""
+    """The provider's id of the answer; None if LangChain does not keep it, as in most streams."""
     found = None if message is None else message.response_metadata.get("id")
     return found if found is not None else (result.llm_output or {}).get("id")
 
 
 def is_cached(message: AIMessage | None) -> bool:
-    """Whether LangChain's cache answered: it sets the cost to zero, or makes a message that no model gave an id."""
+    """Whether the answer came from LangChain's cache: then its cost is zero, or its message has no id."""
     if message is None:
         return False
     usage: Mapping[str, Any] | None = message.usage_metadata
@@ -57,7 +65,7 @@ def _messages(prompt: Sequence[BaseMessage] | str) -> list[Any]:
         return [{"role": "user", "content": prompt}]
     try:
         converted = convert_to_openai_messages(list(prompt))
-    except (TypeError, ValueError):  # A part that chat has no shape for.
+    except (TypeError, ValueError):  # A content part that OpenAI's chat does not have.
         converted = [{"role": message.type, "content": message.content} for message in prompt]
     return list(converted)
 
@@ -65,8 +73,9 @@ def _messages(prompt: Sequence[BaseMessage] | str) -> list[Any]:
 def _answer(generation: Generation, result: LLMResult) -> dict[str, Any]:
     message = getattr(generation, "message", None)
     if not isinstance(message, AIMessage):
-        return {"completion": Completion(content=generation.text or None), **_ending(generation.generation_info or {})}
-    about = {**(generation.generation_info or {}), **message.response_metadata}
+        completion = Completion(content=generation.text or None)
+        return {"completion": completion, **_finish_reason(generation.generation_info or {})}
+    facts = {**(generation.generation_info or {}), **message.response_metadata}
     return {
         "completion": Completion(
             **_content(message),
@@ -74,54 +83,55 @@ def _answer(generation: Generation, result: LLMResult) -> dict[str, Any]:
             refusal=message.additional_kwargs.get("refusal"),
         ),
         "usage": _usage(message),
-        "response_model": about.get("model_name") or about.get("model"),
-        **_ending(about),
+        "response_model": facts.get("model_name") or facts.get("model"),
+        **_finish_reason(facts),
     }
 
 
 def _content(message: AIMessage) -> dict[str, Any]:
-    """The text and the reasoning. Blocks that say more than these and the tool calls are kept beside them."""
+    """The text and the reasoning of a message. If its blocks hold more than these and tool calls, they are kept too."""
     reasoning = message.additional_kwargs.get("reasoning_content")
     if not isinstance(message.content, list):
         return {"content": message.content or None, "reasoning": reasoning}
     blocks = _standard_blocks(message)
     texts = [block["text"] for block in blocks if block.get("type") == "text"]
     thoughts = [block.get("reasoning") or "" for block in blocks if block.get("type") == "reasoning"]
-    told: dict[str, Any] = {"content": "".join(texts) or None, "reasoning": "".join(thoughts) or reasoning}
-    if len(texts) > 1 or len(thoughts) > 1 or not all(_is_told(block) for block in blocks):
-        # As the wire's steps of such answers have it; with no text at all the blocks are all there is.
-        told |= {"extra": {"content": message.content}} if texts or thoughts else {"content": message.content}
-    return told
+    fields: dict[str, Any] = {"content": "".join(texts) or None, "reasoning": "".join(thoughts) or reasoning}
+    if len(texts) > 1 or len(thoughts) > 1 or not all(_fits_fields(block) for block in blocks):
+        # As in steps that are decoded from bytes. With neither text nor reasoning, the blocks are the content.
+        fields |= {"extra": {"content": message.content}} if texts or thoughts else {"content": message.content}
+    return fields
 
 
 def _standard_blocks(message: AIMessage) -> list[dict[str, Any]]:
-    """The content in LangChain's own shape, whatever the provider's is."""
+    """The content blocks in LangChain's standard shape, for every provider."""
     try:
         return [dict(block) for block in message.content_blocks]
-    except Exception:  # Blocks that break the rules of their provider.
+    except Exception:  # The conversion raises on blocks that are malformed for their provider.
         return [{"type": "unknown"}]
 
 
-_CALLS = ("tool_call", "invalid_tool_call", "tool_call_chunk")
+_TOOL_CALL_BLOCKS = ("tool_call", "invalid_tool_call", "tool_call_chunk")
 _TEXT_FIELDS = {"text": {"type", "text", "index", "id"}, "reasoning": {"type", "reasoning", "index", "id"}}
 
 
-def _is_told(block: Mapping[str, Any]) -> bool:
-    """Whether a block says no more than a completion's own fields."""
+def _fits_fields(block: Mapping[str, Any]) -> bool:
+    """Whether a block is held completely by the fields of a ``Completion``."""
     kind = block.get("type")
-    return kind in _CALLS or {name for name, value in block.items() if value} <= _TEXT_FIELDS.get(str(kind), set())
+    filled = {name for name, value in block.items() if value}
+    return kind in _TOOL_CALL_BLOCKS or filled <= _TEXT_FIELDS.get(str(kind), set())
 
 
-_ENDINGS = ("finish_reason", "stop_reason", "done_reason", "stopReason")
-"""Where providers say why they stopped: OpenAI, Anthropic, Ollama, Bedrock."""
+_FINISH_REASON_FIELDS = ("finish_reason", "stop_reason", "done_reason", "stopReason")
+"""Names of the finish reason: OpenAI's, Anthropic's, Ollama's, Bedrock's."""
 
 
-def _ending(about: Mapping[str, Any]) -> dict[str, Any]:
-    return {"finish_reason": next((about[name] for name in _ENDINGS if about.get(name) is not None), None)}
+def _finish_reason(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {"finish_reason": next((facts[name] for name in _FINISH_REASON_FIELDS if facts.get(name) is not None), None)}
 
 
 def _tool_calls(message: AIMessage) -> tuple[ToolCall, ...]:
-    # As the model wrote them, where the model's class keeps that.
+    # The arguments as the model wrote them, if the class keeps that text: dumping parsed ones may differ from it.
     raw = {call.get("id"): call.get("function", {}) for call in message.additional_kwargs.get("tool_calls") or ()}
     good = [
         ToolCall(
@@ -136,15 +146,15 @@ def _tool_calls(message: AIMessage) -> tuple[ToolCall, ...]:
 
 
 def _usage(message: AIMessage) -> Usage | None:
-    told = message.usage_metadata
-    if told is None or "input_tokens" not in told:
+    counts = message.usage_metadata
+    if counts is None or "input_tokens" not in counts:
         return None
-    read: Mapping[str, Any] = told.get("input_token_details") or {}
-    written: Mapping[str, Any] = told.get("output_token_details") or {}
+    input_details: Mapping[str, Any] = counts.get("input_token_details") or {}
+    output_details: Mapping[str, Any] = counts.get("output_token_details") or {}
     return Usage(
-        input=told["input_tokens"],
-        output=told["output_tokens"],
-        cache_read=read.get("cache_read"),
-        cache_write=read.get("cache_creation"),
-        reasoning=written.get("reasoning"),
+        input=counts["input_tokens"],
+        output=counts["output_tokens"],
+        cache_read=input_details.get("cache_read"),
+        cache_write=input_details.get("cache_creation"),
+        reasoning=output_details.get("reasoning"),
     )
