@@ -49,6 +49,10 @@ def reset() -> None:
     _logged_keys.clear()
 
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=reset)
+
+
 def stats() -> Stats:
     """A copy of the counters of this process."""
     with _lock:

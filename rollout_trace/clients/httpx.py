@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from rollout_trace import guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
+from rollout_trace.clients.attempts import HTTPStatusError
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
@@ -117,7 +118,7 @@ class _Exchange:
         try:
             self.call = recorder.begin(settings, settings.protocol_of(request.method, request.url.path))
             if self.call is not None and settings.engine is not None:
-                self._body = _json(request.content)
+                self._body = _json(_content(request))
                 self._added = self._capture_fields(self.call)
         except Exception as error:
             guard.failed("begin", self.call, error)
@@ -127,11 +128,11 @@ class _Exchange:
         request = self._request
         try:
             request = _with_body(request, {**self._body, **self._added}) if self._added else request
-            content = request.content
-        except Exception:
-            # A streamed body (an upload) can be read only once, and that is the HTTP library's to do.
-            content = None
-        recorder.attempt(self.call, content)
+        except Exception as error:
+            # The caller's own request is sent, and nothing was asked for.
+            self._added = {}
+            guard.failed("ask", self.call, error)
+        recorder.attempt(self.call, _content(request))
         return request
 
     def may_be_refused(self, response: Any) -> bool:
@@ -147,7 +148,7 @@ class _Exchange:
             if remaining is None:
                 return False
             self._added = remaining
-            recorder.attempt_failed(self.call, _Refused(response))
+            recorder.attempt_failed(self.call, HTTPStatusError(response))
             return True
         except Exception as error:
             guard.failed("refused", self.call, error)
@@ -161,6 +162,9 @@ class _Exchange:
             recorder.answered(call, response.status_code, response.headers, redirects)
             if call is not None and self._body is not None and response.status_code < 400:
                 update_refusals(call, self._address, lambda: {**self._body, **self._added})
+            if response.status_code >= 400:
+                # The attempt has failed for its caller too, who may still read why.
+                recorder.attempt_failed(call, HTTPStatusError(response))
             # Closed: `send` has read the body, as it does unless the caller asked for a stream.
             if response.is_closed:
                 recorder.body(call, response.content)
@@ -177,19 +181,20 @@ class _Exchange:
         return fields_to_add(call, self._address, self._body) if isinstance(self._body, dict) else {}
 
 
-class _Refused(Exception):
-    """Represents a response with an error status, for which an HTTP client raises no exception."""
+def _content(request: Any) -> bytes | None:
+    """The body of a request; None for a stream (an upload), which only the HTTP library may read, once."""
+    try:
+        content: bytes = request.content
+        return content
+    except Exception:
+        return None
 
-    def __init__(self, response: Any) -> None:
-        super().__init__(f"the server answered with status {response.status_code}.")
-        self.response = response
 
-
-def _json(content: bytes) -> Any:
+def _json(content: bytes | None) -> Any:
     """The body of a request; None if it is no JSON object, to which no field can be added."""
     try:
-        value = json.loads(content)
-    except ValueError:
+        value = json.loads(content or b"null")
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -198,7 +203,12 @@ def _with_body(request: Any, body: Any) -> Any:
     """The same request with another body."""
     # Raw headers keep case, order and repetitions; the length is that of the old body.
     headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
-    content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
+    try:
+        content = text.encode()
+    except UnicodeEncodeError:
+        # Half a character (a lone surrogate) has a form in JSON, and none in UTF-8.
+        content = json.dumps(body, separators=(",", ":")).encode()
     return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
 
 

@@ -14,23 +14,20 @@ import inspect
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.clients import stainless_calls as calls
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.record.settings import Settings
 
-if TYPE_CHECKING:
-    from rollout_trace.record.call import Call
-
 _MARK = "_rollout_trace_settings"
 _recording: ClassSwap[Settings] = ClassSwap(_MARK)
 _bound: ClassSwap[bool] = ClassSwap("_rollout_trace_bound")
 """Derived from a recording class, for clients whose settings are on the object itself."""
 
-_busy: dict[Call, Any] = {}
-"""Clients whose ``request`` is running, by call."""
+_busy: dict[calls.Request, Any] = {}
+"""Clients whose ``request`` is running."""
 _SILENT = Settings(lambda method, url: None)
 """Settings of a client that was unwrapped during a call: it records no further one."""
 
@@ -92,17 +89,21 @@ def _is_busy(client: Any) -> bool:
     return any(one is client for one in list(_busy.values()))
 
 
-def _done(call: Call) -> None:
-    """Removes a call that needs the recording class no more, and completes a ``restore`` that waited for it."""
-    client = _busy.pop(call, None)
+def _done(request: calls.Request) -> None:
+    """Removes a request that needs the recording class no more, and completes a ``restore`` that waited for it."""
+    client = _busy.pop(request, None)
     if client is not None and _recording.settings_of(client) is _SILENT and not _is_busy(client):
         client.__class__ = plain_class(client)
 
 
 def _begin(client: Any, options: Any) -> calls.Request:
-    request = calls.Request(client, getattr(client, _MARK), options, _done)
-    if request.call is not None:
-        _busy[request.call] = client
+    request = calls.Request(client, options, _done)
+    # Before anything is recorded: a thread that unwraps the client now leaves it its class until the call has ended.
+    _busy[request] = client
+    # A method that was looked up before its client was unwrapped may be called after it: there are no settings then.
+    request.begin(getattr(client, _MARK, _SILENT))
+    if request.call is None:
+        _done(request)
     return request
 
 

@@ -37,7 +37,8 @@ class Request:
 
     __slots__ = ("_added", "_client", "_done", "_outer", "call", "caller_options", "must_find_engine", "options")
 
-    def __init__(self, client: Any, settings: Settings, options: Any, done: Callable[[Call], None]) -> None:
+    def __init__(self, client: Any, options: Any, done: Callable[[Request], None]) -> None:
+        """``done`` is called when the SDK's ``request`` is over."""
         self.caller_options = self.options = options
         """The caller's options, and those that are sent: the same object if no field is added."""
         self.call: Call | None = None
@@ -45,13 +46,18 @@ class Request:
         self._added: dict[str, Any] = {}
         self._done = done
         self._outer: Call | None = None
+        self.must_find_engine = False
+        """Whether the engine is still to be detected (``auto``)."""
+
+    def begin(self, settings: Settings) -> None:
+        """Begins the call, if this request is one. Never raises, save under pytest."""
         try:
-            self.call = recorder.begin(settings, settings.protocol_of(options.method, options.url))
+            sent = self.caller_options
+            self.call = recorder.begin(settings, settings.protocol_of(sent.method, sent.url))
             self._add_capture_fields()
         except Exception as error:
             guard.failed("begin", self.call, error)
         self.must_find_engine = settings.engine is AUTO and self.call is not None
-        """Whether the engine is still to be detected (``auto``)."""
 
     def __enter__(self) -> Request:
         self._outer = _current.get()
@@ -61,11 +67,13 @@ class Request:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None and self.call is not None:
-            self._done(self.call)
-            # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
-            recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(self.call, error))
-        _current.set(self._outer)
+        try:
+            if error is not None and self.call is not None:
+                self._done(self)
+                # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
+                recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(self.call, error))
+        finally:
+            _current.set(self._outer)
 
     def find_engine(self) -> None:
         """Detects the engine and adds its capture fields. Never raises, save under pytest."""
@@ -111,7 +119,7 @@ class Request:
         call = self.call
         if call is None:
             return
-        self._done(call)
+        self._done(self)
         try:
             update_refusals(call, self._address, self._sent_body)
         except Exception as error:

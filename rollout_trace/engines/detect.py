@@ -283,5 +283,5 @@ def _owners(value: Any) -> set[str]:
 def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None

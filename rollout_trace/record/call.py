@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -294,6 +295,10 @@ class _Pending:
 
 
 pending = _Pending()
+
+if hasattr(os, "register_at_fork"):
+    # Calls of the other process are its own to decode, and a thread of it may have held the lock.
+    os.register_at_fork(after_in_child=lambda: pending.reset())
 
 
 def drain() -> None:

@@ -6,8 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.record import recording
-from rollout_trace.record.call import drain, pending
+from rollout_trace.record.call import drain
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.scope import active, current_scope
 from rollout_trace.record.state import log_of
@@ -23,12 +22,9 @@ _orphans = StepLog(keep=ORPHANS_KEPT)
 
 
 def _after_fork() -> None:
-    """Resets a forked process: no orphans, no counters, and no lock that another thread held at the fork."""
+    """A forked process has no orphans of its own yet."""
     global _orphans
     _orphans = StepLog(keep=ORPHANS_KEPT)
-    pending.reset()
-    guard.reset()
-    recording.reset()
 
 
 if hasattr(os, "register_at_fork"):

@@ -192,6 +192,11 @@ def reset() -> None:
     _lock = threading.RLock()
 
 
+if hasattr(os, "register_at_fork"):
+    # Where the state is, not where it is used: a process may use recordings and no client.
+    os.register_at_fork(after_in_child=reset)
+
+
 def current_recording() -> recording | None:
     """The recording block that this context is in, or was copied in; it may have closed since. None without one."""
     return _current.get()

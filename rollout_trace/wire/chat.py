@@ -165,9 +165,9 @@ def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
     bodies = plain_bodies(parts)
     for choice in incomplete:
         if choice.prompt_token_ids is None:
-            choice.prompt_token_ids = places.prompt_ids("openai.chat", bodies, choice.index)
+            choice.prompt_token_ids = places.prompt_ids(bodies, choice.index)
         if choice.completion_token_ids is None:
-            found = places.completion_ids("openai.chat", bodies, choice.index, len(facts.choices))
+            found = places.completion_ids(bodies, choice.index, len(facts.choices))
             _set_found_ids(choice, found, counted=_is_counted(facts))
         if choice.logprobs is None:
             choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))

@@ -8,6 +8,7 @@ tokens. Ids of a prompt that was sent as ids are in the request. The places of o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from rollout_trace.data.model import Completion
 from rollout_trace.wire import align, places
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import LenientDecoder
+from rollout_trace.wire.lenient import LenientDecoder, loads
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
@@ -26,7 +27,6 @@ from rollout_trace.wire.reading import (
     events_of,
     holds_choices,
     mark_malformed,
-    plain_bodies,
     read_answer_fields,
     read_bodies,
     reader_for,
@@ -65,6 +65,8 @@ class _Body(Struct):
 
 _BODY = LenientDecoder(_Body)
 _PROTOCOL = "openai.completions"
+_COMPLETION_IDS = tuple(row for row in places.COMPLETION_IDS if _PROTOCOL in row.protocols)
+_PROMPT_IDS = tuple(row for row in places.PROMPT_IDS if _PROTOCOL in row.protocols)
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -76,7 +78,6 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     parts = events_of(response, streamed=streamed)
     answer = _Answer(facts, request, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
-    answer.fill_from_places(parts)
     facts.choices = answer.choices(done=done)
     # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
@@ -96,34 +97,32 @@ class _Reader:
         self.prompt_token_ids: list[int] | None = None
         self.token_ids: list[int] | None = None
         self.columns: Columns | None = None
-        self.whole_ids: list[int] | None = None
-        """Ids of the whole choice from a place outside its chunks; preferred to ``token_ids``."""
         self._sizes: list[tuple[int, int]] = []
         """Numbers of logprobs and of ids in each chunk."""
 
-    def add(self, choice: _Choice) -> None:
+    def add(self, choice: _Choice, plain: Any = None) -> str | None:
+        """Reads the next part, ``plain`` as well where other engines' places are in it. Gives what is wrong there."""
         text = (choice.delta or _Delta()).content if choice.text is None else choice.text
         if text is not None:
             self.texts.append(text)
         self.finish_reason = self.finish_reason if choice.finish_reason is None else choice.finish_reason
         for reason in (choice.matched_stop, choice.stop_reason):
             self.stop_reason = self.stop_reason if reason is None else reason
-        self.prompt_token_ids = self.prompt_token_ids or choice.prompt_token_ids
+        ids, problem = choice.token_ids, None
+        if plain is not None and ids is None:
+            ids, problem = places.ids_of_part(_COMPLETION_IDS, plain)
+        prompt, prompt_problem = choice.prompt_token_ids, None
+        if plain is not None and not prompt:
+            prompt, prompt_problem = places.ids_of_part(_PROMPT_IDS, plain)
+        self.prompt_token_ids = self.prompt_token_ids or prompt
         columns = columns_of(choice.logprobs)
-        self._sizes.append((0 if columns is None else len(columns), len(choice.token_ids or ())))
-        self.token_ids = extended(self.token_ids, choice.token_ids)
+        self._sizes.append((0 if columns is None else len(columns), len(ids or ())))
+        self.token_ids = extended(self.token_ids, ids)
         if self.columns is None or columns is None:
             self.columns = columns if self.columns is None else self.columns
         else:
             self.columns.extend(columns)
-
-    def set_found(self, found: places.FoundIds | None) -> None:
-        """Sets the ids that were found in another place."""
-        if found is not None and found.sizes is None:
-            self.whole_ids = found.ids
-        elif found is not None:
-            self.token_ids = found.ids
-            self._sizes = [(size, ids) for (size, _), ids in zip(self._sizes, found.sizes or (), strict=False)]
+        return problem or prompt_problem
 
     @property
     def surpluses(self) -> list[int]:
@@ -142,6 +141,8 @@ class _Answer:
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._echoed: list[Any] = []
+        self._whole_ids: list[int] | None = None
+        """Ids of the only choice, from a place of the whole body."""
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
@@ -149,21 +150,25 @@ class _Answer:
         self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         if isinstance(body.prompt, list):
             self._echoed = self._echoed or body.prompt
-        for position, choice in enumerate(body.choices or ()):
-            reader_for(self._readers, choice.index, position, _Reader, streamed=self._streamed).add(choice)
+        choices = body.choices or ()
+        plain = self._plain_choices(choices, part)
+        for position, choice in enumerate(choices):
+            reader = reader_for(self._readers, choice.index, position, _Reader, streamed=self._streamed)
+            problem = reader.add(choice, plain[position] if plain else None)
+            self._facts.malformed = self._facts.malformed or problem
 
-    def fill_from_places(self, parts: list[Event]) -> None:
-        """Fills missing ids from the places of other engines than vLLM."""
-        readers = self._readers
-        incomplete = [index for index, one in readers.items() if None in (one.token_ids, one.prompt_token_ids)]
-        if not incomplete or not any(places.mentions_id_field(_PROTOCOL, part.data) for part in parts):
-            return
-        bodies = plain_bodies(parts)
-        for index in incomplete:
-            if not readers[index].prompt_token_ids:
-                readers[index].prompt_token_ids = places.prompt_ids(_PROTOCOL, bodies, index)
-            if readers[index].token_ids is None:
-                readers[index].set_found(places.completion_ids(_PROTOCOL, bodies, index, len(readers)))
+    def _plain_choices(self, choices: Sequence[_Choice], part: Event) -> list[Any] | None:
+        """The choices of a body as plain values, where other engines than vLLM may have put ids in them or beside."""
+        is_whole = all(one.token_ids is not None and one.prompt_token_ids is not None for one in choices)
+        if is_whole or not places.mentions_id_field(_PROTOCOL, part.data):
+            return None
+        body = loads(part.data)
+        whole = places.ids_of_part(_COMPLETION_IDS, body, of_body=True)
+        self._whole_ids = whole.ids or self._whole_ids
+        self._facts.malformed = self._facts.malformed or whole.problem
+        plain = body.get("choices")
+        # A choice that could not be read at all is in the one list alone: then none can be matched.
+        return plain if isinstance(plain, list) and len(plain) == len(choices) else None
 
     def choices(self, *, done: bool) -> list[ChoiceFacts]:
         """The facts of each choice, by index. ``done``: the answer reached its end."""
@@ -183,7 +188,9 @@ class _Answer:
 
     def _choice(self, index: int, reader: _Reader, *, done: bool) -> ChoiceFacts:
         prompt = self._prompts.at(index, len(self._readers), whole=done)
-        ids = reader.token_ids if reader.whole_ids is None else reader.whole_ids
+        is_only = len(self._readers) == 1
+        whole = self._whole_ids if reader.token_ids is None and is_only else None
+        ids = reader.token_ids if whole is None else whole
         choice = ChoiceFacts(
             index=index,
             messages=[prompt] if len(self._prompts.all) > 1 and prompt is not None else None,
@@ -194,7 +201,7 @@ class _Answer:
             completion_token_ids=ids,
             token_source=None if ids is None else "engine",
             complete=done or reader.finish_reason is not None,
-            uneven=reader.whole_ids is None and bool(reader.surpluses),
+            uneven=whole is None and bool(reader.surpluses),
         )
         if reader.columns is not None:
             self._add_columns(choice, reader, reader.columns)

@@ -46,7 +46,7 @@ class MessageTokens:
 
     def add_event(self, event: Any) -> None:
         """Appends the ids and logprobs that are on an event itself, beside its delta."""
-        values = {name: value for name in NAMES if (value := getattr(event, name))}
+        values = {name: value for name in NAMES if (value := getattr(event, name, None))}
         if values:
             self.add_part(values)
 

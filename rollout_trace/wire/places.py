@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rollout_trace.data.model import TokenSource
 from rollout_trace.wire.logprobs import id_of
@@ -173,6 +173,42 @@ def _step(value: Any, step: str | int) -> Any:
     return value[step] if isinstance(value, list) and 0 <= step < len(value) else _MISSING
 
 
+class PartIds(NamedTuple):
+    """Ids in one part of an answer: a choice of it, of one of its chunks, or the body around."""
+
+    ids: list[int] | None = None
+    """None where the part has none. An empty list is one: nothing was sampled in this part."""
+    problem: str | None = None
+    """What stands in a place of ids, and is no list of them."""
+
+
+def ids_of_part(rows: tuple[Place, ...], part: Any, *, of_body: bool = False) -> PartIds:
+    """The ids in the first of these places that a part has.
+
+    For protocols whose places have names of their own: there a value of another type is a fault, not another place.
+    """
+    for row in rows:
+        if row.of_body is of_body:
+            found = _strictly(part, row.ids)
+            if found != PartIds():
+                return found
+    return PartIds()
+
+
+def _strictly(value: Any, path: Path) -> PartIds:
+    for depth, step in enumerate(path):
+        if not isinstance(value, dict):
+            return PartIds(None, f"`{'.'.join(map(str, path[:depth]))}` is no object")
+        value = value.get(step)
+        if value is None:
+            return PartIds()
+    if type(value) is int and path[-1] == "token_id":
+        return PartIds([value])
+    if isinstance(value, list) and all(type(one) is int for one in value):
+        return PartIds(value)
+    return PartIds(None, f"`{'.'.join(map(str, path))}` is no list of whole numbers")
+
+
 @dataclass(frozen=True, slots=True)
 class FoundIds:
     """Ids of one choice, and their logprobs (None: those in the protocol's own place are theirs)."""
@@ -181,32 +217,25 @@ class FoundIds:
     logprobs: list[Any] | None
     source: TokenSource
     lossy: bool
-    sizes: list[int] | None
-    """Number of ids in each part of the answer; None where one part has them all."""
 
 
-def completion_ids(protocol: str, bodies: list[Any], choice: int, choices: int) -> FoundIds | None:
-    """The completion ids of a choice, from the first place that has any in the bodies of its answer (or its chunks)."""
+def completion_ids(bodies: list[Any], choice: int, choices: int) -> FoundIds | None:
+    """The completion ids of a chat choice, from the first place that has any in its answer's bodies (or chunks)."""
     for place in COMPLETION_IDS:
-        if protocol not in place.protocols or (place.only_choice and choices != 1):
+        if not place.protocols >= CHAT or (place.only_choice and choices != 1):
             continue
         scopes = bodies if place.of_body else _of_choice(bodies, choice)
         ids = _numbers(_gather(scopes, place.ids, choice, whole=place.of_body))
         if ids:
             logprobs = None if place.logprobs is None else _gather(scopes, place.logprobs, choice)
-            sizes = None if place.of_body else [_size(look_up(scope, place.ids, choice)) for scope in scopes]
-            return FoundIds(ids, logprobs, place.source, place.lossy, sizes)
+            return FoundIds(ids, logprobs, place.source, place.lossy)
     return None
 
 
-def _size(ids: Any) -> int:
-    return len(ids) if isinstance(ids, list) else int(ids is not None)
-
-
-def prompt_ids(protocol: str, bodies: list[Any], choice: int) -> list[int] | None:
-    """The prompt ids of a choice, from the first place that has any."""
+def prompt_ids(bodies: list[Any], choice: int) -> list[int] | None:
+    """The prompt ids of a chat choice, from the first place that has any."""
     for place in PROMPT_IDS:
-        if protocol not in place.protocols:
+        if not place.protocols >= CHAT:
             continue
         scopes = bodies if place.of_body else _of_choice(bodies, choice)
         # A prompt is whole wherever it stands, in one chunk or in each: concatenated, it would be doubled.

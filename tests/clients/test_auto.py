@@ -354,3 +354,11 @@ def test_a_recorder_that_fails(kind: Kind, part: str, monkeypatch: pytest.Monkey
     assert (step.status, step.engine) == ("ok", None)
     assert step.token_issue is not None
     assert step.token_issue.code == "recorder_failed"
+
+
+def test_an_answer_that_is_nested_too_deeply(kind: Kind) -> None:
+    """It tells nothing of the engine, and is no failure of the recorder."""
+    with Server({"/v1/models": lambda: Response(200, (), [b"[" * 200_000])}) as server:
+        outcome, (step,) = on(kind, server, chat, AUTO)
+    assert outcome[0] == "returned"
+    assert (step.status, step.engine) == ("ok", None)

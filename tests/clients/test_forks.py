@@ -194,3 +194,40 @@ def test_what_was_said_is_said_again_in_a_child(forked: Any) -> None:
     assert forked["log"].count("rt.reward(1) outside every trajectory") == 1
     assert forked["log"].count("rt.reward(2) outside every trajectory") == 1
     assert forked["child"]["calls"] == 2
+
+
+WITHOUT_A_CLIENT = """
+import os, signal, sys, threading
+import rollout_trace as rt
+
+with rt.recording(sys.argv[1]):
+    with rt.trajectory("parent"):
+        pass
+    from rollout_trace.record import recording
+    held = threading.Event()
+
+    def hold():
+        with recording._lock:
+            held.set()
+            threading.Event().wait()
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        with rt.trajectory("child"):
+            pass
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_of_a_process_that_has_wrapped_no_client(tmp_path: Path) -> None:
+    """What a child must renew is renewed by whoever holds it, whatever else was imported."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([LIBRARY, os.environ.get("PYTHONPATH", "")])}
+    command = [sys.executable, "-W", "ignore", "-c", WITHOUT_A_CLIENT, str(tmp_path / "runs.jsonl")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.stdout == "0\n", ended.stderr

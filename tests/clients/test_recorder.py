@@ -208,6 +208,40 @@ def test_httpx_and_an_error(kind: Kind, library: ModuleType) -> None:
     assert step.status == "error"
     assert step.error is not None
     assert step.error.status == 500
+    (attempt,) = step.attempts
+    assert attempt.error is not None
+    assert (attempt.status, attempt.error.status) == (500, 500)
+
+
+def test_half_a_character_in_a_request(kind: Kind, library: ModuleType) -> None:
+    """JSON can hold it, UTF-8 cannot: the request is sent with what it is asked for, and recorded as it was sent."""
+    cut = {**CHAT, "messages": [{"role": "user", "content": "cut \ud800"}]}
+
+    async def scenario(server: ScriptedServer) -> rt.Trajectory:
+        async with entered(library.AsyncClient() if kind == "async" else library.Client()) as plain:
+            client = wrap_httpx(plain, engine="vllm")
+            url, content = f"{server.base_url}/chat/completions", json.dumps(cut).encode()
+            with rt.trajectory() as trajectory:
+                await done(client.post(url, content=content, headers={"content-type": "application/json"}))
+            return trajectory
+
+    with ScriptedServer("fine") as server:
+        (step,) = drive(kind, scenario(server)).steps
+        (request,) = server.requests
+    assert request.json["return_token_ids"] is True
+    assert list(step.messages or ()) == cut["messages"]
+    assert step.completion_token_ids is not None
+
+
+def test_a_request_whose_body_is_a_stream(library: ModuleType) -> None:
+    """Nobody but the HTTP library may read it: nothing is asked for, and the request is not known."""
+    with ScriptedServer("fine") as server, library.Client() as plain, rt.trajectory() as trajectory:
+        client = wrap_httpx(plain, engine="vllm")
+        pieces = iter([json.dumps(CHAT).encode()])
+        assert client.post(f"{server.base_url}/chat/completions", content=pieces).status_code == 200
+    (step,) = trajectory.steps
+    assert (step.status, step.messages) == ("ok", None)
+    assert step.token_issue is None or step.token_issue.code != "recorder_failed"
 
 
 def test_httpx_and_other_requests(kind: Kind, library: ModuleType) -> None:

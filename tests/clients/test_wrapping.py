@@ -11,10 +11,11 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.record.place import place
 from rollout_trace.testing import Fault, ScriptedServer
 
 from .either import Kind, done, drive
-from .harness import IDS, World, both, chat, run, streamed, wrapped
+from .harness import CHAT, IDS, World, both, chat, run, streamed, wrapped
 
 
 def client_of(kind: Kind, made: Any = None, **options: Any) -> Any:
@@ -268,3 +269,34 @@ def test_the_server_is_not_asked_on_wrapping() -> None:
         for engine in (None, "vllm"):
             rt.wrap_openai(openai.OpenAI(api_key="none", base_url=server.base_url), engine=engine).close()
     assert server.requests == []
+
+
+def test_a_method_kept_from_before_unwrapping() -> None:
+    """Calling it makes the call, unrecorded."""
+    with ScriptedServer("fine") as server, openai.OpenAI(api_key="none", base_url=server.base_url) as plain:
+        request = rt.wrap_openai(plain).request
+        rt.unwrap(plain)
+        options = openai._models.FinalRequestOptions.construct(
+            method="post", url="/chat/completions", json_data={"model": "m", "messages": []}
+        )
+        with rt.trajectory() as trajectory:
+            assert request(object, options) is not None
+    assert len(server.requests) == 1
+    assert trajectory.steps == []
+
+
+def test_unwrapping_while_a_call_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another thread may do it, between any two lines: the call that has begun is recorded to its end."""
+
+    def placed(call: Any) -> None:
+        place(call)
+        rt.unwrap(plain)
+
+    monkeypatch.setattr("rollout_trace.clients.recorder.place", placed)
+    with ScriptedServer("fine") as server, openai.OpenAI(api_key="none", base_url=server.base_url) as plain:
+        with rt.trajectory() as trajectory:
+            rt.wrap_openai(plain, engine="vllm").chat.completions.create(**CHAT)
+        assert type(plain) is openai.OpenAI
+    (step,) = trajectory.steps
+    assert (step.status, len(step.attempts)) == ("ok", 1)
+    assert step.completion_token_ids is not None

@@ -329,3 +329,71 @@ def test_a_damaged_answer_is_still_a_step_that_keeps_the_rules(data: st.DataObje
         if len(steps) == 1 and step.status == "ok" and step.usage is not None and step.usage.output is not None:
             ids = step.completion_token_ids
             assert ids is None or len(ids) == step.usage.output
+
+
+# Places of other engines than vLLM: read part by part, as strictly as the protocol's own fields.
+
+
+def elsewhere(*ids: Any, name: str = "provider_specific_fields", **fields: Any) -> dict[str, Any]:
+    """A chunk with ids in another place than vLLM's."""
+    return choice(fields.pop("text", "a"), **{name: {"token_ids": list(ids)}}, **fields)
+
+
+def going_on(part: dict[str, Any]) -> dict[str, Any]:
+    """The same, of a choice that has not ended."""
+    return {**part, "finish_reason": None}
+
+
+def streamed(*parts: dict[str, Any]) -> Step:
+    """The only step of a stream of these bodies."""
+    (step,) = decoded(COMPLETIONS, {"prompt": "p", "stream": True}, list(parts), streamed=True)
+    return step
+
+
+def ids_of(step: Step) -> list[int] | None:
+    return None if step.completion_token_ids is None else step.completion_token_ids.tolist()
+
+
+def test_ids_of_several_places_in_one_stream_are_all_taken() -> None:
+    native = going_on(choice("ab", token_ids=[1, 2]))
+    assert ids_of(streamed(body(native), body(elsewhere(3)))) == [1, 2, 3]
+    assert ids_of(streamed(body(going_on(choice("", token_ids=[]))), body(elsewhere(3)))) == [3]
+
+
+@pytest.mark.parametrize("wrong", [{"token_ids": {"0": 3}}, {"token_ids": [3.5]}, {"token_ids": [True]}, "x", [[3]]])
+def test_something_else_in_a_place_of_ids_is_a_fault(wrong: Any) -> None:
+    """It may stand for ids: those of the other chunks are not the completion's."""
+    step = streamed(body(going_on(elsewhere(1, 2))), body(choice("c", provider_specific_fields=wrong)))
+    assert ids_of(step) is None
+    assert step.token_issue is not None
+    assert step.token_issue.code == "response_malformed"
+    assert "provider_specific_fields" in step.token_issue.message
+
+
+def test_no_tokens_are_not_missing_ids() -> None:
+    """An empty list says that nothing was sampled; and the counts of all choices are compared with the usage."""
+    step = read(body(elsewhere(text=""), usage=usage(1, 0)))
+    assert (ids_of(step), step.token_issue) == ([], None)
+    answer = body(elsewhere(1), elsewhere(text="", index=1), usage=usage(1, 3))
+    steps = decoded(COMPLETIONS, {"prompt": "p", "n": 2}, [answer], streamed=False)
+    assert [step.token_issue.code if step.token_issue else None for step in steps] == ["usage_differs"] * 2
+    assert [ids_of(step) for step in steps] == [None, None]
+
+
+def test_two_choices_of_one_index_keep_their_own_ids() -> None:
+    """A server's mistake: each is a completion of its own."""
+    answer = body(elsewhere(1), elsewhere(2))
+    steps = decoded(COMPLETIONS, {"prompt": "p", "n": 2}, [answer], streamed=False)
+    assert [ids_of(step) for step in steps] == [[1], [2]]
+
+
+def test_ids_after_an_error_are_not_read() -> None:
+    step = streamed(body(going_on(elsewhere(1, 2))), {"error": {"message": "boom"}}, body(elsewhere(3)))
+    assert (step.status, ids_of(step)) == ("error", [1, 2])
+
+
+def test_ids_of_the_whole_body_must_be_a_list() -> None:
+    step = read({**body(choice()), "__verbose": {"tokens": 5}})
+    assert ids_of(step) is None
+    assert step.token_issue is not None
+    assert "`__verbose.tokens`" in step.token_issue.message

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from rollout_trace.data.model import Step, ToolCall, Usage
+from rollout_trace.wire.anthropic import _Event
+from rollout_trace.wire.message_tokens import NAMES
 from tests.wire_anthropic.raw import (
     STOP,
     THINKING_AND_TOOL,
@@ -347,3 +349,8 @@ def test_ids_that_do_not_fit_are_withheld() -> None:
     assert (step.completion_token_ids, step.token_issue and step.token_issue.code) == (None, "usage_differs")
     step = read(unary(said, token_ids=[1, "2"]))
     assert (step.completion_token_ids, step.token_issue and step.token_issue.code) == (None, "response_malformed")
+
+
+def test_events_have_every_field_in_which_there_can_be_ids() -> None:
+    """The table of places may get another row: the events of a stream are read with these fields alone."""
+    assert set(NAMES) <= set(_Event.__struct_fields__)
