@@ -180,3 +180,32 @@ def test_an_async_generator_that_is_left_can_be_closed_at_the_end() -> None:
             assert [type(error) for error in frame.ended_by] == [GeneratorExit]
 
     asyncio.run(main())
+
+
+def broken(*_: Any) -> Any:
+    raise RuntimeError("injected")
+
+
+async def broken_end(_: BaseException | None) -> None:
+    broken()
+
+
+@pytest.mark.parametrize("hook", ["on_item", "on_end"])
+def test_a_hook_that_fails_is_not_the_consumers_failure(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    before = rt.stats().recorder_errors
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        for number in (1, 2):
+            yield number
+
+    async def consumed() -> list[int]:
+        hooks: dict[str, Any] = {hook: broken if hook == "on_item" else broken_end}
+        return [number async for number in run_async_generator(Part(), numbers(), **hooks)]
+
+    with rt.trajectory():
+        hooks: dict[str, Any] = {hook: broken}
+        assert list(run_generator(Part(), (number for number in (1, 2)), **hooks)) == [1, 2]
+        assert asyncio.run(consumed()) == [1, 2]
+    failures = 2 if hook == "on_item" else 1
+    assert rt.stats().recorder_errors - before == 2 * failures

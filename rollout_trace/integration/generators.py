@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
+from rollout_trace.integration.failures import report_failure
+from rollout_trace.record.frames import guarded
 from rollout_trace.record.scope import Frame, enter
 
 Y = TypeVar("Y")
@@ -32,8 +34,12 @@ def run_generator(
         on_item: called with each item before the consumer gets it.
         on_end: called once in place of ``frame.end``, which it must call itself: with None if the generator ran to its
             end, else with the exception that ended it (``GeneratorExit`` if the consumer closed it).
+
+    What ``on_item`` and ``on_end`` raise is the integration's failure: it is logged and counted, and never reaches the
+    consumer (under pytest it does).
     """
-    end = frame.end if on_end is None else on_end
+    end = frame.end if on_end is None else guarded(on_end)
+    saw = None if on_item is None else guarded(on_item)
     inside: Frame | None = frame
     sent: Any = None
     thrown: BaseException | None = None
@@ -45,8 +51,8 @@ def run_generator(
             finally:
                 # Not `frame`: hooks may have entered others inside, which are current again when the body resumes.
                 inside = enter(outside)
-            if on_item is not None:
-                on_item(item)
+            if saw is not None:
+                saw(item)
             sent = thrown = None
             try:
                 sent = yield item
@@ -97,8 +103,11 @@ async def run_async_generator(
         on_end: awaited once, outside the frame, in place of ``frame.end``, which it must call itself: with None if the
             generator ran to its end, else with the exception that ended it (``GeneratorExit`` if the consumer closed
             it, ``CancelledError`` if its task was cancelled).
+
+    What ``on_item`` and ``on_end`` raise is treated as in ``run_generator``.
     """
     next_item = inner.__anext__
+    saw = None if on_item is None else guarded(on_item)
     inside: Frame | None = frame
     try:
         while True:
@@ -110,16 +119,22 @@ async def run_async_generator(
             finally:
                 # Not `frame`: hooks may have entered others inside, which are current again when the body resumes.
                 inside = enter(outside)
-            if on_item is not None:
-                on_item(item)
+            if saw is not None:
+                saw(item)
             yield item
     except BaseException as error:
-        if on_end is None:
-            frame.end(error)
-        else:
-            await on_end(error)
+        await _end_async(frame, on_end, error)
         raise
+    await _end_async(frame, on_end, None)
+
+
+async def _end_async(
+    frame: Frame, on_end: Callable[[BaseException | None], Awaitable[object]] | None, error: BaseException | None
+) -> None:
     if on_end is None:
-        frame.end()
-    else:
-        await on_end(None)
+        frame.end(error)
+        return
+    try:
+        await on_end(error)
+    except Exception as failure:
+        report_failure("on_end", failure)
