@@ -121,6 +121,12 @@ def test_there_is_a_recipe_for_each_kind_of_change(change: str) -> None:
     assert re.search(rf"^\*\*An? {change}\b", CONTRIBUTING, re.M)
 
 
+@pytest.mark.parametrize("room", [room for room in house.ROOMS if room != "ground"])
+def test_each_folder_says_what_of_it_is_public(room: str) -> None:
+    text = import_module(f"rollout_trace.{room}").__doc__ or ""
+    assert re.search(r"^(Internal|Public)[:,]", text, re.M), text
+
+
 def test_the_check_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.house"], cwd=house.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

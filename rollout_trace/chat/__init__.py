@@ -1,1 +1,4 @@
-"""Messages of every protocol in the shape of OpenAI's chat messages."""
+"""Messages of every protocol in the shape of OpenAI's chat messages.
+
+Internal: users import what is in here from ``rollout_trace``.
+"""

@@ -2,6 +2,8 @@
 
 Nothing is left out silently. What a format has no place for is counted in ``report=`` and named in one warning per
 export; with ``strict=True``, ``rollout_trace.ExportError`` is raised instead.
+
+Public: what ``__all__`` lists. The modules are internal.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Frames mark what a framework does, ``wrap_*`` and ``ClassSwap`` record the clients inside its models, ``About`` declares
 the integration. See docs/integrations.md.
+
+Public: what ``__all__`` lists. The modules are internal.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Test calls to an endpoint, and a report of what it serves."""
+"""Test calls to an endpoint, and a report of what it serves.
+
+Internal: users import what is in here from ``rollout_trace``.
+"""

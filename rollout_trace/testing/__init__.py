@@ -1,6 +1,8 @@
 """Loopback model servers for tests of an agent: one answers from a script, one replays recordings.
 
 They need the standard library only; no SDK is imported.
+
+Public: what ``__all__`` lists. The modules are internal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Decoders from bytes to steps, one file per protocol. Pure functions: no I/O, no clock, no state."""
+"""Decoders from bytes to steps, one file per protocol. Pure functions: no I/O, no clock, no state.
+
+Public: ``decode`` and ``PROTOCOLS``. The modules are internal.
+"""
 
 from __future__ import annotations
 
