@@ -159,8 +159,9 @@ class _Answer:
 
     def _plain_choices(self, choices: Sequence[_Choice], part: Event) -> list[Any] | None:
         """The choices of a body as plain values, where other engines than vLLM may have put ids in them or beside."""
-        is_whole = all(one.token_ids is not None and one.prompt_token_ids is not None for one in choices)
-        if is_whole or not places.mentions_id_field(_PROTOCOL, part.data):
+        has_all = all(one.token_ids is not None and one.prompt_token_ids is not None for one in choices)
+        # A body without choices, the last one of a stream, may have ids beside them.
+        if (choices and has_all) or not places.mentions_id_field(_PROTOCOL, part.data):
             return None
         body = loads(part.data)
         whole = places.ids_of_part(_COMPLETION_IDS, body, of_body=True)

@@ -397,3 +397,9 @@ def test_ids_of_the_whole_body_must_be_a_list() -> None:
     assert ids_of(step) is None
     assert step.token_issue is not None
     assert "`__verbose.tokens`" in step.token_issue.message
+
+
+def test_ids_beside_the_choices_of_a_stream_may_come_without_choices() -> None:
+    """In its last body, with the usage."""
+    last = {**body(usage=usage(1, 2)), "__verbose": {"tokens": [5, 6]}}
+    assert ids_of(streamed(body(choice("ab")), last)) == [5, 6]
