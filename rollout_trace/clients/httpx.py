@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
 from rollout_trace.clients.attempts import HTTPStatusError
+from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
@@ -21,7 +22,7 @@ from rollout_trace.engines.profiles import profile
 from rollout_trace.record.settings import Settings
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import Call
+    pass
 
 C = TypeVar("C")
 
@@ -66,7 +67,8 @@ def wrap_httpx(client: C, *, engine: str | None = None, keep_bytes: bool = False
 def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
     @functools.wraps(base.send)
     def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = _Exchange(settings, request)
+        exchange = _Exchange(request)
+        exchange.begin(settings)
         if exchange.call is None:
             return base.send(self, request, *args, **kwargs)
         try:
@@ -88,7 +90,8 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
 def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
     @functools.wraps(base.send)
     async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = _Exchange(settings, request)
+        exchange = _Exchange(request)
+        exchange.begin(settings)
         if exchange.call is None:
             return await base.send(self, request, *args, **kwargs)
         try:
@@ -107,32 +110,27 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
     return {"send": send}
 
 
-class _Exchange:
-    """One request of the caller, its call, and the attempts that are sent for it."""
+class _Exchange(Exchange):
+    """One request of the caller, and the attempts that are sent for it."""
 
-    def __init__(self, settings: Settings, request: Any) -> None:
-        self.call: Call | None = None
+    __slots__ = ("_body", "_request")
+
+    def __init__(self, request: Any) -> None:
+        super().__init__()
         self._request = request
-        self._body: Any = None
-        self._added: dict[str, Any] = {}
-        try:
-            self.call = recorder.begin(settings, settings.protocol_of(request.method, request.url.path))
-            if self.call is not None and settings.engine is not None:
-                self._body = _json(_content(request))
-                self._added = self._capture_fields(self.call)
-        except Exception as error:
-            guard.failed("begin", self.call, error)
+        self._body: dict[str, Any] | None = None
+        """The caller's; read only where fields are to be added."""
 
     def next_attempt(self) -> Any:
         """Begins an attempt and returns the request to send: the caller's own if no field is added."""
         request = self._request
         try:
-            request = _with_body(request, {**self._body, **self._added}) if self._added else request
+            request = _with_body(request, self._sent_body()) if self._added else request
         except Exception as error:
             # The caller's own request is sent, and nothing was asked for.
             self._added = {}
             guard.failed("ask", self.call, error)
-        recorder.attempt(self.call, _content(request))
+        recorder.attempt(self.call, content_of(request))
         return request
 
     def may_be_refused(self, response: Any) -> bool:
@@ -141,27 +139,15 @@ class _Exchange:
 
     def drop_refused_fields(self, response: Any) -> bool:
         """Removes the added fields that a response, read to its end, refuses; False if it is about something else."""
-        try:
-            if self.call is None:
-                return False
-            remaining = without_refused(self.call, self._added, response.status_code, response.content)
-            if remaining is None:
-                return False
-            self._added = remaining
-            recorder.attempt_failed(self.call, HTTPStatusError(response))
-            return True
-        except Exception as error:
-            guard.failed("refused", self.call, error)
-            return False
+        return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
 
     def answered(self, response: Any) -> None:
         """Records the response that the caller gets. Its body may be a stream that is still to be read."""
         call = self.call
         try:
-            redirects = [(one.status_code, one.headers) for one in response.history]
-            recorder.answered(call, response.status_code, response.headers, redirects)
+            record_head(call, response)
             if call is not None and self._body is not None and response.status_code < 400:
-                update_refusals(call, self._address, lambda: {**self._body, **self._added})
+                self._learn(call)
             if response.status_code >= 400:
                 # The attempt has failed for its caller too, who may still read why.
                 recorder.attempt_failed(call, HTTPStatusError(response))
@@ -174,23 +160,21 @@ class _Exchange:
         except Exception as error:
             guard.failed("answered", call, error)
 
+    def _endpoint(self) -> tuple[str, str]:
+        return self._request.method, self._request.url.path
+
     def _address(self) -> object:
         return self._request.url
 
-    def _capture_fields(self, call: Call) -> dict[str, Any]:
-        return fields_to_add(call, self._address, self._body) if isinstance(self._body, dict) else {}
+    def _caller_body(self) -> Mapping[str, Any] | None:
+        self._body = _json(content_of(self._request))
+        return self._body
+
+    def _sent_body(self) -> Mapping[str, Any]:
+        return {**(self._body or {}), **self._added}
 
 
-def _content(request: Any) -> bytes | None:
-    """The body of a request; None for a stream (an upload), which only the HTTP library may read, once."""
-    try:
-        content: bytes = request.content
-        return content
-    except Exception:
-        return None
-
-
-def _json(content: bytes | None) -> Any:
+def _json(content: bytes | None) -> dict[str, Any] | None:
     """The body of a request; None if it is no JSON object, to which no field can be added."""
     try:
         value = json.loads(content or b"null")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
 from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
+from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import AUTO
 
@@ -29,21 +29,20 @@ if TYPE_CHECKING:
 _current: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
 
 
-class Request:
+class Request(Exchange):
     """One run of a client's ``request``: its options, and the call that is recorded.
 
     A context manager around the SDK's own ``request``: an exception that leaves it is recorded as the caller's.
     """
 
-    __slots__ = ("_added", "_client", "_done", "_outer", "call", "caller_options", "must_find_engine", "options")
+    __slots__ = ("_client", "_done", "_outer", "caller_options", "must_find_engine", "options")
 
     def __init__(self, client: Any, options: Any, done: Callable[[Request], None]) -> None:
         """``done`` is called when the SDK's ``request`` is over."""
+        super().__init__()
         self.caller_options = self.options = options
         """The caller's options, and those that are sent: the same object if no field is added."""
-        self.call: Call | None = None
         self._client = client
-        self._added: dict[str, Any] = {}
         self._done = done
         self._outer: Call | None = None
         self.must_find_engine = False
@@ -51,12 +50,7 @@ class Request:
 
     def begin(self, settings: Settings) -> None:
         """Begins the call, if this request is one. Never raises, save under pytest."""
-        try:
-            sent = self.caller_options
-            self.call = recorder.begin(settings, settings.protocol_of(sent.method, sent.url))
-            self._add_capture_fields()
-        except Exception as error:
-            guard.failed("begin", self.call, error)
+        super().begin(settings)
         self.must_find_engine = settings.engine is AUTO and self.call is not None
 
     def __enter__(self) -> Request:
@@ -71,7 +65,7 @@ class Request:
             if error is not None and self.call is not None:
                 self._done(self)
                 # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
-                recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(self.call, error))
+                recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(error))
         finally:
             _current.set(self._outer)
 
@@ -96,23 +90,14 @@ class Request:
 
     def drop_refused_fields(self, error: Exception) -> bool:
         """Removes added fields that the server refused from the options; False if the error is about something else."""
-        call = self.call
-        try:
-            if call is None or not self._added:
-                return False
-            content = _content(getattr(error, "response", None))
-            if content is None:
-                return False
-            remaining = without_refused(call, self._added, getattr(error, "status_code", None), content)
-            if remaining is None:
-                return False
-            self._added = remaining
-            self.options = _with_fields(self.caller_options, remaining)
-            call.attempt_failed(error)
-            return True
-        except Exception as failure:
-            guard.failed("refused", call, failure)
+        if not self._added:
             return False
+        try:
+            response, status = getattr(error, "response", None), getattr(error, "status_code", None)
+        except Exception as failure:
+            guard.failed("refused", self.call, failure)
+            return False
+        return self._drop_refused(status, content_of(response), error)
 
     def returned(self) -> None:
         """Records that ``request`` returned a result. Its body may be a stream that is still to be read."""
@@ -120,10 +105,7 @@ class Request:
         if call is None:
             return
         self._done(self)
-        try:
-            update_refusals(call, self._address, self._sent_body)
-        except Exception as error:
-            guard.failed("learn", call, error)
+        self._learn(call)
         # Without an attempt, a middleware has answered itself: there is no stream whose end would end the call.
         call.eof = call.eof or not call.attempts
         if call.eof:
@@ -134,18 +116,21 @@ class Request:
             self.call.profile = profile
             self._add_capture_fields()
 
-    def _add_capture_fields(self) -> None:
-        if self.call is None or self.call.profile is None or not isinstance(self.caller_options.json_data, Mapping):
-            return
-        self._added = fields_to_add(self.call, self._address, _body(self.caller_options))
-        if self._added:
-            self.options = _with_fields(self.caller_options, self._added)
+    def _set_added(self, added: dict[str, Any]) -> None:
+        self._added = added
+        self.options = _with_fields(self.caller_options, added)
+
+    def _endpoint(self) -> tuple[str, str]:
+        return self.caller_options.method, self.caller_options.url
 
     def _address(self) -> object:
         return self._client.base_url
 
+    def _caller_body(self) -> Mapping[str, Any] | None:
+        return _body(self.caller_options)
+
     def _sent_body(self) -> Mapping[str, Any]:
-        return _body(self.options) if isinstance(self.options.json_data, Mapping) else {}
+        return _body(self.options) or {}
 
 
 def attempt(request: Any) -> None:
@@ -153,12 +138,7 @@ def attempt(request: Any) -> None:
     call = _current.get()
     if call is None:
         return
-    try:
-        content: bytes | None = request.content
-    except Exception:
-        # A streamed body (an upload) can be read only once, and that is the HTTP library's to do.
-        content = None
-    recorder.attempt(call, content)
+    recorder.attempt(call, content_of(request))
 
 
 def attempt_failed() -> None:
@@ -182,13 +162,12 @@ def answered(client: Any, response: Any) -> None:
     if call is None:
         return
     try:
-        redirects = [(one.status_code, one.headers) for one in response.history] if response.history else ()
-        recorder.answered(call, response.status_code, response.headers, redirects)
+        record_head(call, response)
         if response.status_code >= 400:
             # Only with middleware do error responses arrive here: it may retry, or return something else instead.
             call.eof = True
             return
-        content = _content(response)
+        content = content_of(response)
         if content is None:
             listener: Any = AttemptListener(call, _current) if getattr(client, "_middleware", None) else call
             response.stream = tee(response.stream, listener)
@@ -198,23 +177,11 @@ def answered(client: Any, response: Any) -> None:
         guard.failed("answered", call, error)
 
 
-def _content_of_error(call: Call, error: BaseException) -> bytes | None:
+def _content_of_error(error: BaseException) -> bytes | None:
     try:
-        return None if call.chunks else _content(getattr(error, "response", None))
+        return content_of(getattr(error, "response", None))
     except Exception:
         # `response` may be a property of a user's exception class, and raise anything.
-        return None
-
-
-def _content(response: Any) -> bytes | None:
-    """The response's body if it has been read, else None."""
-    if response is None:
-        return None
-    try:
-        content: bytes = response.content
-        return content
-    except Exception:
-        # ResponseNotRead, of httpx or httpx2: neither is imported here.
         return None
 
 
@@ -231,7 +198,9 @@ def _with_fields(options: Any, added: dict[str, Any]) -> Any:
     return options
 
 
-def _body(options: Any) -> Mapping[str, Any]:
-    """The body of a request, the caller's ``extra_body`` included."""
+def _body(options: Any) -> Mapping[str, Any] | None:
+    """The body of a request, the caller's ``extra_body`` included; None if it is no object."""
     body, extra = options.json_data, options.extra_json
+    if not isinstance(body, Mapping):
+        return None
     return {**body, **extra} if extra and isinstance(extra, Mapping) else body

@@ -1,0 +1,107 @@
+"""One request of the caller, its call, and the fields added to it: what SDK clients and HTTP clients have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace.clients import recorder
+from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
+
+if TYPE_CHECKING:
+    from rollout_trace.record.call import Call
+    from rollout_trace.record.settings import Settings
+
+
+class Exchange:
+    """The recorder's side of one request. A subclass knows the objects of its SDK or HTTP library."""
+
+    __slots__ = ("_added", "call")
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        """None where there is nothing to record."""
+        self._added: dict[str, Any] = {}
+        """Fields that the request has beside the caller's own."""
+
+    def begin(self, settings: Settings) -> None:
+        """Begins the call, if this request is one. Never raises, save under pytest."""
+        try:
+            self.call = recorder.begin(settings, settings.protocol_of(*self._endpoint()))
+            self._add_capture_fields()
+        except Exception as error:
+            guard.failed("begin", self.call, error)
+
+    def _endpoint(self) -> tuple[str, str]:
+        """HTTP method and path."""
+        raise NotImplementedError
+
+    def _address(self) -> object:
+        """Address of the server: a text, or what becomes one."""
+        raise NotImplementedError
+
+    def _caller_body(self) -> Mapping[str, Any] | None:
+        """The body as the caller wants it; None where no field can be added."""
+        raise NotImplementedError
+
+    def _sent_body(self) -> Mapping[str, Any]:
+        """The body with the added fields."""
+        raise NotImplementedError
+
+    def _set_added(self, added: dict[str, Any]) -> None:
+        self._added = added
+
+    def _add_capture_fields(self) -> None:
+        if self.call is None or self.call.profile is None:
+            return
+        body = self._caller_body()
+        if body is not None:
+            self._set_added(fields_to_add(self.call, self._address, body))
+
+    def _drop_refused(self, status: Any, content: bytes | None, error: Exception) -> bool:
+        """Removes the added fields that an answer refuses, whose attempt failed; False if it is about something else.
+
+        Args:
+            status: HTTP status of the answer.
+            content: its body; None where it has not been read.
+            error: what the attempt failed with.
+        """
+        try:
+            if self.call is None or not self._added or content is None:
+                return False
+            remaining = without_refused(self.call, self._added, status, content)
+            if remaining is None:
+                return False
+            self._set_added(remaining)
+            self.call.attempt_failed(error)
+            return True
+        except Exception as failure:
+            guard.failed("refused", self.call, failure)
+            return False
+
+    def _learn(self, call: Call) -> None:
+        """Remembers what an answered request shows of its server."""
+        try:
+            update_refusals(call, self._address, self._sent_body)
+        except Exception as error:
+            guard.failed("learn", call, error)
+
+
+def record_head(call: Call | None, response: Any) -> None:
+    """Records status and headers of a response of httpx or httpx2, and the redirects that led to it."""
+    redirects = [(one.status_code, one.headers) for one in response.history] if response.history else ()
+    recorder.answered(call, response.status_code, response.headers, redirects)
+
+
+def content_of(message: Any) -> bytes | None:
+    """The body of a request or response of httpx or httpx2; None where it is a stream that has not been read.
+
+    A streamed request body (an upload) can be read only once, and that is the HTTP library's to do.
+    """
+    try:
+        content: bytes | None = None if message is None else message.content
+        return content
+    except Exception:
+        # RequestNotRead, ResponseNotRead: neither library is imported here.
+        return None
