@@ -25,6 +25,9 @@ class CallLog(Protocol):
     def settle(self, call: Call) -> None:
         """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
 
+    def call_ended(self, call: Call) -> None:
+        """Called when the call has ended, possibly by the garbage collector: takes no lock."""
+
 
 PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
@@ -201,9 +204,12 @@ class Call:
         """
         if self.ended is None:
             self.cut = None if cut is None else Failure.of(cut)
-            self.ended = time.perf_counter()
             self._end_attempt(self.cut)
+            # Last: once it is set, another thread may decode the call.
+            self.ended = time.perf_counter()
             pending.ended.append(self)
+            if (log := self.log) is not None:
+                log.call_ended(self)
 
     def _end_attempt(self, cut: Failure | None = None) -> None:
         if self.attempts and self.attempts[-1].ended is None:
