@@ -159,6 +159,8 @@ class _Exchange(Exchange):
                 response.stream = tee(response.stream, call)
         except Exception as error:
             guard.failed("answered", call, error)
+            # Nothing of the body will be seen.
+            recorder.ended(call)
 
     def _endpoint(self) -> tuple[str, str]:
         return self._request.method, self._request.url.path

@@ -175,6 +175,8 @@ def answered(client: Any, response: Any) -> None:
             recorder.body(call, content)
     except Exception as error:
         guard.failed("answered", call, error)
+        # Nothing of the body will be seen.
+        recorder.ended(call)
 
 
 def _content_of_error(error: BaseException) -> bytes | None:

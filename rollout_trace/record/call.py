@@ -29,6 +29,13 @@ class CallLog(Protocol):
         """Called when the call has ended, possibly by the garbage collector: takes no lock."""
 
 
+class EndedOnce(guard.HoldsFaults, Protocol):
+    """A call, or one attempt of it, that a stream ends."""
+
+    def end(self, cut: BaseException | None = None) -> None:
+        """Ends it; ``cut`` is the exception that broke the stream off."""
+
+
 PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
 
@@ -305,6 +312,17 @@ pending = _Pending()
 if hasattr(os, "register_at_fork"):
     # Calls of the other process are its own to decode, and a thread of it may have held the lock.
     os.register_at_fork(after_in_child=lambda: pending.reset())
+
+
+def end(call: EndedOnce, cut: BaseException | None = None) -> None:
+    """Ends a call, whatever fails in it. Never raises, save under pytest. For finalizers too: it takes no lock."""
+    try:
+        call.end(cut)
+    except Exception as error:
+        if isinstance(call, Call) and call.ended is None:
+            # Otherwise its trajectory would wait for it until its recording ends.
+            call.ended = time.perf_counter()
+        guard.failed("end", call, error)
 
 
 def drain() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,7 +11,7 @@ from weakref import WeakSet
 
 from rollout_trace import guard
 from rollout_trace.data.model import Step, amend, shared
-from rollout_trace.record.call import Call, drain, settle
+from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import join_frames_with_calls
 from rollout_trace.wire.protocols import record_of
@@ -154,9 +153,11 @@ class StepLog:
     def close(self) -> None:
         """Admits no further call and ends the open frames. Running calls go on; nothing is decoded."""
         # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected later.
-        guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
-        with self._lock:
-            self.is_closed = True
+        try:
+            guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
+        finally:
+            with self._lock:
+                self.is_closed = True
 
     @property
     def is_running(self) -> bool:
@@ -167,7 +168,7 @@ class StepLog:
         """Ends the running calls: their steps hold what has arrived, and what comes later is not recorded."""
         for call in list(self._calls):
             if call.ended is None:
-                _end_call(call)
+                end(call)
 
     def finish(self) -> list[Step] | None:
         """The final steps of a closed log; everything is decoded. None where a call is still running.
@@ -239,11 +240,3 @@ def _supersede_retrievals(steps: list[Step]) -> None:
         else:
             # Never a running call: that has no response id yet.
             amend(step, status="superseded", token_issue=None)
-
-
-def _end_call(call: Call) -> None:
-    try:
-        call.end()
-    except Exception as error:
-        guard.failed("end", call, error)
-        call.ended = call.ended or time.perf_counter()

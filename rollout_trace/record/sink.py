@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -54,14 +55,26 @@ class Sink:
         name: str,
         *,
         is_file: bool,
+        close: Callable[[], object],
         prices: PriceTable | None = None,
         redactor: Redactor | None = None,
         journal_path: str | None = None,
     ) -> None:
-        """``name``: the target, for messages. ``is_file``: the writer is a JSONLWriter, whose OSErrors may pass."""
+        """Opens nothing.
+
+        Args:
+            writer: where trajectories are written.
+            name: of the target, for messages.
+            is_file: the writer is a JSONLWriter, whose OSErrors may pass.
+            close: called at the end, when nothing more will be written.
+            prices: sets the cost of calls that have none.
+            redactor: removes what must not be written.
+            journal_path: the folder of the journal, for messages; None without one.
+        """
         self._writer = writer
         self._name = name
         self._is_file = is_file
+        self._close_target = close
         self._prices = prices
         self._redactor = redactor
         self._journal_path = journal_path
@@ -156,9 +169,23 @@ class Sink:
         named = f"trajectory {trajectory.id} ({trajectory.name})"
         return f"{named} was not written to {self._name}: {guard.describe(error)}."
 
-    def retry(self, *, is_last: bool) -> None:
-        """Writes what is kept, oldest first, until one fails again. ``is_last``: what fails then is lost."""
-        while self._kept and (is_last or not self.retry_in):
+    def retry(self) -> None:
+        """Writes what is kept, oldest first, until one fails again. Does nothing before it is time."""
+        if self._kept and not self.retry_in:
+            self._write_kept()
+
+    def finish(self) -> None:
+        """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
+        guard.run_all("write", self._write_kept, self._close_target)
+        lost = [(kept.trajectory, kept.error) for kept in self._kept]
+        self.lost += lost
+        self._kept.clear()
+        guard.count("trajectories_lost", len(lost) + len(self.dropped))
+        if self.written_later or lost or self.dropped:
+            guard.warn(self._account(len(lost)))
+
+    def _write_kept(self) -> None:
+        while self._kept:
             kept = self._kept[0]
             try:
                 self._write_one(kept.member, kept.trajectory)
@@ -166,21 +193,10 @@ class Sink:
                 self._delay = min(2 * self._delay, _LONGEST_RETRY)
                 self._retry_at = time.monotonic() + self._delay
                 self._kept[0] = kept._replace(error=error)
-                break
+                return
             self._kept.popleft()
             self._kept_bytes -= kept.size
             self.written_later += 1
-        if is_last:
-            self._finish()
-
-    def _finish(self) -> None:
-        """Counts what was not written as lost, and logs one line about all that could not be written at once."""
-        lost = [(kept.trajectory, kept.error) for kept in self._kept]
-        self.lost += lost
-        self._kept.clear()
-        guard.count("trajectories_lost", len(lost) + len(self.dropped))
-        if self.written_later or lost or self.dropped:
-            guard.warn(self._account(len(lost)))
 
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
@@ -205,7 +221,8 @@ class Sink:
             where = " There is no journal of them."
             if self._journal_path is not None:
                 where = f" The journal has them: rt.recover({self._name!r}) reads {self._journal_path}."
-        return f"{self._name}: {total} trajectories could not be written at once: {', '.join(filter(None, counts))}.{where}"
+        told = ", ".join(filter(None, counts))
+        return f"{self._name}: {total} trajectories could not be written at once: {told}.{where}"
 
 
 def _warn_if_silent(member: Member) -> None:

@@ -86,8 +86,8 @@ class TrajectoryState:
         if self.handed_to is not None:
             guard.warn_once(
                 "set-after-close",
-                f"Trajectory.{name} was set after the trajectory had closed: its line in {self.handed_to} does not have "
-                "it. Set it inside the `with rt.trajectory()` block, or add it with rt.annotate().",
+                f"Trajectory.{name} was set after the trajectory had closed: its line in {self.handed_to} does not "
+                "have it. Set it inside the `with rt.trajectory()` block, or add it with rt.annotate().",
             )
         if name in ("reward", "rewards") and value is not None and self.log is None:
             self._warn(trajectory, f"is scored {value!r} at {place_of_caller()}")

@@ -139,6 +139,7 @@ class Observed:
                     seen[name] = shown(await scenario(world, name))
                 except Exception as error:
                     seen[name] = shown(error)
+            list(trajectory.steps)  # Decoded here, not when the recording of `run` ends.
             self.counted[name] = since(before).recorder_errors
             self.trajectories[name] = trajectory
         return seen
