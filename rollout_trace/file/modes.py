@@ -22,7 +22,8 @@ def check_permissions(mode: Any) -> int | None:
         raise TypeError(f"mode is {mode!r}; give the permission bits of new files, such as mode=0o600.")
     if not 0 <= mode <= 0o777:
         digits = str(mode)
-        meant = f" (mode=0o{digits}?)" if digits.isdigit() and set(digits) <= set("01234567") else ""
+        is_octal = set(digits) <= set("01234567") and int(digits, 8) <= 0o777
+        meant = f" (mode=0o{digits}?)" if is_octal else ""
         raise ValueError(f"mode is {mode}; give permission bits in octal, 0o600 to 0o777{meant}.")
     if mode & 0o600 != 0o600:
         raise ValueError(f"mode is 0o{mode:03o}; the owner must be able to read and write the file: 0o600 at least.")
