@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import rollout_trace as rt
+from rollout_trace.record.recording import current_recording
 from rollout_trace.testing import RequestRecord, ScriptedServer
 
 from .clients.either import Kind, done, drive, each, shown
@@ -136,7 +137,7 @@ class Sdk:
         with server_class(script, **for_server) as server:
             world = self.world(kind, server, wrap or self.wrap, options)
             # The end of the recording ends the calls whose streams nobody has closed.
-            ending = nullcontext() if wrap is bare else rt.recording(Nowhere())
+            ending = nullcontext() if wrap is bare or current_recording() else rt.recording(Nowhere())
             with ending, rt.trajectory("agent") as trajectory:
                 outcome = drive(kind, _outcome(world, scenario))
         return Run(server, outcome, trajectory, since(before), self.generating(server))

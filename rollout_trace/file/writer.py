@@ -161,7 +161,7 @@ class JSONLWriter:
     def _write_error(
         self, trajectory: Trajectory, cause: Exception, message: str, *, is_in_file: bool = False
     ) -> WriteError:
-        return WriteError(message, lost=[(trajectory, cause)], open_writer=self._same_options(), is_in_file=is_in_file)
+        return WriteError(message, lost=[(trajectory, cause)], open_writer=self.same_options(), is_in_file=is_in_file)
 
     def close(self) -> None:
         """Closes the file. A second call does nothing.
@@ -189,12 +189,13 @@ class JSONLWriter:
     def __repr__(self) -> str:
         return f"JSONLWriter({str(self.path)!r})"
 
-    def _same_options(self) -> partial[JSONLWriter]:
+    def same_options(self) -> partial[JSONLWriter]:
+        """Opens a writer of another path with the options of this one."""
         media: MediaMode = "inline" if self._media is None else "folder"
         return partial(JSONLWriter, fsync=self._fsync, media=media, lock_timeout=self._lock_timeout, mode=self._mode)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._same_options(), (self._absolute_path,)
+        return self.same_options(), (self._absolute_path,)
 
     def _renew(self) -> None:
         """Renews lock and descriptor in a forked process: an inherited descriptor shares the parent's ``flock``."""

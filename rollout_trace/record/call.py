@@ -8,10 +8,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rollout_trace import guard
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
+from rollout_trace.record.decoder import decoder
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 class CallLog(Protocol):
     """The log that a call belongs to."""
 
-    def settle(self, call: Call) -> None:
-        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
+    def settle(self, call: Call, *, wait: bool = True) -> bool:
+        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
+
+        Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of this log.
+        """
 
     def call_ended(self, call: Call) -> None:
         """Called when the call has ended, possibly by the garbage collector: takes no lock."""
@@ -38,6 +43,10 @@ class EndedOnce(guard.HoldsFaults, Protocol):
 
 PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
+LARGE = 256 * 1024
+"""Most bytes of a call that is decoded by the caller of another one (a few ms); a thread decodes larger ones."""
+BACKLOG_LIMIT = 256 * 1024 * 1024
+"""Most bytes that wait for that thread; beyond it callers decode large calls too, which keeps the bytes bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +293,7 @@ class _Pending:
             except Exception as error:
                 guard.failed("pending", call, error)
         while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
-            settle(oldest)
+            _settle_soon(*oldest)
 
     def _add(self, call: Call) -> None:
         size = call.size()
@@ -299,12 +308,14 @@ class _Pending:
         with self._lock:
             self._total -= self._sizes.pop(call, 0)
 
-    def _pop(self) -> Call | None:
+    def _pop(self) -> tuple[Call, int] | None:
         with self._lock:
             oldest = next(iter(self._sizes), None)
-            if oldest is not None:
-                self._total -= self._sizes.pop(oldest)
-            return oldest
+            if oldest is None:
+                return None
+            size = self._sizes.pop(oldest)
+            self._total -= size
+            return oldest, size
 
 
 pending = _Pending()
@@ -330,9 +341,19 @@ def drain() -> None:
     pending.drain()
 
 
-def settle(call: Call) -> None:
-    """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
+def settle(call: Call, *, wait: bool = True) -> bool:
+    """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
+
+    Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of the same log.
+    """
     pending.discard(call)
     log = call.log
-    if log is not None:
-        log.settle(call)
+    return log is None or log.settle(call, wait=wait)
+
+
+def _settle_soon(call: Call, size: int) -> None:
+    """Decodes a finished call here if that is quick, else on the decoder's thread."""
+    if size <= LARGE and settle(call, wait=False):
+        return
+    if decoder.backlog + size > BACKLOG_LIMIT or not decoder.take(call, size, partial(settle, call)):
+        settle(call)

@@ -54,6 +54,8 @@ class StepLog:
     def __init__(self, *, keep: int | None = None) -> None:
         """``keep`` is the most calls to hold: older ones are dropped. Without it all are, and steps share storage."""
         self._lock = threading.RLock()
+        # Held while calls are decoded, which may take a second; never while `_lock` is: a call that begins takes that.
+        self._decoding = threading.RLock()
         self._calls: MutableSequence[Call] = [] if keep is None else deque(maxlen=keep)
         # No shared storage for a bounded log: it would keep the tokens of dropped calls for ever.
         self._stores = Stores() if keep is None else None
@@ -95,6 +97,7 @@ class StepLog:
         At the fork another thread may have held the lock, in the middle of a change to the stores.
         """
         self._lock = threading.RLock()
+        self._decoding = threading.RLock()
         if self._stores is not None:
             self._stores = Stores()
 
@@ -118,13 +121,21 @@ class StepLog:
         if self.on_call_end is not None:
             self.on_call_end()
 
-    def settle(self, call: Call) -> None:
-        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
-        with self._lock:
+    def settle(self, call: Call, *, wait: bool = True) -> bool:
+        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
+
+        Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of this log.
+        """
+        if not self._decoding.acquire(blocking=wait):
+            return False
+        try:
             if call.steps is None:
                 call.steps = recorded_steps(call, self._stores or Stores())
                 self._count_bytes(call)
                 call.chunks, call.request = [], None
+        finally:
+            self._decoding.release()
+        return True
 
     def _count_bytes(self, call: Call) -> None:
         request = len(call.request or b"")
@@ -140,7 +151,10 @@ class StepLog:
         """All steps so far in start order, running calls included."""
         drain()
         with self._lock:
-            calls = [(call, self._steps_of(call)) for call in self._calls]
+            begun = list(self._calls)
+        # Not only around each: a call that ends meanwhile must not lose its bytes while its running step is made.
+        with self._decoding:
+            calls = [(call, self._steps_of(call)) for call in begun]
         if self.model_frames:
             steps = join_frames_with_calls(self.model_frames, calls)
         else:
@@ -173,7 +187,7 @@ class StepLog:
     def finish(self) -> list[Step] | None:
         """The final steps of a closed log; everything is decoded. None where a call is still running.
 
-        To be called once, by one thread at a time: hold ``lock``.
+        To be called once, by one thread at a time: hold ``completing``.
         """
         if self.is_running:
             return None
@@ -189,9 +203,9 @@ class StepLog:
         return steps
 
     @property
-    def lock(self) -> threading.RLock:
-        """Held while the log changes, and while its trajectory is completed."""
-        return self._lock
+    def completing(self) -> threading.RLock:
+        """Lock that is held while calls are decoded and the closed trajectory is completed."""
+        return self._decoding
 
     def _steps_of(self, call: Call) -> list[Step]:
         try:

@@ -73,7 +73,7 @@ class recording:
         _check_target(target)
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
-        self._file_settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
+        self._file_settings: dict[str, Any] = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
         if not isinstance(target, (str, os.PathLike)):
             for name, value in self._file_settings.items():
                 if value != _FILE_DEFAULTS[name]:
@@ -134,8 +134,8 @@ class recording:
         """The writer of the file, and the function that closes it and the journal."""
         from rollout_trace.file import JSONLWriter
 
-        # MERGE
-        writer = JSONLWriter(path, media=self._file_settings["media"])
+        # MERGE journal
+        writer = JSONLWriter(path, **self._file_settings)
 
         def close() -> None:
             guard.run_all("close", writer.close, *([] if journal is None else [journal.close]))

@@ -128,7 +128,11 @@ class Sink:
                 return
             self._write_one(member, trajectory)
         except OSError as error:
-            if self._is_file:
+            if isinstance(error, WriteError) and error.is_in_file:
+                # Whole in the file, though maybe not on the disk: to write it again would double it.
+                guard.warn(str(error))
+                self._count_written(member)
+            elif self._is_file:
                 self._keep(_Kept(member, trajectory, size, error))
             else:
                 self._lose(trajectory, error)
@@ -138,6 +142,9 @@ class Sink:
 
     def _write_one(self, member: Member, trajectory: Trajectory) -> None:
         self._writer.write(trajectory)
+        self._count_written(member)
+
+    def _count_written(self, member: Member) -> None:
         guard.count("trajectories_written")
         if member.state is not None and member.state.journal is not None:
             member.state.journal.written()
@@ -200,14 +207,8 @@ class Sink:
 
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
-        count = len(self.lost) + len(self.dropped)
-        trajectory, cause = self.lost[0] if self.lost else (None, None)
-        error = WriteError(
-            f"{count} trajectories could not be written to {self._name}; the first is "
-            f"{self.dropped[0] if trajectory is None else trajectory.id} ({type(cause).__name__}: {cause})."
-        )
-        error.__cause__ = cause
-        return error
+        open_writer = getattr(self._writer, "same_options", None) if self._is_file else None
+        return WriteError.summary(self.lost, self._name, open_writer)
 
     def _account(self, lost: int) -> str:
         total = self.written_later + lost + len(self.dropped)

@@ -55,7 +55,7 @@ class TrajectoryState:
         log = self.closed_log
         if log is None:
             return None
-        with log.lock:
+        with log.completing:
             # Another thread has completed it while this one waited for the lock, or this one is doing so.
             is_done = self.closed_log is None or self._is_completing
             return None if is_done or self._finish(trajectory, log) else log
