@@ -93,8 +93,8 @@ class _Flock(FileLock):
         holders = _holders(file)
         who = f"process {' and '.join(map(str, holders))}" if holders else "another process"
         return (
-            f"{who} holds its lock, which was waited for {round(timeout, 2):g} seconds (`lsof {self._path}` lists the processes "
-            "that have the file open; lock_timeout= sets how long to wait)"
+            f"{who} holds its lock, which was waited for {round(timeout, 2):g} seconds (`lsof {self._path}` lists the "
+            "processes that have the file open; lock_timeout= sets how long to wait)"
         )
 
 

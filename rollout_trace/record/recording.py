@@ -73,7 +73,8 @@ class recording:
         _check_target(target)
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
-        self._file_settings: dict[str, Any] = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
+        settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
+        self._file_settings: dict[str, Any] = settings
         if not isinstance(target, (str, os.PathLike)):
             for name, value in self._file_settings.items():
                 if value != _FILE_DEFAULTS[name]:
@@ -117,7 +118,6 @@ class recording:
         self._sink = Sink(
             writer,
             str(self._target),
-            is_file=writer is not self._target,
             close=close,
             prices=self._prices,
             redactor=self._redactor,

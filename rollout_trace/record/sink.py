@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KEEP_LIMIT = 256 * 1024 * 1024
 """Most bytes of trajectories kept in memory while their file cannot be written; the journal has those beyond it."""
-_FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
+FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 """Seconds until what could not be written is tried again; doubled after each attempt that fails."""
 
 
@@ -54,7 +54,6 @@ class Sink:
         writer: Writer,
         name: str,
         *,
-        is_file: bool,
         close: Callable[[], object],
         prices: PriceTable | None = None,
         redactor: Redactor | None = None,
@@ -65,7 +64,6 @@ class Sink:
         Args:
             writer: where trajectories are written.
             name: of the target, for messages.
-            is_file: the writer is a JSONLWriter, whose OSErrors may pass.
             close: called at the end, when nothing more will be written.
             prices: sets the cost of calls that have none.
             redactor: removes what must not be written.
@@ -73,7 +71,8 @@ class Sink:
         """
         self._writer = writer
         self._name = name
-        self._is_file = is_file
+        # What a JSONLWriter has and a writer of the user's own has not: its OSErrors may pass.
+        self._is_file = hasattr(writer, "same_options")
         self._close_target = close
         self._prices = prices
         self._redactor = redactor
@@ -90,7 +89,7 @@ class Sink:
         """Number of trajectories that were written after a first attempt had failed."""
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
-        self._delay = _FIRST_RETRY
+        self._delay = FIRST_RETRY
         self._retry_at = 0.0
 
     @property
@@ -109,7 +108,6 @@ class Sink:
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
             self._write(member, family.size // len(family.members))
-        guard.run_all("silence", *(partial(_warn_if_silent, member) for member in family.members))
 
     def _add_costs(self, trajectory: Trajectory) -> None:
         if self._prices is not None:
@@ -143,6 +141,9 @@ class Sink:
     def _write_one(self, member: Member, trajectory: Trajectory) -> None:
         self._writer.write(trajectory)
         self._count_written(member)
+        if not self._is_file and member.state is not None:
+            # As a JSONLWriter does itself.
+            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self._name))
 
     def _count_written(self, member: Member) -> None:
         guard.count("trajectories_written")
@@ -157,7 +158,7 @@ class Sink:
 
     def _keep(self, kept: _Kept) -> None:
         if not self._kept:
-            self._delay = _FIRST_RETRY
+            self._delay = FIRST_RETRY
             self._retry_at = time.monotonic() + self._delay
             guard.warn(
                 f"{self._failure(kept.trajectory, kept.error)} It is kept in memory, as those that follow are, and "
@@ -207,8 +208,14 @@ class Sink:
 
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
-        open_writer = getattr(self._writer, "same_options", None) if self._is_file else None
-        return WriteError.summary(self.lost, self._name, open_writer)
+        if not self.lost:
+            count = len(self.dropped)
+            return WriteError(
+                f"{count} trajectories could not be written to {self._name}, and memory had no room for them; the "
+                f"first is {self.dropped[0]}.{self._where()}"
+            )
+        open_writer = getattr(self._writer, "same_options", None)
+        return WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
 
     def _account(self, lost: int) -> str:
         total = self.written_later + lost + len(self.dropped)
@@ -217,17 +224,11 @@ class Sink:
             f"{lost} are in the `lost` of the recording" if lost else "",
             f"{len(self.dropped)} more had no room in memory" if self.dropped else "",
         ]
-        where = ""
-        if lost or self.dropped:
-            where = " There is no journal of them."
-            if self._journal_path is not None:
-                where = f" The journal has them: rt.recover({self._name!r}) reads {self._journal_path}."
         told = ", ".join(filter(None, counts))
+        where = self._where() if lost or self.dropped else ""
         return f"{self._name}: {total} trajectories could not be written at once: {told}.{where}"
 
-
-def _warn_if_silent(member: Member) -> None:
-    if member.state is not None:
-        member.state.was_written(member.trajectory, member.state.handed_to)
-
-
+    def _where(self) -> str:
+        if self._journal_path is None:
+            return " There is no journal of them."
+        return f" The journal has them: rt.recover({self._name!r}) reads {self._journal_path}."
