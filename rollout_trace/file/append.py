@@ -80,7 +80,7 @@ class AppendedFile:
             OSError: the file system reports only now that something was not stored.
         """
         file, self._file = self._file, None
-        if file is not None and self._is_ours(file):
+        if file is not None and self._facts_of(file) is not None:
             os.close(file)
 
     def renew(self) -> None:
@@ -111,13 +111,13 @@ class AppendedFile:
                 file = self._reopen()
             self._may_be_locked = True
             try:
-                self._lock.acquire(file, max(0.0, end - time.monotonic()))
+                has_waited = self._lock.acquire(file, max(0.0, end - time.monotonic()))
             except NoFileLocks as reason:
                 self._may_be_locked = False
                 self._warn_of_no_lock(reason)
                 return file, False
-            # Once more: while the lock was waited for, the file may have been rotated.
-            if self._is_current(file):
+            # While the lock was waited for, the file may have been rotated.
+            if not has_waited or self._is_current(file):
                 return file, True
             # Some network and FUSE file systems have no lasting inode numbers: opening again and again changes nothing.
             if attempt == _MOST_REOPENINGS and os.fstat(file).st_nlink:
@@ -127,23 +127,25 @@ class AppendedFile:
 
     def _is_current(self, file: int) -> bool:
         """False where the file was removed, or renamed, and lines written to it would be missing at the path."""
-        if not self._is_ours(file) or os.fstat(file).st_nlink == 0:
+        facts = self._facts_of(file)
+        if facts is None or facts.st_nlink == 0:
             return False
         if os.name == "nt":  # There an open file can be neither removed nor renamed.
             return True
         try:
-            return os.path.samestat(os.fstat(file), os.stat(self._path))
+            return os.path.samestat(facts, os.stat(self._path))
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # A folder may not be searched any more. The open file still has a name somewhere.
             return True
 
-    def _is_ours(self, file: int) -> bool:
-        """False where the descriptor is that of another file: a program that becomes a daemon closes all of them."""
+    def _facts_of(self, file: int) -> os.stat_result | None:
+        """None where the descriptor is no longer that of our file: a program that becomes a daemon closes them all."""
         try:
-            return self._facts is not None and os.path.samestat(self._facts, os.fstat(file))
+            facts = os.fstat(file)
         except OSError:  # Closed; or removed by another machine (ESTALE).
-            return False
+            return None
+        return facts if self._facts is not None and os.path.samestat(self._facts, facts) else None
 
     def _append(self, file: int, line: bytes, is_locked: bool) -> None:
         end = os.lseek(file, 0, os.SEEK_END)

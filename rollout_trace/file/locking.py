@@ -38,21 +38,26 @@ class FileLock:
         self._path = path
         self._mode = mode
 
-    def acquire(self, file: int, timeout: float) -> None:
+    def acquire(self, file: int, timeout: float) -> bool:
         """Locks the file; waits at most ``timeout`` seconds. 0 tries once.
+
+        Returns:
+            Whether it had to wait, so that meanwhile others may have changed the file.
 
         Raises:
             TimeoutError: another process held the lock all that time.
             NoFileLocks: the file cannot be locked.
             OSError: locking failed.
         """
-        end, pause = time.monotonic() + timeout, _FIRST_PAUSE
+        end, pause, has_waited = time.monotonic() + timeout, _FIRST_PAUSE, False
         while not self.try_acquire(file):
+            has_waited = True
             left = end - time.monotonic()
             if left <= 0:
                 raise TimeoutError(self._held(file, timeout))
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
+        return has_waited
 
     def try_acquire(self, file: int) -> bool:
         """Locks the file if nobody else has; False where another process, or another descriptor, holds the lock.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gzip
 import json
 import os
@@ -279,8 +280,6 @@ def test_a_line_that_is_not_on_the_disk_is_taken_back(path: Path, monkeypatch: p
 
 
 def test_without_locks_such_a_line_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fcntl
-
     def flock(file: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -456,6 +455,17 @@ with rt.JSONLWriter(path) as out:
             messages.append(str(error))
     os.chmod(folder, 0o700)
     out.write(fourth)
+    moved = path + ".moved"
+    os.rename(path, moved)
+    out.write(rt.Trajectory(name="removed"))
+    os.unlink(path)
+    os.rename(moved, path)
+    os.chmod(folder, 0)  # The open file has no name any more, and nobody can look.
+    try:
+        out.write(rt.Trajectory(name="sixth"))
+    except rt.WriteError as error:
+        messages.append(str(error))
+    os.chmod(folder, 0o700)
 found = [[one.name for one in rt.read(name)] for name in (path + ".old", path)]
 print(json.dumps([messages, found]))
 """
@@ -469,7 +479,7 @@ def test_a_permission_that_was_lost(suffix: str, tmp_path: Path) -> None:
         messages, found = json.loads(run(FORBIDDEN, folder, suffix, folder=tmp_path))
     finally:
         shutil.rmtree(folder)
-    assert len(messages) == 2
+    assert len(messages) == 3
     for message in messages:
         assert message.endswith(f"Permission denied: '{folder}/rollouts{suffix}'{NOTHING}")
     assert found == [["first", "second", "third"], ["fourth"]]
@@ -503,15 +513,22 @@ def test_a_descriptor_that_somebody_closed_is_not_used(path: Path) -> None:
     assert other.read_bytes() == b"of the program"
 
 
-def test_inode_numbers_that_do_not_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_contended", [False, True])
+def test_inode_numbers_that_do_not_last(is_contended: bool, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on some network file systems: the file is opened more often than it must be, and written."""
-    real, counter = os.stat, iter(range(10**9))
+    real, counter, lock, attempts = os.stat, iter(range(10**9)), fcntl.flock, iter(range(10**9))
 
     def stat(place: int | str | Path, **options: object) -> os.stat_result:
         facts = real(place, **options)  # type: ignore[arg-type]
         return os.stat_result((facts[0], 10**12 + next(counter), *facts[2:])) if place == path else facts
 
+    def flock(file: int, operation: int) -> None:
+        if is_contended and operation & fcntl.LOCK_EX and next(attempts) % 2 == 0:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        lock(file, operation)
+
     monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(fcntl, "flock", flock)
     with JSONLWriter(path) as out:
         out.write(rt.Trajectory(name="a"))
         out.write(rt.Trajectory(name="b"))
