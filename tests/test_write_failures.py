@@ -54,8 +54,8 @@ def test_it_is_one_line_at_the_first_failure_and_one_at_the_end(
         work()
     first, last = caplog.messages
     assert first == (
-        f"trajectory {ids[0]} could not be written to {path}: [Errno 28] No space left on device. Nothing of its line "
-        "is in the file, and the trajectory can be written again. It is kept in memory, as those that follow are, and "
+        f"trajectory {ids[0]} could not be written to {path}: [Errno 28] No space left on device. The file is as it was "
+        "before, and the trajectory can be written again. It is kept in memory, as those that follow are, and "
         "tried again; the agent goes on."
     )
     assert last == (
@@ -101,7 +101,7 @@ def test_of_another_failure_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
     with caplog.at_level(logging.DEBUG, "rollout_trace"), pytest.raises(rt.WriteError):
         with rt.recording(Broken()), rt.trajectory("sol\nver"):
             pass
-    error, debug, _ = caplog.records
+    error, debug = caplog.records
     assert "RuntimeError: said \\x1b]0;title\\x07\\nWARNING forged. The agent goes on; " in error.getMessage()
     assert re.match(r"trajectory \w+ \(sol\\nver\) was not written to <.*Broken object at ", error.getMessage())
     assert (error.levelname, error.exc_info) == ("ERROR", None)

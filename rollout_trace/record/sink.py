@@ -120,8 +120,9 @@ class Sink:
                 trajectory = member.as_closed()
             if self._redactor is not None:
                 self._redactor.apply(trajectory)
-            if self._kept and self.retry_in:
-                # In order, and not waiting for the same lock or disk again for each.
+            self.retry()
+            if self._kept:
+                # After those before it, and without waiting for the same lock or disk again.
                 self._keep(_Kept(member, trajectory, size, self._kept[-1].error))
                 return
             self._write_one(member, trajectory)
