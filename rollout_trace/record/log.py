@@ -90,7 +90,7 @@ class StepLog:
         try:
             if call.steps is None:
                 call.steps = recorded_steps(call, self._stores or Stores())
-                call.chunks, call.request = [], None
+                call.drop_bytes()
         finally:
             self._decoding.release()
         return True
