@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from rollout_trace import guard
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
+from rollout_trace.record.bounds import KeptBytes
 from rollout_trace.record.decoder import decoder
 from rollout_trace.wire.errors import error_of
 
@@ -45,6 +46,8 @@ PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
 LARGE = 256 * 1024
 """Most bytes of a call that is decoded by the caller of another one (a few ms); a thread decodes larger ones."""
+_PACKED = 8
+"""Times by which a compressed response counts more, as it is longer once unpacked."""
 BACKLOG_LIMIT = 256 * 1024 * 1024
 """Most bytes that wait for that thread; beyond it callers decode large calls too, which keeps the bytes bounded."""
 
@@ -108,7 +111,7 @@ class AttemptMark:
         return self.headers.get("x-request-id") or self.headers.get("request-id")
 
 
-class Call:
+class Call(KeptBytes):
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
     __slots__ = (
@@ -116,25 +119,23 @@ class Call:
         "agent",
         "attempts",
         "began",
-        "chunks",
         "cut",
         "ended",
         "eof",
         "failure",
         "faults",
         "first_byte",
-        "is_decompressed",
         "log",
         "profile",
         "protocol",
         "refusals",
-        "request",
         "settings",
         "started",
         "steps",
     )
 
     def __init__(self, settings: Settings, protocol: str) -> None:
+        super().__init__(settings.max_call_bytes)
         self._id: str | None = None
         self.settings = settings
         self.protocol = protocol
@@ -151,11 +152,6 @@ class Call:
         self.began = time.perf_counter()
         """Start, as ``time.perf_counter`` seconds; for durations, like ``first_byte`` and ``ended``."""
         self.attempts: list[AttemptMark] = []
-        self.request: bytes | None = None
-        """Request body of the latest attempt."""
-        self.chunks: list[bytes] = []
-        """Response body of the latest attempt, as far as it has arrived."""
-        self.is_decompressed = False
         self.first_byte: float | None = None
         self.eof = False
         """Whether the response body was read to its end."""
@@ -173,10 +169,9 @@ class Call:
         """Begins an attempt with this request body (None if unknown). Bytes of an earlier attempt are dropped."""
         guard.attempt_began()
         self.attempts.append(AttemptMark())
-        self.chunks = []
-        self.is_decompressed = False
+        self.forget_bytes()
         self.first_byte = None
-        self.request = content
+        self.keep_request(content)
 
     def attempt_failed(self, error: BaseException | None) -> None:
         """Ends an attempt that got no response, or one that the SDK retries."""
@@ -200,8 +195,7 @@ class Call:
 
     def body(self, content: bytes) -> None:
         """Records the whole response body, already decompressed."""
-        self.chunks = [content]
-        self.is_decompressed = True
+        self.keep_body(content, is_encoded=self._header("content-encoding") is not None)
         self.eof = True
         self._end_attempt()
 
@@ -211,6 +205,10 @@ class Call:
             if self.first_byte is None:
                 self.first_byte = time.perf_counter()
             self.chunks.append(chunk)
+            self.held = held = self.held + len(chunk)
+            # The only comparison for each chunk: all that is rare is behind it.
+            if held > self.mark:
+                self.past_mark()
 
     def end(self, cut: BaseException | None = None) -> None:
         """Ends the call; ``cut`` is the exception that broke the stream off. Only the first end counts.
@@ -244,17 +242,20 @@ class Call:
     @property
     def encoding(self) -> str | None:
         """Content encoding of ``chunks``; None if they are not compressed."""
-        return None if self.is_decompressed or not self.attempts else self.attempts[-1].headers.get("content-encoding")
+        return None if self.is_decompressed else self._header("content-encoding")
+
+    @property
+    def is_text_stream(self) -> bool:
+        """Whether the response is declared a stream of server-sent events."""
+        return "text/event-stream" in (self._header("content-type") or "").lower()
 
     @property
     def is_stream(self) -> bool:
         """Whether the response is a stream of events: server-sent ones, or Amazon's (``vnd.amazon.eventstream``)."""
-        kind = (self.attempts[-1].content_type or "") if self.attempts else ""
-        return "eventstream" in kind.lower().replace("-", "")
+        return "eventstream" in (self._header("content-type") or "").lower().replace("-", "")
 
-    def size(self) -> int:
-        """Number of bytes held until the call is decoded."""
-        return len(self.request or b"") + sum(map(len, self.chunks))
+    def _header(self, name: str) -> str | None:
+        return self.attempts[-1].headers.get(name) if self.attempts else None
 
     def _redirected(self, status: int, headers: Mapping[str, str]) -> None:
         """Records a redirect that the HTTP client followed: an attempt of its own."""
@@ -353,7 +354,7 @@ def settle(call: Call, *, wait: bool = True) -> bool:
 
 def _settle_soon(call: Call, size: int) -> None:
     """Decodes a finished call here if that is quick, else on the decoder's thread."""
-    if size <= LARGE and settle(call, wait=False):
+    if size * (1 if call.encoding is None else _PACKED) <= LARGE and settle(call, wait=False):
         return
     if decoder.backlog + size > BACKLOG_LIMIT or not decoder.take(call, size, partial(settle, call)):
         settle(call)

@@ -132,7 +132,7 @@ class StepLog:
             if call.steps is None:
                 call.steps = recorded_steps(call, self._stores or Stores())
                 self._count_bytes(call)
-                call.chunks, call.request = [], None
+                call.drop_bytes()
         finally:
             self._decoding.release()
         return True

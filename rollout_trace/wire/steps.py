@@ -11,6 +11,7 @@ from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.wire import request as wire_request
+from rollout_trace.wire.aws_events import is_framed
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.protocols import decoder_of, record_of
@@ -60,15 +61,24 @@ def exchange_of(
     status: int,
     stores: Stores,
     keep_bytes: bool = False,
+    whole: bool = True,
 ) -> tuple[list[Step], bool]:
-    """The steps of one exchange as ``steps_of`` returns them, and True where the answer is server-sent events."""
+    """The steps of one exchange as ``steps_of`` returns them, and True where the answer is server-sent events.
+
+    Args:
+        whole: False where ``response`` is the beginning of a longer answer. Of a stream it is decoded; of an answer
+            that is one object nothing is: its one step is ``abandoned``, without a completion.
+    """
     decoder = decoder_of(protocol)
     kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
     request_facts = wire_request.read(protocol, request, stores.messages, stores.tools)
     streamed = _is_stream(content_type, response, request_facts.stream)
     if decoder is None:
         return [_undecoded(call_id, protocol, request_facts, response, status, kept)], streamed
-    facts = decoder(response, streamed=streamed, status=status, request=request_facts)
+    if whole or streamed or status >= 400 or is_framed(response):
+        facts = decoder(response, streamed=streamed, status=status, request=request_facts)
+    else:
+        facts = ResponseFacts()
     return [
         _step(call_id, protocol, request_facts, facts, choice, stores.tokens, kept)
         # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
