@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -19,13 +20,31 @@ if TYPE_CHECKING:
     from rollout_trace.record.settings import Refusal, Settings
 
 
+class CallJournal(Protocol):
+    """The journal that a call is written to. Its methods never raise, save under pytest, and take no locks."""
+
+    def call_received(self, call: Call) -> None:
+        """Writes what came of a stream in flight, and sets when it is to be called again: ``call.journal_due``."""
+
+    def call_ended(self, call: Call) -> None:
+        """Writes a call that has ended."""
+
+    def call_amended(self, call: Call) -> None:
+        """Writes how a call failed, where that became known after its end."""
+
+
 class CallLog(Protocol):
     """The log that a call belongs to."""
+
+    journal: CallJournal | None
+    """None where there is no journal."""
 
     def settle(self, call: Call) -> None:
         """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
 
 
+JOURNAL_SECONDS = 1.0
+"""Seconds between two records of one stream in flight in the journal."""
 PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
 
@@ -105,6 +124,8 @@ class Call:
         "faults",
         "first_byte",
         "is_decompressed",
+        "journal_due",
+        "journal_progress",
         "log",
         "profile",
         "protocol",
@@ -121,6 +142,10 @@ class Call:
         self.protocol = protocol
         self.agent: str | None = None
         """Name of the calling agent."""
+        self.journal_due = math.inf
+        """When a stream in flight goes to the journal next, as ``time.perf_counter`` seconds."""
+        self.journal_progress: object = None
+        """What the journal has of this call before its end."""
         self.log: CallLog | None = None
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
         self.profile = settings.engine
@@ -189,9 +214,19 @@ class Call:
     def receive(self, chunk: bytes) -> None:
         """Records the next bytes of a streamed body, as they arrive from the network (still compressed)."""
         if self.ended is None:
+            now = time.perf_counter()
             if self.first_byte is None:
-                self.first_byte = time.perf_counter()
+                self.first_byte, self.journal_due = now, now + JOURNAL_SECONDS
             self.chunks.append(chunk)
+            if now >= self.journal_due:
+                self._to_journal()
+
+    def _to_journal(self) -> None:
+        journal = None if self.log is None else self.log.journal
+        if journal is None:
+            self.journal_due = math.inf
+        else:
+            journal.call_received(self)
 
     def end(self, cut: BaseException | None = None) -> None:
         """Ends the call; ``cut`` is the exception that broke the stream off. Only the first end counts.
@@ -203,7 +238,13 @@ class Call:
             self.cut = None if cut is None else Failure.of(cut)
             self.ended = time.perf_counter()
             self._end_attempt(self.cut)
+            # Before `pending`: another thread may decode it from there, and drop its bytes.
+            if self.log is not None and self.log.journal is not None:
+                self.log.journal.call_ended(self)
             pending.ended.append(self)
+        elif self.failure is not None and self.log is not None and self.log.journal is not None:
+            # The caller got an exception about an answer that had come whole.
+            self.log.journal.call_amended(self)
 
     def _end_attempt(self, cut: Failure | None = None) -> None:
         if self.attempts and self.attempts[-1].ended is None:

@@ -19,6 +19,7 @@ from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
+    from rollout_trace.record.call import CallJournal
     from rollout_trace.record.join import ModelCallFrame, OpenFrame
 
 
@@ -35,6 +36,8 @@ class StepLog:
         """Frames opened by framework hooks for this trajectory (agents and model calls), in start order."""
         self.model_frames: list[ModelCallFrame] = []
         """The model calls among ``frames``."""
+        self.journal: CallJournal | None = None
+        """Where its calls are written as they end; None without a journal."""
         self._closed = False
         self._pid = os.getpid()
         _logs.add(self)
