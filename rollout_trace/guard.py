@@ -31,6 +31,10 @@ class Stats:
     """Calls made outside every open trajectory."""
     orphans_dropped: int = 0
     """Orphans pushed out of the bounded list."""
+    trajectories_written: int = 0
+    """Trajectories that recordings have written."""
+    trajectories_lost: int = 0
+    """Trajectories that a recording could not write, or that closed after theirs had ended."""
     recorder_errors: int = 0
     """Failures of the recorder itself; the caller's calls went on."""
 

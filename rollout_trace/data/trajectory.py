@@ -38,7 +38,14 @@ class Recorder(Protocol):
 
     @property
     def log(self) -> StepSource | None:
-        """Source of the steps while the trajectory is open; None once it is closed."""
+        """The recorded calls while the trajectory is open; None once it is closed."""
+
+    def complete(self, trajectory: Trajectory) -> StepSource | None:
+        """Decodes the calls of a closed trajectory and completes its fields, the first time that nothing runs any more.
+
+        Returns the recorded calls where that is not possible yet: the trajectory is open, or a stream that began inside
+        is still being read. None once the trajectory is complete.
+        """
 
     def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
         """Called after a public field was set."""
@@ -242,26 +249,64 @@ _FIELDS = tuple((item.name, item.default, item.default_factory) for item in fiel
 TRAJECTORY_FIELDS = tuple(item.name for item in fields(Trajectory) if not item.name.startswith("_"))
 
 
-def _define_steps_property() -> None:
-    slot = Trajectory.__dict__["steps"]
+def _incomplete(trajectory: Trajectory) -> StepSource | None:
+    """The recorded calls of a trajectory whose steps are not final; None where they are."""
+    # With a default: `__init__` sets the other fields before this slot has a value.
+    recorder: Recorder | None = getattr(trajectory, "_recorder", None)
+    return None if recorder is None else recorder.complete(trajectory)
 
-    def get(trajectory: Trajectory) -> list[Step]:
-        log = trajectory._log
-        steps: list[Step] = slot.__get__(trajectory, Trajectory) if log is None else log.steps()
-        return steps
 
-    def put(trajectory: Trajectory, steps: list[Step]) -> None:
-        if trajectory._log is not None:
+def set_final_steps(trajectory: Trajectory, steps: list[Step]) -> None:
+    """Sets the steps of a trajectory that is being completed. For its recorder."""
+    _SLOTS["steps"].__set__(trajectory, steps)
+
+
+_SLOTS: dict[str, Any] = {name: Trajectory.__dict__[name] for name in ("steps", "tool_runs")}
+"""The storage of the fields that are final only once the trajectory is complete."""
+
+
+def _define_completed_fields() -> None:
+    steps, tool_runs = _SLOTS["steps"], _SLOTS["tool_runs"]
+
+    def get_steps(trajectory: Trajectory) -> list[Step]:
+        source = _incomplete(trajectory)
+        found: list[Step] = steps.__get__(trajectory, Trajectory) if source is None else source.steps()
+        return found
+
+    def set_steps(trajectory: Trajectory, value: list[Step]) -> None:
+        if _incomplete(trajectory) is not None:
             raise AttributeError(
-                "the steps of an open trajectory are what is recorded: change them when it has closed."
+                "the steps of an open trajectory are what is recorded: change them when it has closed, and when the "
+                "streams that began inside have been read."
             )
-        slot.__set__(trajectory, steps)
+        steps.__set__(trajectory, value)
+
+    def get_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
+        # Completing the trajectory sets the steps that requested the runs.
+        _incomplete(trajectory)
+        found: list[ToolRun] = tool_runs.__get__(trajectory, Trajectory)
+        return found
 
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
-    setattr(Trajectory, "steps", property(get, put))  # noqa: B010 - a plain assignment is a type error
+    setattr(Trajectory, "steps", property(get_steps, set_steps))  # noqa: B010 - a plain assignment is a type error
+    setattr(Trajectory, "tool_runs", property(get_tool_runs, tool_runs.__set__))  # noqa: B010
 
 
-_define_steps_property()
+_define_completed_fields()
+
+
+def with_values(trajectory: Trajectory, values: Mapping[str, Any]) -> Trajectory:
+    """A copy of a complete trajectory with other values of some fields, unchecked. It has the same recorder."""
+    copied = object.__new__(Trajectory)
+    for name, _, _ in _FIELDS:
+        object.__setattr__(copied, name, values[name] if name in values else getattr(trajectory, name))
+    return copied
+
+
+def stored_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
+    """The tool runs, without completing the trajectory: on its close nothing is decoded."""
+    found: list[ToolRun] = _SLOTS["tool_runs"].__get__(trajectory, Trajectory)
+    return found
 
 
 def new_trajectory(values: dict[str, Any]) -> Trajectory:

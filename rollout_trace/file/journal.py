@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from rollout_trace.file.plain import dumps
 
 ROTATE_AT = 64 * 1024 * 1024
 """Size in bytes past which the next record goes to a new file."""
+CHECK_SECONDS = 1.0
+"""Seconds between two looks at whether another program has deleted the file that is written to."""
 SUFFIX = ".journal"
 NEW_SUFFIX = ".new"
 """Of a file that is being made: it gets its name when its process holds the lock."""
@@ -48,7 +51,7 @@ class Pin:
 class JournalFile:
     """One file of a journal, open and locked until nothing refers to it any more."""
 
-    __slots__ = ("_gone", "fd", "path", "pins", "size", "writing")
+    __slots__ = ("_gone", "check_at", "fd", "path", "pins", "size", "writing")
 
     def __init__(self, fd: int, path: Path) -> None:
         self.fd = fd
@@ -58,6 +61,8 @@ class JournalFile:
         self.pins: set[Pin] = set()
         self.writing: set[object] = set()
         """One item for each write that is going on."""
+        self.check_at = 0.0
+        """When to look next whether another program has deleted it, as ``time.monotonic`` seconds."""
         self._gone: list[None] = [None]
 
     def __del__(self) -> None:
@@ -109,6 +114,8 @@ class JournalFiles:
         """Records that could not be written so far."""
         self.epoch = 0
         """Grows when files were lost: what was in them is not to be built upon."""
+        self.generation = 0
+        """Grows in a forked process: what was opened before is the other process's."""
         self._mode = mode
         self._current: JournalFile | None = None
         self._numbers = count()
@@ -121,15 +128,18 @@ class JournalFiles:
 
         Never raises. The failure is counted, and the first one of its kind logged.
         """
+        turn = object()
         try:
-            file, turn = self._begin(os.getpid())
+            file = self._begin(turn)
             try:
                 self._write(file, buffers)
-                file.pins.add(pin)
-                pin.files[file] = None
+                if file not in pin.files:
+                    file.pins.add(pin)
+                    pin.files[file] = None
             finally:
                 file.writing.discard(turn)
-                self._reap(file)
+                if self._current is not file:
+                    self._reap(file)
         except OSError as error:
             self._failed(error)
             return False
@@ -161,27 +171,29 @@ class JournalFiles:
             file.forget()
         self._files, self._current = set(), None
         self._start = os.urandom(4).hex()
-        self.epoch += 1
+        self.generation += 1
 
-    def _begin(self, pid: int) -> tuple[JournalFile, object]:
+    def _begin(self, turn: object) -> JournalFile:
         """The file to write to, with a mark in it that a write is going on: so it is not deleted meanwhile."""
-        turn = object()
         while True:
             file = self._current
             if file is None or file.size >= ROTATE_AT:
-                file = self._next(pid)
+                file = self._next()
             file.writing.add(turn)
             # Another thread may have retired it since. It first does that, and then looks at `writing`; here it is
             # the other way around: at least one of the two sees the other.
             if self._current is file:
-                return file, turn
+                return file
             file.writing.discard(turn)
             self._reap(file)
 
     def _write(self, file: JournalFile, buffers: list[bytes]) -> None:
-        if os.fstat(file.fd).st_nlink == 0:
-            self._lost(file)
-            raise FileNotFoundError(errno.ENOENT, "the journal was deleted by another program", os.fspath(file.path))
+        now = time.monotonic()
+        if now >= file.check_at:
+            file.check_at = now + CHECK_SECONDS
+            if os.fstat(file.fd).st_nlink == 0:
+                self._lost(file)
+                raise FileNotFoundError(errno.ENOENT, "another program deleted the journal", os.fspath(file.path))
         size = sum(map(len, buffers))
         written = os.writev(file.fd, buffers) if _WRITEV else os.write(file.fd, b"".join(buffers))
         file.size += written
@@ -194,9 +206,9 @@ class JournalFiles:
         if self._current is file:
             self._current = None
 
-    def _next(self, pid: int) -> JournalFile:
+    def _next(self) -> JournalFile:
         before = self._current
-        file = self._open(pid)
+        file = self._open()
         if self._current is not before:
             # Another thread was faster.
             current = self._current
@@ -209,10 +221,10 @@ class JournalFiles:
             self._reap(before)
         return file
 
-    def _open(self, pid: int) -> JournalFile:
+    def _open(self) -> JournalFile:
         folder_mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
         for _ in range(_TRIES):
-            made = name = f"{journal_lock.host()}-{pid}-{self._start}-{next(self._numbers)}{SUFFIX}"
+            made = name = f"{journal_lock.host()}-{os.getpid()}-{self._start}-{next(self._numbers)}{SUFFIX}"
             if journal_lock.HAS_LOCKS:
                 made += NEW_SUFFIX
             # Recovery may remove an empty folder, and a file that nobody holds, at any time: then once more.

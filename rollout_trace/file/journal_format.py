@@ -18,12 +18,14 @@ VERSION = 1
 MAGIC = b"\xf1RTJ"
 """Begins each record. Its first byte cannot follow in UTF-8 as it does here, so it is in no text."""
 
-FILE, HEAD, CALL, PART, STEPS, TOOL_RUN, WRITTEN, AMEND = range(1, 9)
+FILE, HEAD, CALL, PART, STEPS, TOOL_RUN, WRITTEN, AMEND, FINAL = range(1, 10)
 """Kinds of records: the file's own; fields of a trajectory; a call that ended; the beginning of one in flight; steps
-without bytes; a tool run; the trajectory is in the output; what became known of a call after its end."""
+without bytes; a tool run; the trajectory is in the output; what became known of a call after its end; what the final
+steps have beside all that."""
 
 _FRAME = struct.Struct("<4sBxHIII")  # magic, kind, number of blobs, bytes of head, bytes of blobs, checksum
 _CHECK = struct.Struct("<I")
+_LENGTHS = [struct.Struct(f"<{count}I") for count in range(8)]
 _SIZE = _FRAME.size + _CHECK.size
 _LARGEST = 0xFFFFFFFF
 
@@ -52,13 +54,14 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
     Args:
         kind: one of the kinds above.
         head: a JSON object.
-        blobs: raw bytes; their lengths go into the record.
+        blobs: raw bytes, at most 7; their lengths go into the record.
 
     Raises:
         ValueError: more than 4 GB.
     """
-    lengths = b"".join(map(_length, blobs))
-    size = sum(map(len, blobs)) + len(lengths)
+    sizes = [len(blob) for blob in blobs]
+    lengths = _LENGTHS[len(sizes)].pack(*sizes)
+    size = sum(sizes) + len(lengths)
     if size > _LARGEST or len(head) > _LARGEST:
         raise ValueError(f"a record of {size} bytes is more than a journal takes (4 GB)")
     total = crc32(lengths, crc32(head))
@@ -66,10 +69,6 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
         total = crc32(blob, total)
     frame = _FRAME.pack(MAGIC, kind, len(blobs), len(head), size, total)
     return [frame + _CHECK.pack(crc32(frame)) + head + lengths, *blobs]
-
-
-def _length(blob: bytes) -> bytes:
-    return len(blob).to_bytes(4, "little")
 
 
 def records(data: Any) -> Iterator[Record | Damage]:

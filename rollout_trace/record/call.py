@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -20,27 +20,20 @@ if TYPE_CHECKING:
     from rollout_trace.record.settings import Refusal, Settings
 
 
-class CallJournal(Protocol):
-    """The journal that a call is written to. Its methods never raise, save under pytest, and take no locks."""
-
-    def call_received(self, call: Call) -> None:
-        """Writes what came of a stream in flight, and sets when it is to be called again: ``call.journal_due``."""
-
-    def call_ended(self, call: Call) -> None:
-        """Writes a call that has ended."""
-
-    def call_amended(self, call: Call) -> None:
-        """Writes how a call failed, where that became known after its end."""
-
-
 class CallLog(Protocol):
     """The log that a call belongs to."""
 
-    journal: CallJournal | None
-    """None where there is no journal."""
-
     def settle(self, call: Call) -> None:
         """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
+
+    def call_ended(self, call: Call) -> None:
+        """Called when the call has ended, possibly by the garbage collector: takes no lock."""
+
+    def call_received(self, call: Call) -> None:
+        """Called about once a second while the response arrives; sets when it is next: ``call.journal_due``."""
+
+    def call_amended(self, call: Call) -> None:
+        """Called when the caller gets an exception about a response that had come whole."""
 
 
 JOURNAL_SECONDS = 1.0
@@ -219,14 +212,9 @@ class Call:
                 self.first_byte, self.journal_due = now, now + JOURNAL_SECONDS
             self.chunks.append(chunk)
             if now >= self.journal_due:
-                self._to_journal()
-
-    def _to_journal(self) -> None:
-        journal = None if self.log is None else self.log.journal
-        if journal is None:
-            self.journal_due = math.inf
-        else:
-            journal.call_received(self)
+                self.journal_due = math.inf
+                if self.log is not None:
+                    self.log.call_received(self)
 
     def end(self, cut: BaseException | None = None) -> None:
         """Ends the call; ``cut`` is the exception that broke the stream off. Only the first end counts.
@@ -236,15 +224,14 @@ class Call:
         """
         if self.ended is None:
             self.cut = None if cut is None else Failure.of(cut)
-            self.ended = time.perf_counter()
             self._end_attempt(self.cut)
-            # Before `pending`: another thread may decode it from there, and drop its bytes.
-            if self.log is not None and self.log.journal is not None:
-                self.log.journal.call_ended(self)
+            # Last: once it is set, another thread may decode the call.
+            self.ended = time.perf_counter()
             pending.ended.append(self)
-        elif self.failure is not None and self.log is not None and self.log.journal is not None:
-            # The caller got an exception about an answer that had come whole.
-            self.log.journal.call_amended(self)
+            if (log := self.log) is not None:
+                log.call_ended(self)
+        elif self.failure is not None and self.log is not None:
+            self.log.call_amended(self)
 
     def _end_attempt(self, cut: Failure | None = None) -> None:
         if self.attempts and self.attempts[-1].ended is None:
@@ -342,8 +329,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: pending.reset())
 
 
+deferred: deque[Callable[[], object]] = deque()
+"""Functions that ``drain`` runs, once each: for what a call's end cannot do, which may be a finalizer."""
+
+
 def drain() -> None:
     """Collects finished calls. Only for places where locks may be taken and calls decoded: not for finalizers."""
+    while deferred:
+        try:
+            deferred.popleft()()
+        except IndexError:
+            break
     pending.drain()
 
 

@@ -22,27 +22,31 @@ _OWN_SLOTS = frozenset(
     | {"is_decompressed", "log", "profile", "protocol", "refusals", "request", "settings", "started", "steps"}
     | {"journal_due", "journal_progress"}
 )
-_OTHER_SLOTS = tuple(name for name in Call.__slots__ if name not in _OWN_SLOTS)
+_OTHER_SLOTS = tuple(name for kind in Call.__mro__ for name in getattr(kind, "__slots__", ()) if name not in _OWN_SLOTS)
 """What else a call has: stored where it is a number or a text, so that a new slot needs no line here."""
 _SETTINGS = tuple(item.name for item in fields(Settings) if item.name not in ("protocol_of", "engine", "trajectory"))
 
 
 def head_of(call: Call) -> dict[str, Any]:
     """The facts of a call, without its bytes."""
-    profile = call.profile
-    head = {
+    profile, settings = call.profile, call.settings
+    head: dict[str, Any] = {
         "call": call.id,
         "protocol": call.protocol,
         "agent": call.agent,
         "engine": None if profile is None else profile.name,
-        "settings": {name: value for name in _SETTINGS if type(value := getattr(call.settings, name)) in _PLAIN},
+        "settings": {name: value for name in _SETTINGS if type(value := getattr(settings, name)) in _PLAIN},
         "times": (call.started, call.began, call.first_byte, call.ended),
-        "attempts": [_attempt(mark) for mark in call.attempts],
+        "attempts": [
+            (mark.started, mark.began, mark.ended, mark.status, mark.error, _headers(mark.headers))
+            for mark in call.attempts
+        ],
         "has_request": call.request is not None,
         "is_decompressed": call.is_decompressed,
         "eof": call.eof,
-        **ends_of(call),
     }
+    if call.cut is not None or call.failure is not None or call.faults:
+        head.update(ends_of(call))
     others = {name: value for name in _OTHER_SLOTS if type(value := getattr(call, name, None)) in _PLAIN}
     if others:
         head["others"] = others
@@ -58,10 +62,6 @@ def ends_of(call: Call) -> dict[str, Any]:
     if call.faults:
         head["faults"] = list(call.faults)
     return head
-
-
-def _attempt(mark: AttemptMark) -> tuple[Any, ...]:
-    return mark.started, mark.began, mark.ended, mark.status, mark.error, _headers(mark.headers)
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, str]:

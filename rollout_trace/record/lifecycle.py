@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from datetime import datetime, timezone
 from functools import lru_cache, partial
@@ -14,7 +15,7 @@ from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info
 from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.record.log import StepLog
-from rollout_trace.record.recording import write_closed
+from rollout_trace.record.recording import attach, write_closed
 from rollout_trace.record.state import TrajectoryState, state_of
 from rollout_trace.record.tool_links import link_tool_runs
 
@@ -33,54 +34,79 @@ def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
             trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
             trajectory.parent_step_id = parent_state.log.last_step_id()
     try:
-        _open(trajectory)
+        _open(trajectory, parent)
     except Exception as failure:
         guard.failed("open", None, failure)
 
 
 def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseException | None) -> None:
-    """Closes a trajectory and has it written, even if completing it failed. Never raises, save under pytest."""
+    """Closes a trajectory and passes it on to be written. Nothing is decoded here. Never raises, save under pytest."""
+    state = state_of(trajectory)
+    if state is not None and _opened.pop(trajectory.id, None) is None:
+        # Closed already, by the end of the process: a daemon thread may leave its block after that.
+        return
     try:
         try:
-            _close(trajectory, error)
+            if state is not None and state.log is not None:
+                _close(trajectory, state, state.log, error)
         finally:
             write_closed(trajectory, parent)
     except Exception as failure:
         guard.failed("close", None, failure)
 
 
-def _open(trajectory: Trajectory) -> None:
+def abort_open() -> list[Trajectory]:
+    """Closes every trajectory that is open in this process, innermost first, as ``aborted``; returns them."""
+    aborted = []
+    # A copy: other threads still open and close some.
+    for trajectory, parent in reversed(list(_opened.values())):
+        if trajectory.status == "running":
+            trajectory.status = "aborted"
+        finish(trajectory, parent, None)
+        aborted.append(trajectory)
+    return aborted
+
+
+_opened: dict[str, tuple[Trajectory, Trajectory | None]] = {}
+"""The open trajectories of this process with their parents, by id, in the order they were opened."""
+
+if hasattr(os, "register_at_fork"):
+    # Those of the original process are its own to close.
+    os.register_at_fork(after_in_child=_opened.clear)
+
+
+def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     trajectory.status = "running"
     trajectory.started_at = datetime.now(timezone.utc)
     trajectory.environment = dict(_environment())
-    trajectory._recorder = TrajectoryState(StepLog(), place_of_caller())
+    state = TrajectoryState(StepLog(), place_of_caller())
+    attach(state, trajectory)
+    trajectory._recorder = state
+    _opened[trajectory.id] = (trajectory, parent)
 
 
-def _close(trajectory: Trajectory, error: BaseException | None) -> None:
-    """Decodes all calls and completes the trajectory. A part that fails does not keep the others from running."""
-    state = state_of(trajectory)
-    if state is None or state.log is None:
-        return
+def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: BaseException | None) -> None:
+    """Closes the log. The steps are decoded when they are read, or on the thread that writes the trajectory."""
+    state.completion, state.closed_log = _complete, log
     guard.run_all(
         "close",
-        # First: the others read the steps.
-        partial(_store_steps, trajectory, state, state.log),
+        # First: ending its frames may set fields of the trajectory.
+        log.close,
         partial(_set_outcome, trajectory, error),
+    )
+    # Last: until here the steps are those of an open trajectory.
+    state.log = None
+
+
+def _complete(trajectory: Trajectory) -> None:
+    """Completes the fields that depend on the final steps. A part that fails does not keep the others from running."""
+    guard.run_all(
+        "close",
         partial(_name_agent, trajectory),
         lambda: costs.fill_provider_costs(trajectory.steps),
         partial(link_tool_runs, trajectory),
         partial(_warn_if_no_ids, trajectory),
     )
-
-
-def _store_steps(trajectory: Trajectory, state: TrajectoryState, log: StepLog) -> None:
-    """Stores the decoded steps on the trajectory. It counts as closed even if decoding fails."""
-    try:
-        steps = log.close()
-    except Exception:
-        state.log, trajectory.steps = None, []
-        raise
-    state.log, trajectory.steps = None, steps
 
 
 def _set_outcome(trajectory: Trajectory, error: BaseException | None) -> None:

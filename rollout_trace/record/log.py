@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import MutableSequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, MutableSequence
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from rollout_trace import guard
@@ -19,8 +20,40 @@ from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
-    from rollout_trace.record.call import CallJournal
+    from rollout_trace.data.model import ToolRun
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.join import ModelCallFrame, OpenFrame
+
+
+class TrajectoryJournal(Protocol):
+    """Keeps one trajectory on disk until its line is written. No method raises, takes a lock or waits."""
+
+    def call_received(self, call: Call) -> None:
+        """Stores what has arrived of a stream, if enough has since the last time."""
+
+    def call_ended(self, call: Call) -> None:
+        """Stores a call that has ended."""
+
+    def call_amended(self, call: Call) -> None:
+        """Stores how a call failed, where that became known after its end."""
+
+    def steps(self, steps: list[Step]) -> None:
+        """Stores steps that have no bytes: a framework reported them."""
+
+    def was_set(self, name: str, value: Any) -> None:
+        """Stores a field of the trajectory that was set."""
+
+    def tool_run(self, run: ToolRun) -> None:
+        """Stores a tool run that has ended."""
+
+    def closed(self, trajectory: Trajectory) -> None:
+        """Stores the fields that the trajectory closed with. Reads no steps: that would decode the calls."""
+
+    def completed(self, trajectory: Trajectory) -> None:
+        """Stores what the final steps have beside what their calls' bytes give."""
+
+    def written(self) -> None:
+        """Drops what is stored: the trajectory's line is in its file."""
 
 
 class StepLog:
@@ -36,18 +69,24 @@ class StepLog:
         """Frames opened by framework hooks for this trajectory (agents and model calls), in start order."""
         self.model_frames: list[ModelCallFrame] = []
         """The model calls among ``frames``."""
-        self.journal: CallJournal | None = None
-        """Where its calls are written as they end; None without a journal."""
-        self._closed = False
+        self.is_closed = False
+        """True once the trajectory's block has ended: no further call is admitted, running ones go on."""
+        self.on_call_end: Callable[[], object] | None = None
+        """Called, if set, whenever a call ends. The garbage collector may be the caller: it must take no lock."""
+        self.journal: TrajectoryJournal | None = None
+        """Where finished calls are kept until the trajectory's line is written; None without a journal."""
+        self._largest_request = 0
+        self._response_bytes = 0
         self._pid = os.getpid()
         _logs.add(self)
 
     def admit(self, call: Call) -> bool:
         """Adds a call that begins; False if the log is closed, or another process's (this one was forked)."""
-        if not self.is_ours:
+        # Looked at without the lock first: a closed log holds it while all its calls are decoded.
+        if not self.is_ours or self.is_closed:
             return False
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 return False
             call.log = self
             self._calls.append(call)
@@ -80,12 +119,42 @@ class StepLog:
                 return self.model_frames[-1].step_id
             return f"{self._calls[-1].id}.0" if self._calls else None
 
+    def call_ended(self, call: Call) -> None:
+        """Called when a call of this log has ended, possibly by the garbage collector: takes no lock."""
+        if self.journal is not None:
+            self.journal.call_ended(call)
+        if self.on_call_end is not None:
+            self.on_call_end()
+
+    def call_received(self, call: Call) -> None:
+        """Called about once a second while the response of a call of this log arrives."""
+        if self.journal is None:
+            call.journal_due = math.inf
+        else:
+            self.journal.call_received(call)
+
+    def call_amended(self, call: Call) -> None:
+        """Called when a call of this log fails after its end, such as an answer that the client cannot read."""
+        if self.journal is not None:
+            self.journal.call_amended(call)
+
     def settle(self, call: Call) -> None:
         """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
         with self._lock:
             if call.steps is None:
                 call.steps = recorded_steps(call, self._stores or Stores())
+                self._count_bytes(call)
                 call.chunks, call.request = [], None
+
+    def _count_bytes(self, call: Call) -> None:
+        request = len(call.request or b"")
+        self._largest_request = max(self._largest_request, request)
+        self._response_bytes += call.size() - request
+
+    def size_in_memory(self) -> int:
+        """Roughly, the bytes that its calls occupy: decoded steps share what a later prompt repeats."""
+        undecoded = sum(call.size() for call in list(self._calls) if call.steps is None)
+        return self._largest_request + self._response_bytes + undecoded
 
     def steps(self) -> list[Step]:
         """All steps so far in start order, running calls included."""
@@ -101,17 +170,33 @@ class StepLog:
             amend(step, index=index)
         return steps
 
-    def close(self) -> list[Step]:
-        """The final steps: ends open frames and running calls, and decodes everything."""
-        # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected below.
+    def close(self) -> None:
+        """Admits no further call and ends the open frames. Running calls go on; nothing is decoded."""
+        # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected later.
         guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
         with self._lock:
-            self._closed = True
-            calls = list(self._calls)
-        for call in calls:
-            _end_call(call)
+            self.is_closed = True
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a call has not ended, such as a stream that is still being read."""
+        return any(call.ended is None for call in list(self._calls))
+
+    def abandon(self) -> None:
+        """Ends the running calls: their steps hold what has arrived, and what comes later is not recorded."""
+        for call in list(self._calls):
+            if call.ended is None:
+                _end_call(call)
+
+    def finish(self) -> list[Step] | None:
+        """The final steps of a closed log; everything is decoded. None where a call is still running.
+
+        To be called once, by one thread at a time: hold ``lock``.
+        """
+        if self.is_running:
+            return None
         steps = self.steps()
-        for call in calls:
+        for call in self._calls:
             # The caller's stream references its call: kept for long, it would keep all steps alive. The empty list, not
             # None, marks the call as decoded.
             call.log, call.steps = None, []
@@ -120,6 +205,11 @@ class StepLog:
         if self._stores is not None:
             self._stores.tokens.finish()
         return steps
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while the log changes, and while its trajectory is completed."""
+        return self._lock
 
     def _steps_of(self, call: Call) -> list[Step]:
         try:

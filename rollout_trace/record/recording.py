@@ -4,47 +4,55 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
-from rollout_trace.errors import WriteError
 from rollout_trace.record import families
+from rollout_trace.record.handover import Family
+from rollout_trace.record.sink import Sink, Writer
 from rollout_trace.record.state import state_of
+from rollout_trace.record.write_queue import WriteQueue
 
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.media import MediaMode
-
-
-class Writer(Protocol):
-    """The target of a recording: ``JSONLWriter``, or any object with this method."""
-
-    def write(self, trajectory: Trajectory) -> None:
-        """Writes one closed trajectory."""
+    from rollout_trace.record.state import TrajectoryState
 
 
 class recording:
     """Writes every outermost trajectory that closes inside the block, with its children, to a file or a writer.
 
     It covers all threads of the process: a trajectory that closes in a thread without a recording of its own is written
-    to the only one that is open. Yields the writer. A trajectory that cannot be written does not stop the agent: on
-    leaving the block, WriteError names what the file lacks.
+    to the only one that is open. Yields the writer. Trajectories are decoded and written on a thread of the recording;
+    leaving the block waits until all are written. A stream that began inside a trajectory and is read after it is
+    recorded to its end, and the trajectory written then; leaving the block of the recording ends it (``abandoned``).
+    A trajectory that cannot be written does not stop the agent: it is kept and tried again, and on leaving the block
+    WriteError has what the file lacks.
 
     Args:
-        target: path of a JSONL file, which is appended to, or a writer.
+        target: path of a JSONL file, which is appended to, or a writer, whose ``write`` runs on the recording's thread.
         media: where images, audio and files go, as for ``JSONLWriter``.
         prices: sets the cost of each call before its trajectory is written, unless the provider's answer or the user
             has set one.
+        journal: keeps finished calls beside the file, in ``<path>.journal``, until their trajectory is written: a
+            process that is killed loses no more than the calls in flight. ``rt.recover(path)`` reads it.
+        fsync: each line is on the disk before the next one is written.
+        redact: what must not reach a disk: a regular expression, a list of them, or a function of a text and its place
+            that returns the text to keep. See docs/secrets.md.
+        lock_timeout: seconds to wait for a file that another process has locked; then the trajectory is kept and tried
+            again.
+        mode: permission bits of files that are created, such as ``0o600``; None leaves it to the process's umask.
 
     Raises:
         TypeError: the target is neither a path nor a writer (an open file is none), or ``prices`` is no ``PriceTable``.
-        ValueError: ``media`` is passed together with a writer, which has its own; on entering the block, whatever
-            ``JSONLWriter`` refuses.
+        ValueError: ``media``, ``fsync`` or another setting of files is passed together with a writer, which has its
+            own; on entering the block, whatever ``JSONLWriter`` refuses.
         RuntimeError: the same object is entered again while it is open.
         WriteError: on leaving the block, if trajectories could not be written.
     """
@@ -55,22 +63,33 @@ class recording:
         *,
         media: MediaMode = "inline",
         prices: PriceTable | None = None,
+        journal: bool = True,
+        fsync: bool = False,
+        redact: Any = None,
+        lock_timeout: float = 10.0,
+        mode: int | None = None,
     ) -> None:
         _check_target(target)
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
-        if media != "inline" and not isinstance(target, (str, os.PathLike)):
-            raise ValueError(
-                f"media={media!r} is for a path: give it to the writer, JSONLWriter(path, media={media!r})."
-            )
+        self._file_settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
+        if not isinstance(target, (str, os.PathLike)):
+            for name, value in self._file_settings.items():
+                if value != _FILE_DEFAULTS[name]:
+                    raise ValueError(
+                        f"{name}={value!r} is for a path: give it to the writer, JSONLWriter(path, {name}={value!r})."
+                    )
         self._target = target
-        self._media = media
         self._prices = prices
+        self._journaled = journal
+        self._redactor = None  # MERGE
         self._writer: Writer | None = None
+        self._sink: Sink | None = None
+        self._queue: WriteQueue | None = None
+        self.journal: Any = None
+        """Where finished calls are kept until their trajectory is written; None without one."""
         self._is_entered = False
         self._outer: recording | None = None
-        self.lost: list[tuple[Trajectory, BaseException]] = []
-        """Trajectories that could not be written, each with the exception."""
 
     def __enter__(self) -> Writer:
         with _lock:
@@ -89,13 +108,23 @@ class recording:
             raise
 
     def _open(self) -> Writer:
-        self.lost = []
-        if isinstance(self._target, (str, os.PathLike)):
+        is_file = isinstance(self._target, (str, os.PathLike))
+        if is_file:
             from rollout_trace.file import JSONLWriter
 
-            self._writer = JSONLWriter(self._target, media=self._media)
+            writer = JSONLWriter(self._target, media=self._file_settings["media"])  # MERGE
+            self._writer = writer
+            # MERGE journal
         else:
             self._writer = self._target
+        self._sink = Sink(
+            self._writer,
+            str(self._target),
+            is_file=is_file,
+            prices=self._prices,
+            redactor=self._redactor,
+        )
+        self._queue = WriteQueue(self._sink)
         self._outer = _current.get()
         _current.set(self)
         _open_recordings.append(self)
@@ -104,19 +133,10 @@ class recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _open_recordings.remove(self)
-        # Not reset(token): a fixture may leave the block in another context than it entered.
-        _current.set(self._outer)
-        writer, self._writer = self._writer, None
-        self._is_entered = False
-        if writer is not None and writer is not self._target:
-            getattr(writer, "close")()  # noqa: B009 - a JSONLWriter of our own; a Writer need not have it
-        if self.lost and error is None:
-            trajectory, cause = self.lost[0]
-            raise WriteError(
-                f"{len(self.lost)} trajectories could not be written to {self._target}; the first is {trajectory.id} "
-                f"({type(cause).__name__}: {cause})."
-            ) from cause
+        queue = self._leave()
+        if queue is not None:
+            queue.stop()
+        self._close(error)
 
     async def __aenter__(self) -> Writer:
         return self.__enter__()
@@ -124,41 +144,73 @@ class recording:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.__exit__(kind, error, traceback)
+        queue = self._leave()
+        if queue is not None:
+            await _outside_the_loop(queue.stop)
+        self._close(error)
+
+    def _leave(self) -> WriteQueue | None:
+        """Takes no further trajectory; returns the queue to be stopped. None if that was done before."""
+        if self in _open_recordings:
+            _open_recordings.remove(self)
+        # Not reset(token): a fixture may leave the block in another context than it entered.
+        if _current.get() is self:
+            _current.set(self._outer)
+        return self._queue
+
+    def _close(self, error: BaseException | None) -> None:
+        """Closes the file and raises what could not be written, unless an exception of the agent is on its way."""
+        writer, self._writer, self._queue = self._writer, None, None
+        self._is_entered = False
+        if writer is not None and writer is not self._target:
+            getattr(writer, "close")()  # noqa: B009 - a JSONLWriter of our own; a Writer need not have it
+        if self.journal is not None:
+            self.journal.close()
+            self.journal = None
+        if self._sink is not None and (self._sink.lost or self._sink.dropped) and error is None:
+            raise self._sink.write_error()
+
+    @property
+    def lost(self) -> list[tuple[Trajectory, BaseException]]:
+        """Trajectories that could not be written, each with the exception; complete once the block has ended."""
+        return [] if self._sink is None else self._sink.lost
 
     @property
     def is_open(self) -> bool:
         """True inside the block."""
         return self._writer is not None
 
-    def write(self, family: list[Trajectory]) -> None:
-        """Writes trajectories one by one. Those that fail go to ``lost``, and the others are written.
+    def flush(self, timeout: float | None = None) -> bool:
+        """Waits until what has closed so far is in the file, save what cannot be written; False after ``timeout``.
 
-        On KeyboardInterrupt and the like the rest goes to ``lost`` too, and the exception is re-raised.
+        Trajectories that a stream is still read from are not waited for.
         """
-        for at, trajectory in enumerate(family):
-            try:
-                if self._writer is None:
-                    raise WriteError(f"the recording to {self._target} is closed")
-                if self._prices is not None:
-                    self._prices.apply(trajectory)
-                self._writer.write(trajectory)
-                if (state := state_of(trajectory)) is not None:
-                    state.written_to = str(self._target)
-            except Exception as error:
-                self.lost.append((trajectory, error))
-                guard.failed("write", None, error, self._loss_message(trajectory, error))
-            except BaseException as interruption:
-                self.lost.extend((unwritten, interruption) for unwritten in family[at:])
-                raise
+        return self._queue is None or self._queue.flush(timeout)
 
-    def _loss_message(self, trajectory: Trajectory, error: Exception) -> str:
-        message = str(error)
-        # A JSONLWriter's message has the id already, and the state of the file.
-        if trajectory.id not in message:
-            named = f"trajectory {trajectory.id} ({trajectory.name})"
-            message = f"{named} was not written to {self._target}: {guard.describe(error)}."
-        return f"{message} The agent goes on; the trajectory is kept in the `lost` of the recording."
+    def write(self, family: list[Trajectory]) -> None:
+        """Queues closed trajectories, to be written together by the recording's thread."""
+        if self._queue is None:
+            raise RuntimeError(f"the recording to {self._target} is closed")
+        for trajectory in family:
+            if (state := state_of(trajectory)) is not None:
+                state.handed_to = str(self._target)
+        self._queue.put(Family(family))
+
+
+async def _outside_the_loop(function: Callable[[], object]) -> None:
+    """Runs a function that may wait in a thread of the event loop's; where there is no asyncio loop, at once."""
+    # Imported on use: a recording needs no event loop.
+    import asyncio
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        function()
+    else:
+        await loop.run_in_executor(None, function)
+
+
+_FILE_DEFAULTS: dict[str, Any] = {"media": "inline", "fsync": False, "lock_timeout": 10.0, "mode": None}
 
 
 def _check_target(target: Any) -> None:
@@ -207,8 +259,29 @@ def set_current_recording(value: recording | None) -> None:
     _current.set(value)
 
 
+def attach(state: TrajectoryState, trajectory: Trajectory) -> None:
+    """Sets the recording that a trajectory opens in, and the journal that keeps its calls until it is written."""
+    own = _current.get()
+    if own is None and len(_open_recordings) == 1:
+        own = _open_recordings[0]
+    if own is not None and own.is_open:
+        state.recording = own
+        if own.journal is not None and state.log is not None:
+            state.journal = state.log.journal = own.journal.trajectory(trajectory)
+
+
+def open_recordings() -> list[recording]:
+    """The recordings whose blocks have been entered and not left, the outermost first."""
+    return list(_open_recordings)
+
+
 def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
-    """Adds a closed trajectory to its open parent, to be written with it; without an open parent writes it."""
+    """Adds a closed trajectory to its open parent, to be written with it; without an open parent queues it.
+
+    Outside every recording it is completed at once, unless a call of it still runs: then when its steps are read.
+    """
+    if (state := state_of(trajectory)) is not None and state.journal is not None:
+        state.journal.closed(trajectory)
     # A parent that closes in another thread meanwhile has either collected this child, or is seen as closed here.
     with _lock:
         family = [trajectory, *trajectory._children]
@@ -220,29 +293,35 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     target = _target_recording(family)
     if target is not None:
         target.write(family)
-    guard.run_all("silence", *(partial(_warn_if_nothing_recorded, one) for one in family))
+    else:
+        guard.run_all("silence", *(partial(_complete, one) for one in family))
 
 
-def _warn_if_nothing_recorded(trajectory: Trajectory) -> None:
+def _complete(trajectory: Trajectory) -> None:
+    """Completes a trajectory that no recording writes."""
     state = state_of(trajectory)
-    if state is not None and state.written_to is not None:
-        state.was_written(trajectory, state.written_to)
-    elif state is not None:
+    if state is not None and state.complete(trajectory) is None:
         state.was_closed(trajectory)
 
 
 def _target_recording(family: list[Trajectory]) -> recording | None:
-    """The recording of this context; in a thread without one, the only one that is open; else None."""
+    """The recording of this context; in a thread without one, the one it opened in, or the only open one; else None."""
     own = _current.get()
     if own is not None and own.is_open:
         return own
+    state = state_of(family[0])
+    if own is None and state is not None and state.recording is not None and state.recording.is_open:
+        opened_in: recording = state.recording
+        return opened_in
     if own is None and len(_open_recordings) < 2:
         return _open_recordings[0] if _open_recordings else None
     reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
+    guard.count("trajectories_lost", len(family))
+    kept = "" if state is None or state.journal is None else " The journal has it: rt.recover() reads it."
     # Not once per process: every time a trajectory is lost.
     guard.warn(
         f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
-        "thread use rt.propagate(function), or open the recording there."
+        f"thread use rt.propagate(function), or open the recording there.{kept}"
     )
     return None

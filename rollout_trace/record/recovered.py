@@ -12,7 +12,7 @@ import orjson
 
 from rollout_trace import guard
 from rollout_trace.data import costs, user_values
-from rollout_trace.data.model import Cost, Step, amend
+from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
 from rollout_trace.data.trajectory import Trajectory, new_trajectory
 from rollout_trace.file import journal_format as form
 from rollout_trace.file.decode import BadLine, decode
@@ -39,6 +39,8 @@ class Pieces:
     """The records of each call: its parts, its end, and what became known later."""
     steps: list[Record] = field(default_factory=list)
     runs: list[Record] = field(default_factory=list)
+    final: Record | None = None
+    """What the final steps have beside what their bytes give."""
     is_written: bool = False
     """True if the journal itself has it that the output holds the trajectory."""
 
@@ -50,6 +52,8 @@ class Pieces:
             self.calls.setdefault(str(record.head.get("call")), []).append(record)
         elif record.kind == form.STEPS:
             self.steps.append(record)
+        elif record.kind == form.FINAL:
+            self.final = record
         elif record.kind == form.TOOL_RUN:
             self.runs.append(record)
         elif record.kind == form.WRITTEN:
@@ -58,17 +62,18 @@ class Pieces:
 
 def trajectory_of(pieces: Pieces, report: Report) -> Trajectory:
     """The trajectory. What cannot be used is left out and reported."""
-    closed = next((one.head for one in reversed(pieces.heads) if one.head.get("is_closed")), None)
     trajectory = _fields(pieces, report)
     steps = _steps(pieces, report)
-    _set_amended(steps, closed, report, pieces)
-    order = {name: at for at, name in enumerate((closed or {}).get("order") or ())}
+    order: dict[str, int] = {}
+    if pieces.final is not None:
+        _set_amended(steps, pieces.final, report)
+        order = {name: at for at, name in enumerate(pieces.final.head.get("order") or ())}
     if order or pieces.steps:
         steps.sort(key=lambda step: (order.get(step.id, len(order)), _start(step)))
     for at, step in enumerate(steps):
         amend(step, index=at, agent=step.agent if step.agent is not None else trajectory.name)
     trajectory.steps = steps
-    if closed is None:
+    if not any(one.head.get("is_closed") for one in pieces.heads):
         object.__setattr__(trajectory, "status", "aborted")
     guard.run_all("recover", lambda: costs.fill_provider_costs(steps), lambda: link_tool_runs(trajectory))
     return trajectory
@@ -117,9 +122,14 @@ def _steps(pieces: Pieces, report: Report) -> list[Step]:
     for call in calls.values():
         _fill(call, None, pieces.calls[call.id], report)
         log.settle(call)
-    for step in log.close():
-        steps[step.id] = step
-    return list(steps.values())
+    return _joined(list(steps.values()), log.steps())
+
+
+def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:
+    """The steps of all calls. One that a framework reported is left out where the bytes of the same call are there."""
+    calls = {step.call_id for step in decoded}
+    answers = Counter(step.response_id for step in decoded if step.choice == 0)
+    return decoded + [step for step in reported if step.call_id not in calls and answers.get(step.response_id) != 1]
 
 
 def _call(records: list[Record], report: Report) -> Call | None:
@@ -154,7 +164,10 @@ def _fill(call: Call, request: bytes | None, records: list[Record], report: Repo
         if record.kind == form.AMEND or record.head.get("number") != number or len(record.blobs) < 2:
             continue
         start = record.head.get("from")
-        if start != end:
+        if start == 0:
+            # Also where it was written anew from its beginning.
+            call.chunks = []
+        elif start != end:
             call.faults.append("journal: bytes of the response are damaged.")
             report(record, f"bytes {end} to {start} of the response of call {call.id} are missing")
         call.chunks.append(bytes(record.blobs[1]))
@@ -225,17 +238,18 @@ _AMENDED: dict[str, Callable[[Any], Any]] = {
     "policy_version": lambda value: value,
     "trainable": bool,
     "status": str,
+    "error": lambda value: msgspec.convert(value, ErrorInfo),
     "agent": str,
 }
 
 
-def _set_amended(steps: list[Step], closed: Any, report: Report, pieces: Pieces) -> None:
-    """Sets what the closed trajectory's steps had beside what their bytes give: rewards, a framework's data."""
+def _set_amended(steps: list[Step], final: Record, report: Report) -> None:
+    """Sets what the final steps had beside what their bytes give: rewards, a framework's data."""
     by_id = {step.id: step for step in steps}
-    for facts in (closed or {}).get("amended") or ():
+    for facts in final.head.get("amended") or ():
         step = by_id.get(str(facts.get("id"))) if isinstance(facts, dict) else None
         if step is not None:
             try:
                 amend(step, **{name: _AMENDED[name](value) for name, value in facts.items() if name in _AMENDED})
             except Exception as error:
-                report(pieces.heads[-1], f"fields of step {step.id}: {guard.describe(error)}")
+                report(final, f"fields of step {step.id}: {guard.describe(error)}")

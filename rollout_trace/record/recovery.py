@@ -68,6 +68,9 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
         if write:
             _write(trajectories, report)
             _delete(journals, report)
+        for journal in journals:
+            # They are views of the files, which could not be closed and unlocked.
+            journal.records.clear()
     return Recovered(trajectories, report)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace._caller import place_of_caller
+from rollout_trace.data.trajectory import set_final_steps
 from rollout_trace.record.silence import warn_if_nothing_recorded
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.record.log import StepLog
+    from rollout_trace.record.log import StepLog, TrajectoryJournal
 
 
 @dataclass(slots=True, eq=False)
@@ -31,16 +33,61 @@ class TrajectoryState:
     """Rewards for the trajectories inside, by name (None is ``reward`` itself): value and id of the giver."""
     inherited_rewards: dict[str | None, tuple[float, str]] = field(default_factory=dict)
     """Rewards received from an outer trajectory, by name: value and id of that trajectory."""
-    written_to: str | None = None
-    """Path of the file it was written to."""
+    recording: Any = None
+    """The ``rt.recording`` that was open where the trajectory began; None without one."""
+    closed_log: StepLog | None = None
+    """The recorded calls of a closed trajectory, until all have ended and been decoded."""
+    completion: Callable[[Trajectory], None] | None = None
+    """Completes the trajectory's fields from its final steps. Runs once."""
+    journal: TrajectoryJournal | None = None
+    """Where the trajectory is kept until its line is written; None without a journal."""
+    _is_completing: bool = False
+    handed_to: str | None = None
+    """The target of the recording that writes it; None while it is open."""
+
+    def complete(self, trajectory: Trajectory) -> StepLog | None:
+        """Decodes a closed trajectory's calls and completes its fields, once nothing runs any more.
+
+        Returns the log where that is not possible yet; None where it is done.
+        """
+        if self.log is not None:
+            return self.log
+        log = self.closed_log
+        if log is None:
+            return None
+        with log.lock:
+            # Another thread has completed it while this one waited for the lock, or this one is doing so.
+            is_done = self.closed_log is None or self._is_completing
+            return None if is_done or self._finish(trajectory, log) else log
+
+    def _finish(self, trajectory: Trajectory, log: StepLog) -> bool:
+        """Completes the trajectory; False where a call still runs. It counts as complete even if decoding fails."""
+        self._is_completing = True
+        try:
+            steps = log.finish()
+            if steps is None:
+                return False
+            set_final_steps(trajectory, steps)
+            if self.completion is not None:
+                self.completion(trajectory)
+        except Exception as failure:
+            guard.failed("close", None, failure)
+        finally:
+            self._is_completing = False
+            if not log.is_running:
+                # Last: other threads may read the steps without the lock from here on.
+                self.closed_log = self.completion = None
+        return True
 
     def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
-        """Warns about a field set after the write, or a reward set on a closed trajectory without recorded calls."""
-        if self.written_to is not None:
+        """Warns about a field set after the close, or a reward set on a closed trajectory without recorded calls."""
+        if self.journal is not None:
+            self.journal.was_set(name, value)
+        if self.handed_to is not None:
             guard.warn_once(
-                "set-after-write",
-                f"Trajectory.{name} was set after the trajectory had been written to {self.written_to}: the file does "
-                "not have it. Set it inside the `with rt.trajectory()` block.",
+                "set-after-close",
+                f"Trajectory.{name} was set after the trajectory had closed: its line in {self.handed_to} does not have "
+                "it. Set it inside the `with rt.trajectory()` block, or add it with rt.annotate().",
             )
         if name in ("reward", "rewards") and value is not None and self.log is None:
             self._warn(trajectory, f"is scored {value!r} at {place_of_caller()}")

@@ -1,0 +1,75 @@
+"""What a recording is given of closed trajectories: the trajectories, and the values that their fields have then."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, stored_tool_runs, with_values
+from rollout_trace.record.state import state_of
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.state import TrajectoryState
+
+_LATER = frozenset({"steps", "tool_runs", "environment"})
+"""Fields that are complete only on the recording's thread; reading them here would decode the calls."""
+
+
+class Member:
+    """One trajectory of a family, with its fields as they were at the close: what is set later is not written."""
+
+    __slots__ = ("_values", "state", "trajectory")
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self.trajectory = trajectory
+        self.state: TrajectoryState | None = state_of(trajectory)
+        # One level is enough: assigned dictionaries are copies already, and a tool run ends before its trajectory does.
+        self._values = {name: copy.copy(getattr(trajectory, name)) for name in TRAJECTORY_FIELDS if name not in _LATER}
+        self._values["tool_runs"] = list(stored_tool_runs(trajectory))
+
+    def complete(self) -> None:
+        """Decodes the calls. Does nothing if that is done."""
+        if self.state is not None:
+            self.state.complete(self.trajectory)
+
+    def as_closed(self) -> Trajectory:
+        """A copy of the completed trajectory with the values of the close. It shares the steps with the original."""
+        return with_values(self.trajectory, self._values)
+
+
+class Family:
+    """A closed outermost trajectory and those opened inside it, which are written together."""
+
+    __slots__ = ("is_queued", "is_written", "members", "size")
+
+    def __init__(self, trajectories: list[Trajectory]) -> None:
+        self.members = [Member(one) for one in trajectories]
+        self.is_queued = True
+        """Whether its bytes count as queued: not while it waits for a running call."""
+        self.is_written = False
+        """Set once the family was written, or could not be."""
+        logs = [state.closed_log for state in self._states() if state.closed_log is not None]
+        self.size = sum(log.size_in_memory() for log in logs)
+        """Roughly, the bytes that it occupies in memory."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a call of it has not ended, such as a stream that is still being read."""
+        return any(log.is_running for log in (state.closed_log for state in self._states()) if log is not None)
+
+    def on_call_end(self, notify: Callable[[], object]) -> None:
+        """Has ``notify`` called whenever a call of it ends, perhaps by the garbage collector."""
+        for state in self._states():
+            if (log := state.closed_log) is not None:
+                log.on_call_end = notify
+
+    def abandon(self) -> None:
+        """Ends its running calls; what has arrived of them is kept."""
+        for state in self._states():
+            if (log := state.closed_log) is not None:
+                log.abandon()
+
+    def _states(self) -> list[TrajectoryState]:
+        return [one.state for one in self.members if one.state is not None]

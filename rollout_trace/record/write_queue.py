@@ -1,0 +1,210 @@
+"""The thread of a recording: completes and writes closed trajectories, so that the agent's threads do not."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+from weakref import WeakSet
+
+from rollout_trace import guard
+from rollout_trace.record.handover import Family
+
+QUEUE_LIMIT = 256 * 1024 * 1024
+"""Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
+
+
+class FamilySink(Protocol):
+    """Where families are written. All methods run on the recording's thread."""
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the latest write failed: agents do not wait for such a target."""
+
+    @property
+    def retry_in(self) -> float | None:
+        """Seconds until the next attempt to write what is kept; None if nothing is."""
+
+    def write(self, family: Family) -> None:
+        """Writes a family, or keeps it."""
+
+    def retry(self, *, is_last: bool) -> None:
+        """Tries to write what is kept."""
+
+
+class _Mark:
+    """A place in the queue: set once everything before it is done."""
+
+    def __init__(self, *, is_end: bool = False) -> None:
+        self.is_end = is_end
+        self.reached = threading.Event()
+
+
+class WriteQueue:
+    """Queue and thread of one recording. The thread starts with the first trajectory, and ends with ``stop``."""
+
+    def __init__(self, sink: FamilySink) -> None:
+        self._sink = sink
+        self._reset()
+        self.must_wait = False
+        """Whether closing waits until its trajectory is written: in a forked process, which may end without notice."""
+        _queues.add(self)
+
+    def _reset(self) -> None:
+        # A SimpleQueue: its `put` may interrupt itself. The garbage collector ends calls, and closes generators.
+        self._items: queue.SimpleQueue[Family | _Mark] = queue.SimpleQueue()
+        self._waiting: dict[int, Family] = {}
+        """Families with running calls."""
+        self._bytes = 0
+        # Reentrant, for the same reason.
+        self._changed = threading.Condition(threading.RLock())
+        self._thread: threading.Thread | None = None
+        self._failures: list[Exception] = []
+
+    def reset_after_fork(self) -> None:
+        """Empties the queue of a forked process: what was in it is the original process's to write."""
+        self._reset()
+        self.must_wait = True
+
+    def put(self, family: Family) -> None:
+        """Queues a family, and waits where too many bytes are queued already."""
+        # Before anything looks at whether a call runs: no end may be missed.
+        family.on_call_end(partial(self._items.put, family))
+        with self._changed:
+            self._bytes += family.size
+        self._items.put(family)
+        self._start()
+        if self.must_wait:
+            self.flush()
+        else:
+            self._wait_for_room()
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Waits until everything queued is written; False after ``timeout`` seconds.
+
+        Families with running calls are not waited for.
+        """
+        return self._wait_for(_Mark(), timeout)
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Ends all running calls, waits until everything is written and ends the thread; False after ``timeout``.
+
+        Raises:
+            Exception: under pytest, what failed on the thread.
+        """
+        is_done = self._wait_for(_Mark(is_end=True), timeout)
+        if self._failures:
+            raise self._failures.pop(0)
+        return is_done
+
+    def _wait_for(self, mark: _Mark, timeout: float | None) -> bool:
+        if threading.current_thread() is self._thread:
+            # The garbage collector closes something on this very thread.
+            return False
+        self._items.put(mark)
+        self._start()
+        return mark.reached.wait(timeout)
+
+    def _wait_for_room(self) -> None:
+        if self._bytes <= QUEUE_LIMIT or threading.current_thread() is self._thread:
+            return
+        guard.warn_once(
+            "slow-target",
+            f"trajectories close faster than they can be written: {QUEUE_LIMIT >> 20} MB wait. Until there is room, "
+            "a trajectory that closes waits.",
+        )
+        with self._changed:
+            while self._bytes > QUEUE_LIMIT and not self._sink.is_failing:
+                self._changed.wait(1.0)
+
+    def _start(self) -> None:
+        with self._changed:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            thread = threading.Thread(target=self._run, name="rollout_trace recording", daemon=True)
+            self._thread = thread
+            try:
+                thread.start()
+                return
+            except RuntimeError:
+                # No thread can be started when the interpreter is ending.
+                self._thread = threading.current_thread()
+        try:
+            self._run(is_inline=True)
+        finally:
+            self._thread = None
+
+    def _run(self, *, is_inline: bool = False) -> None:
+        items, sink = self._items, self._sink
+        while not (is_inline and items.empty()):
+            try:
+                item = items.get(timeout=sink.retry_in)
+            except queue.Empty:
+                self._guarded(partial(sink.retry, is_last=False))
+                continue
+            if isinstance(item, Family):
+                self._guarded(partial(self._take, item))
+                continue
+            if item.is_end:
+                self._guarded(self._end_waiting)
+            self._guarded(partial(sink.retry, is_last=item.is_end))
+            item.reached.set()
+            if item.is_end:
+                return
+
+    def _take(self, family: Family) -> None:
+        """Writes a family, or sets it aside while a call of it runs."""
+        if family.is_written:
+            return
+        if not family.is_running:
+            self._waiting.pop(id(family), None)
+            self._write(family)
+        elif id(family) not in self._waiting:
+            self._waiting[id(family)] = family
+            self._release(family)
+
+    def _write(self, family: Family) -> None:
+        family.is_written = True
+        try:
+            self._sink.write(family)
+        finally:
+            self._release(family)
+
+    def _release(self, family: Family) -> None:
+        """Counts the family's bytes as no longer queued; a second call does nothing."""
+        with self._changed:
+            if family.is_queued:
+                self._bytes -= family.size
+                family.is_queued = False
+                self._changed.notify_all()
+
+    def _end_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for family in waiting.values():
+            family.abandon()
+            self._guarded(partial(self._write, family))
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            # The guard raises under pytest only; there `stop` raises it, in the user's thread.
+            if "PYTEST_CURRENT_TEST" in os.environ:
+                self._failures.append(error)
+            else:
+                guard.failed("write", None, error)
+
+
+_queues: WeakSet[WriteQueue] = WeakSet()
+
+
+def _after_fork() -> None:
+    for one in list(_queues):
+        one.reset_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
