@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from rollout_trace.record.context import current, propagate, reward, trajectory
     from rollout_trace.record.place import orphans
     from rollout_trace.record.recording import recording
+    from rollout_trace.record.recovery import Recovered, recover
+    from rollout_trace.record.recovery_report import RecoveryReport
     from rollout_trace.record.tool_run import tool_run
     from rollout_trace.train.checks import Finding
     from rollout_trace.train.drift import Drift, drift
@@ -72,6 +74,8 @@ _HOMES = {
     "rollout_trace.probes.report": ("ProbeReport",),
     "rollout_trace.probes.probe": ("probe",),
     "rollout_trace.record.recording": ("recording",),
+    "rollout_trace.record.recovery": ("Recovered", "recover"),
+    "rollout_trace.record.recovery_report": ("RecoveryReport",),
     "rollout_trace.train.retokenize": ("RetokenizeReport",),
     "rollout_trace.train.selection": ("SequenceOptions",),
     "rollout_trace.train.sequence": ("Sequence", "SequenceReport", "Sequences"),
@@ -99,6 +103,8 @@ __all__ = [
     "Price",
     "PriceTable",
     "ProbeReport",
+    "Recovered",
+    "RecoveryReport",
     "RetokenizeReport",
     "RolloutTraceError",
     "Sequence",
@@ -125,6 +131,7 @@ __all__ = [
     "propagate",
     "read",
     "recording",
+    "recover",
     "reward",
     "run_advantages",
     "stats",

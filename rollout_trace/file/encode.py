@@ -25,6 +25,7 @@ from rollout_trace.data.model import (
     Usage,
     shared,
 )
+from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
@@ -61,6 +62,26 @@ def _line(trajectory: Trajectory) -> dict[str, Any]:
     line["messages"], line["tools"], line["segments"] = messages.rows, tools.rows, tokens.table()
     line["steps"], line["tool_runs"] = steps, [_tool_run(run, {}) for run in trajectory.tool_runs]
     return line
+
+
+def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
+    """The fields of a trajectory as its line has them, without steps and tool runs."""
+    return _trajectory(trajectory, {"schema": SCHEMA})
+
+
+def tool_run_record(run: ToolRun) -> dict[str, Any]:
+    """A tool run as its line has it."""
+    return _tool_run(run, {})
+
+
+PARTS = ("messages", "tools", "segments", "steps")
+"""The parts of a line that ``in_parts`` returns."""
+
+
+def in_parts(steps: list[Step]) -> list[bytes]:
+    """The tables and the steps of a line, each as JSON: the beginning of each repeats that of the steps before."""
+    line = _line(new_trajectory({"id": "", "steps": steps}))
+    return [dumps(line[name]) for name in PARTS]
 
 
 def _step(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -34,6 +35,12 @@ class CallLog(Protocol):
     def call_ended(self, call: Call) -> None:
         """Called when the call has ended, possibly by the garbage collector: takes no lock."""
 
+    def call_received(self, call: Call) -> None:
+        """Called about once a second while the response arrives; sets when it is next: ``call.journal_due``."""
+
+    def call_amended(self, call: Call) -> None:
+        """Called when the caller gets an exception about a response that had come whole."""
+
 
 class EndedOnce(guard.HoldsFaults, Protocol):
     """A call, or one attempt of it, that a stream ends."""
@@ -42,6 +49,8 @@ class EndedOnce(guard.HoldsFaults, Protocol):
         """Ends it; ``cut`` is the exception that broke the stream off."""
 
 
+JOURNAL_SECONDS = 1.0
+"""Seconds between two records of one stream in flight in the journal."""
 PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
 LARGE = 256 * 1024
@@ -125,6 +134,8 @@ class Call(KeptBytes):
         "failure",
         "faults",
         "first_byte",
+        "journal_due",
+        "journal_progress",
         "log",
         "profile",
         "protocol",
@@ -141,6 +152,10 @@ class Call(KeptBytes):
         self.protocol = protocol
         self.agent: str | None = None
         """Name of the calling agent."""
+        self.journal_due = math.inf
+        """When a stream in flight goes to the journal next, as ``time.perf_counter`` seconds."""
+        self.journal_progress: object = None
+        """What the journal has of this call before its end."""
         self.log: CallLog | None = None
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
         self.profile = settings.engine
@@ -202,13 +217,18 @@ class Call(KeptBytes):
     def receive(self, chunk: bytes) -> None:
         """Records the next bytes of a streamed body, as they arrive from the network (still compressed)."""
         if self.ended is None:
+            now = time.perf_counter()
             if self.first_byte is None:
-                self.first_byte = time.perf_counter()
+                self.first_byte, self.journal_due = now, now + JOURNAL_SECONDS
             self.chunks.append(chunk)
             self.held = held = self.held + len(chunk)
             # The only comparison for each chunk: all that is rare is behind it.
             if held > self.mark:
                 self.past_mark()
+            if now >= self.journal_due:
+                self.journal_due = math.inf
+                if self.log is not None:
+                    self.log.call_received(self)
 
     def end(self, cut: BaseException | None = None) -> None:
         """Ends the call; ``cut`` is the exception that broke the stream off. Only the first end counts.
@@ -224,6 +244,8 @@ class Call(KeptBytes):
             pending.ended.append(self)
             if (log := self.log) is not None:
                 log.call_ended(self)
+        elif self.failure is not None and self.log is not None:
+            self.log.call_amended(self)
 
     def _end_attempt(self, cut: Failure | None = None) -> None:
         if self.attempts and self.attempts[-1].ended is None:
@@ -337,8 +359,17 @@ def end(call: EndedOnce, cut: BaseException | None = None) -> None:
         guard.failed("end", call, error)
 
 
+deferred: deque[Callable[[], object]] = deque()
+"""Functions that ``drain`` runs, once each: for what a call's end cannot do, which may be a finalizer."""
+
+
 def drain() -> None:
     """Collects finished calls. Only for places where locks may be taken and calls decoded: not for finalizers."""
+    while deferred:
+        try:
+            deferred.popleft()()
+        except IndexError:
+            break
     pending.drain()
 
 

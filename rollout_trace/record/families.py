@@ -51,3 +51,5 @@ def _inherit_reward(child: Trajectory, name: str | None, value: float, giver_id:
     else:
         rewards = user_values.named_numbers({**(child.rewards or {}), name: value}, user_values.Rewards)
         object.__setattr__(child, "rewards", rewards)
+    if state.journal is not None:
+        state.journal.was_set("reward" if name is None else "rewards", value)

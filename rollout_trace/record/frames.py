@@ -17,7 +17,7 @@ from rollout_trace.data.model import ToolRun, error_info, nanoseconds
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import lifecycle
 from rollout_trace.record.scope import Frame
-from rollout_trace.record.state import log_of
+from rollout_trace.record.state import log_of, state_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -100,6 +100,9 @@ class ToolFrame(Frame):
         self.run.duration = nanoseconds(time.perf_counter() - self._began)
         if error is not None:
             self.run.error = error_info(error)
+        state = None if self.trajectory is None else state_of(self.trajectory)
+        if state is not None and state.journal is not None:
+            state.journal.tool_run(self.run)
 
 
 def guarded(function: F) -> F:

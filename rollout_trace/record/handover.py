@@ -73,4 +73,3 @@ class Family:
 
     def _states(self) -> list[TrajectoryState]:
         return [one.state for one in self.members if one.state is not None]
-

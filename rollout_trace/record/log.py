@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
@@ -32,8 +33,11 @@ class TrajectoryJournal(Protocol):
     def call_ended(self, call: Call) -> None:
         """Stores a call that has ended."""
 
+    def call_amended(self, call: Call) -> None:
+        """Stores how a call failed, where that became known after its end."""
+
     def steps(self, steps: list[Step]) -> None:
-        """Stores steps that were decoded, in place of their calls' bytes."""
+        """Stores steps that have no bytes: a framework reported them."""
 
     def was_set(self, name: str, value: Any) -> None:
         """Stores a field of the trajectory that was set."""
@@ -42,7 +46,10 @@ class TrajectoryJournal(Protocol):
         """Stores a tool run that has ended."""
 
     def closed(self, trajectory: Trajectory) -> None:
-        """Stores the fields that the trajectory closed with."""
+        """Stores the fields that the trajectory closed with. Reads no steps: that would decode the calls."""
+
+    def completed(self, trajectory: Trajectory) -> None:
+        """Stores what the final steps have beside what their calls' bytes give."""
 
     def written(self) -> None:
         """Drops what is stored: the trajectory's line is in its file."""
@@ -120,6 +127,18 @@ class StepLog:
             self.journal.call_ended(call)
         if self.on_call_end is not None:
             self.on_call_end()
+
+    def call_received(self, call: Call) -> None:
+        """Called about once a second while the response of a call of this log arrives."""
+        if self.journal is None:
+            call.journal_due = math.inf
+        else:
+            self.journal.call_received(call)
+
+    def call_amended(self, call: Call) -> None:
+        """Called when a call of this log fails after its end, such as an answer that the client cannot read."""
+        if self.journal is not None:
+            self.journal.call_amended(call)
 
     def settle(self, call: Call, *, wait: bool = True) -> bool:
         """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.

@@ -149,6 +149,9 @@ class ModelFrame(Frame):
             self._error = error_info(error)
             kind = Failure.of(error).kind
             self._outcome = "abandoned" if kind == "closed" else kind
+        log = log_of(self.trajectory)
+        if log is not None and log.journal is not None and not self.calls:
+            log.journal.steps(self.steps())
 
     def forget(self) -> None:
         """Drops references to calls, answers and steps."""

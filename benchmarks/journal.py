@@ -1,0 +1,117 @@
+"""What the journal adds to a call, how fast it is recovered, and how it grows with a long agent."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import rollout_trace as rt
+from benchmarks import payloads
+from benchmarks.clients import Caller, ensure_recorded, post, sync_client
+from benchmarks.payloads import Exchange
+from benchmarks.report import Effort, Row, at_least, at_most, differences, ratios, spread
+from benchmarks.timing import interleave
+from benchmarks.trajectories import LongAgent
+from rollout_trace.record.journal import Journal
+from rollout_trace.record.state import state_of
+
+SPEED = 200
+"""MB of journal a second."""
+
+
+def run(effort: Effort) -> Iterator[Row]:
+    """Rows of this section."""
+    with tempfile.TemporaryDirectory() as folder:
+        for exchange, times, rounds, limit in (
+            (payloads.small(), 150, 24, None),
+            (payloads.large(), 40, 20, 1.02),
+            (payloads.stream(), 16, 20, None),
+        ):
+            yield _calling_thread(exchange, Path(folder), effort, times=times, rounds=rounds, limit=limit)
+        yield _recovery(Path(folder) / "recovered.jsonl", effort)
+        yield _growth(Path(folder) / "grown.jsonl", effort.size(200, 60))
+    ensure_recorded()
+
+
+@contextmanager
+def _journaled(journal: Journal) -> Iterator[rt.Trajectory]:
+    """A trajectory whose calls go to a journal."""
+    with rt.trajectory(task="bench/1") as trajectory:
+        state = state_of(trajectory)
+        assert state is not None
+        assert state.log is not None
+        state.log.journal = journal.trajectory(trajectory)
+        yield trajectory
+
+
+def _calling_thread(
+    exchange: Exchange, folder: Path, effort: Effort, *, times: int, rounds: int, limit: float | None
+) -> Row:
+    """Bare, recorded, and recorded with a journal. The ratio is of the bare call."""
+    bare, caller = Caller([exchange]), Caller([exchange], recorded=True)
+    seconds: dict[str, list[float]] = {"bare": [], "recorded": [], "journal": []}
+    for number in range(effort.repeat(rounds) + 1):
+        # New trajectories in each round: fewer calls than may wait, so that none is decoded meanwhile.
+        journal = Journal(folder / "calls.jsonl")
+        with rt.trajectory():
+            recorded = rt.propagate(caller.__call__)
+            with _journaled(journal):
+                actions = {"bare": bare, "recorded": recorded, "journal": rt.propagate(caller.__call__)}
+                found = interleave(actions, rounds=1, times=effort.times(times))
+        journal.close()
+        shutil.rmtree(journal.path, ignore_errors=True)
+        if number:
+            for name, values in seconds.items():
+                values.append(found[name].cpu[0])
+    arms = zip(seconds["bare"], seconds["journal"], seconds["recorded"], strict=True)
+    whole = [bare_one + with_it - without for bare_one, with_it, without in arms]
+    micro = [[each * 1e6 for each in seconds[name]] for name in ("journal", "recorded")]
+    more = f"+{differences(*micro).show('.0f')} µs on {spread(seconds['bare']).middle * 1e6:,.0f}"
+    what = f"{exchange.name}, CPU of the calling thread that the journal adds"
+    return at_most(what, ratios(whole, seconds["bare"]), limit, form=".3f", unit="×", more=more)
+
+
+def _recovery(output: Path, effort: Effort) -> Row:
+    """Reading a journal of single 63 kB calls with different contents, checked, decoded, into trajectories."""
+    calls = effort.size(600, 150)
+    journal = Journal(output)
+    call = Caller([payloads.large(seed) for seed in range(50)], recorded=True)
+    for _ in range(calls // 10):
+        with _journaled(journal):
+            for _ in range(10):
+                call()
+    journal.close()
+    size = sum(path.stat().st_size for path in journal.path.iterdir())
+    speeds = []
+    for _ in range(effort.repeat(8)):
+        began = time.thread_time()
+        found = rt.recover(output)
+        speeds.append(size / (time.thread_time() - began) / 1e6)
+        assert sum(len(one.steps) for one in found) == calls
+        del found
+    more = f"{size / 1e6:,.0f} MB, {calls} calls"
+    return at_least("recovered, 63 kB calls", spread(speeds), SPEED, form=".0f", unit=" MB/s", more=more)
+
+
+def _growth(output: Path, turns: int) -> Row:
+    """Bytes in the journal of a long agent, beside the bytes that are new in each turn."""
+    agent = LongAgent(0)
+    exchanges = [agent.turn() for _ in range(turns)]
+    journal = Journal(output)
+    client = rt.wrap_openai(sync_client(iter(exchanges)))
+    with _journaled(journal):
+        for exchange in exchanges:
+            post(client, exchange)
+    journal.close()
+    size = sum(path.stat().st_size for path in journal.path.iterdir())
+    answers = sum(sum(map(len, exchange.pieces)) for exchange in exchanges)
+    new = agent.distinct_text + answers
+    more = (
+        f"{size / 1e6:,.1f} MB; sent and answered {agent.bytes_sent / 1e6:,.1f} MB, of it answers {answers / 1e6:,.1f}"
+    )
+    return at_most(f"journal of an agent of {turns} turns, beside what is new", spread([size / new]), 1.1, form=".2f",
+                   unit="×", more=more)  # fmt: skip

@@ -1,0 +1,298 @@
+"""The files of a recording's journal: appended to without locks, rotated, and deleted when nothing needs them.
+
+The garbage collector may append: it ends calls, in the middle of anything, in any thread. A lock that this thread
+holds already would stop it for ever, so there is none: each record is one write to a descriptor that appends, and what
+is kept in memory is changed by single operations on sets and dicts, in an order that is right however threads take
+turns.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from rollout_trace import guard
+from rollout_trace._version import __version__
+from rollout_trace.file import journal_lock
+from rollout_trace.file.journal_format import FILE, VERSION, pack
+from rollout_trace.file.plain import dumps
+
+ROTATE_AT = 64 * 1024 * 1024
+"""Size in bytes past which the next record goes to a new file."""
+CHECK_SECONDS = 1.0
+"""Seconds between two looks at whether another program has deleted the file that is written to."""
+SUFFIX = ".journal"
+NEW_SUFFIX = ".new"
+"""Of a file that is being made: it gets its name when its process holds the lock."""
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
+_TRIES = 8
+
+
+def folder_of(output: str | os.PathLike[str]) -> Path:
+    """The folder with the journals of an output file."""
+    return Path(f"{os.fspath(output)}{SUFFIX}")
+
+
+class Pin:
+    """What keeps files from being deleted: one unfinished trajectory."""
+
+    __slots__ = ("files",)
+
+    def __init__(self) -> None:
+        self.files: dict[JournalFile, None] = {}
+        """The files with its records."""
+
+
+class JournalFile:
+    """One file of a journal, open and locked until nothing refers to it any more."""
+
+    __slots__ = ("_gone", "check_at", "fd", "path", "pins", "size", "writing")
+
+    def __init__(self, fd: int, path: Path) -> None:
+        self.fd = fd
+        self.path = path
+        self.size = 0
+        """About its size in bytes: threads may count past each other."""
+        self.pins: set[Pin] = set()
+        self.writing: set[object] = set()
+        """One item for each write that is going on."""
+        self.check_at = 0.0
+        """When to look next whether another program has deleted it, as ``time.monotonic`` seconds."""
+        self._gone: list[None] = [None]
+
+    def __del__(self) -> None:
+        # Not closed by hand: a thread in the middle of a write refers to the file, and the number of a closed
+        # descriptor may belong to a file of the user's a moment later.
+        self.forget()
+
+    def forget(self) -> None:
+        """Closes the descriptor. By hand only where nobody can be writing.
+
+        In a forked process at once: its descriptor shares the lock, which would outlive the other process.
+        """
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            _close(fd)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether an unfinished trajectory has records in it, or one is being written."""
+        return bool(self.pins or self.writing)
+
+    def delete(self) -> None:
+        """Removes the file; a second call does nothing."""
+        try:
+            # `pop` is one operation: of two threads one removes it.
+            self._gone.pop()
+        except IndexError:
+            return
+        if not journal_lock.HAS_LOCKS:
+            # Windows deletes no open file. Nobody writes: whoever began to would be in `writing`.
+            self.forget()
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            guard.warn_once(
+                f"journal-delete:{self.path.parent}", f"the journal {self.path} cannot be deleted: {error}."
+            )
+
+
+class JournalFiles:
+    """The files that one recording in one process writes."""
+
+    def __init__(self, output: str | os.PathLike[str], mode: int | None = None) -> None:
+        """``mode``: permission bits of the files, and of the folder where it is made; None: as the system has it."""
+        # Absolute: the process may change its folder.
+        self.output = Path(os.path.abspath(output))
+        self.folder = folder_of(self.output)
+        self.failures = 0
+        """Records that could not be written so far."""
+        self.epoch = 0
+        """Grows when files were lost: what was in them is not to be built upon."""
+        self.generation = 0
+        """Grows in a forked process: what was opened before is the other process's."""
+        self._mode = mode
+        self._current: JournalFile | None = None
+        self._numbers = count()
+        self._start = os.urandom(4).hex()
+        self._files: set[JournalFile] = set()
+        _open.add(self)
+
+    def append(self, buffers: list[bytes], pin: Pin) -> bool:
+        """Appends a record, and keeps its file until ``release(pin)``. False if it could not be written.
+
+        Never raises. The failure is counted, and the first one of its kind logged.
+        """
+        turn = object()
+        try:
+            file = self._begin(turn)
+            try:
+                self._write(file, buffers)
+                if file not in pin.files:
+                    file.pins.add(pin)
+                    pin.files[file] = None
+            finally:
+                file.writing.discard(turn)
+                if self._current is not file:
+                    self._reap(file)
+        except OSError as error:
+            self._failed(error)
+            return False
+        return True
+
+    def release(self, pin: Pin) -> None:
+        """Its trajectory is finished: deletes the files that no other one needs, and the folder if it is empty."""
+        for file in list(pin.files):
+            pin.files.pop(file, None)
+            file.pins.discard(pin)
+            if not file.is_needed and self._current is file:
+                self._current = None
+            self._reap(file)
+
+    def close(self) -> None:
+        """Deletes what nothing needs and lets go of the other files: they are for ``recover`` then."""
+        self._current = None
+        for file in list(self._files):
+            self._reap(file)
+            for pin in list(file.pins):
+                # The last references: with them go the descriptor and its lock.
+                pin.files.clear()
+            file.pins.clear()
+        self._files.clear()
+
+    def forget(self) -> None:
+        """For a forked process: the files are the other process's; this one makes its own with its first record."""
+        for file in list(self._files):
+            file.forget()
+        self._files, self._current = set(), None
+        self._start = os.urandom(4).hex()
+        self.generation += 1
+
+    def _begin(self, turn: object) -> JournalFile:
+        """The file to write to, with a mark in it that a write is going on: so it is not deleted meanwhile."""
+        while True:
+            file = self._current
+            if file is None or file.size >= ROTATE_AT:
+                file = self._next()
+            file.writing.add(turn)
+            # Another thread may have retired it since. It first does that, and then looks at `writing`; here it is
+            # the other way around: at least one of the two sees the other.
+            if self._current is file:
+                return file
+            file.writing.discard(turn)
+            self._reap(file)
+
+    def _write(self, file: JournalFile, buffers: list[bytes]) -> None:
+        now = time.monotonic()
+        if now >= file.check_at:
+            file.check_at = now + CHECK_SECONDS
+            if os.fstat(file.fd).st_nlink == 0:
+                self._lost(file)
+                raise FileNotFoundError(errno.ENOENT, "another program deleted the journal", os.fspath(file.path))
+        size = sum(map(len, buffers))
+        written = os.writev(file.fd, buffers) if _WRITEV else os.write(file.fd, b"".join(buffers))
+        file.size += written
+        if written < size:
+            # What came is no whole record: readers skip it. It cannot be undone, others may have appended already.
+            raise OSError(errno.ENOSPC, f"only {written} of {size} bytes were taken", os.fspath(file.path))
+
+    def _lost(self, file: JournalFile) -> None:
+        self.epoch += 1
+        if self._current is file:
+            self._current = None
+
+    def _next(self) -> JournalFile:
+        before = self._current
+        file = self._open()
+        if self._current is not before:
+            # Another thread was faster.
+            current = self._current
+            if current is not None and current.size < ROTATE_AT:
+                file.delete()
+                return current
+        self._files.add(file)
+        self._current = file
+        if before is not None:
+            self._reap(before)
+        return file
+
+    def _open(self) -> JournalFile:
+        folder_mode = 0o777 if self._mode is None else self._mode | (self._mode & 0o444) >> 2
+        for _ in range(_TRIES):
+            made = name = f"{journal_lock.host()}-{os.getpid()}-{self._start}-{next(self._numbers)}{SUFFIX}"
+            if journal_lock.HAS_LOCKS:
+                made += NEW_SUFFIX
+            # Recovery may remove an empty folder, and a file that nobody holds, at any time: then once more.
+            try:
+                self.folder.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+                fd = os.open(self.folder / made, _FLAGS, 0o666 if self._mode is None else self._mode)
+            except FileNotFoundError:
+                continue
+            file = JournalFile(fd, self.folder / made)
+            is_held = journal_lock.hold(fd)
+            if is_held is False:
+                continue
+            self._begin_file(file, is_locked=is_held is True)
+            try:
+                # The lock before the name: a journal that nobody holds is a dead process's.
+                file.path.rename(self.folder / name)
+            except FileNotFoundError:
+                continue
+            file.path = self.folder / name
+            return file
+        raise FileNotFoundError(errno.ENOENT, "the folder is removed again and again", os.fspath(self.folder))
+
+    def _begin_file(self, file: JournalFile, *, is_locked: bool) -> None:
+        head: dict[str, Any] = {
+            "format": VERSION,
+            "library": __version__,
+            "output": os.fspath(self.output),
+            "is_locked": is_locked,
+            **journal_lock.owner(),
+        }
+        try:
+            self._write(file, pack(FILE, dumps(head)))
+        except BaseException:
+            file.delete()
+            raise
+
+    def _reap(self, file: JournalFile) -> None:
+        """Deletes a file that is retired and that nothing needs."""
+        if self._current is file or file.is_needed or file not in self._files:
+            return
+        self._files.discard(file)
+        file.delete()
+        if not self._files:
+            try:
+                self.folder.rmdir()
+            except OSError:
+                # Not empty: others write there, or left what is to be recovered.
+                pass
+
+    def _failed(self, error: OSError) -> None:
+        self.failures += 1
+        guard.count("recorder_errors")
+        guard.warn_once(
+            f"journal:{self.folder}:{error.errno}",
+            f"the journal {self.folder} cannot be written: {guard.describe(error)}. The agent goes on, and the next "
+            "record is tried again; what is not in the journal is lost if the process is killed.",
+        )
+
+
+_WRITEV = hasattr(os, "writev")
+_close = os.close  # Finalizers run when the names of modules may be gone.
+_open: WeakSet[JournalFiles] = WeakSet()
+
+
+def _after_fork() -> None:
+    for files in list(_open):
+        files.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

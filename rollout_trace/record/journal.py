@@ -1,0 +1,403 @@
+"""The journal of a recording: what its unfinished trajectories hold so far, on disk as soon as it is known.
+
+Any thread may call it, and the garbage collector, which ends calls: there are no locks, and nothing is decoded here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from weakref import ref
+
+from rollout_trace import guard
+from rollout_trace.data.model import Step, ToolRun
+from rollout_trace.data.trajectory import Trajectory, new_trajectory
+from rollout_trace.file import journal_format as form
+from rollout_trace.file.encode import in_parts, tool_run_record, trajectory_record
+from rollout_trace.file.journal import JournalFiles, Pin
+from rollout_trace.file.plain import dumps
+from rollout_trace.record import call as call_module
+from rollout_trace.record import journal_bases, journal_calls
+from rollout_trace.record.call_steps import recorded_steps
+from rollout_trace.wire.steps import Stores
+
+if TYPE_CHECKING:
+    from rollout_trace.record.call import Call
+
+_REWRITTEN = 1 << 20
+"""Most bytes of a stream in flight that are written again where what was written has changed since."""
+
+
+class JournalRedactor(Protocol):
+    """Removes secrets from what is written."""
+
+    @property
+    def has_rules(self) -> bool:
+        """True where texts are changed by rules: then only decoded and changed steps may be written, no raw bytes."""
+
+    def cut_bytes(self, data: bytes) -> bytes:
+        """The bytes without the keys that this process's clients hold."""
+
+    def apply_steps(self, steps: list[Step]) -> list[Step]:
+        """The steps of one trajectory with their texts changed."""
+
+    def apply(self, trajectory: Trajectory) -> Trajectory:
+        """A trajectory with its texts changed."""
+
+
+class Journal:
+    """The journal beside the output of one recording.
+
+    Args:
+        output: path of the recording's file; the journal is the folder ``<output>.journal``.
+        mode: permission bits of its files.
+        redactor: removes secrets from all that is written; None: nothing is removed.
+    """
+
+    def __init__(
+        self, output: str | os.PathLike[str], *, mode: int | None = None, redactor: JournalRedactor | None = None
+    ) -> None:
+        self.files = JournalFiles(output, mode)
+        self.redactor = redactor
+        self.is_closed = False
+        self.waiting: deque[tuple[TrajectoryJournal, Call]] = deque()
+        """Calls to decode and redact before they can be written: ``drain`` does it."""
+
+    @property
+    def path(self) -> Path:
+        """The folder with its files."""
+        return self.files.folder
+
+    def trajectory(self, trajectory: Trajectory) -> TrajectoryJournal:
+        """The part of one trajectory. Writes nothing yet."""
+        return TrajectoryJournal(self, trajectory)
+
+    def drain(self) -> None:
+        """Writes the calls that wait to be redacted. Decodes them: not for finalizers. Never raises."""
+        while self.waiting:
+            try:
+                of, call = self.waiting.popleft()
+            except IndexError:
+                return
+            of.redacted_call(call)
+
+    def close(self) -> None:
+        """Ends the journal: deletes what is not needed, and leaves the rest for ``recover``.
+
+        Records of trajectories that have not been written stay: they hold what the output lacks.
+        """
+        guard.run_all("journal", self.drain, self.files.close)
+        self.is_closed = True
+
+
+class _Progress(NamedTuple):
+    """What the journal has of a call that is still arriving."""
+
+    epoch: int
+    number: int
+    """Of the record with its request."""
+    attempt: int
+    chunks: int
+    size: int
+    """Bytes of those chunks."""
+    last: bytes
+    """The last of those chunks."""
+
+    def is_of_chunks(self, chunks: list[bytes]) -> bool:
+        """Whether the chunks begin with those that were written: heartbeats are removed from them later."""
+        return self.chunks <= len(chunks) and (not self.chunks or chunks[self.chunks - 1] is self.last)
+
+    def is_of(self, call: Call, epoch: int) -> bool:
+        """Whether it can be built upon: not if the call has been sent again since, or the journal's files were lost."""
+        return self.attempt == len(call.attempts) and self.epoch == epoch
+
+
+class TrajectoryJournal:
+    """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
+
+    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_head", "_id", "_is_done",
+                 "_journal", "_mutable", "_numbers", "_pin", "_stores", "_trajectory")  # fmt: skip
+
+    def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
+        self._journal = journal
+        self._trajectory = ref(trajectory)
+        self._id = trajectory.id
+        self._generation = journal.files.generation
+        self._pin = Pin()
+        self._numbers = count()
+        self._bases = journal_bases.Bases()
+        self._epoch = journal.files.epoch
+        self._head: bytes | None = None
+        """Its public fields as they were written last; None before its first record."""
+        self._mutable: bytes = b""
+        self._calls: set[str] = set()
+        """Ids of the calls that are written."""
+        self._earlier: list[Step] = []
+        """With redaction by rules, the steps before: they are decoded here, in storage of their own."""
+        self._stores = Stores()
+        self._is_done = False
+
+    def call_received(self, call: Call) -> None:
+        """Writes what came of a stream since the last time. To be called about once a second (``call.journal_due``)."""
+        call.journal_due = time.perf_counter() + call_module.JOURNAL_SECONDS
+        self._safely(self._part, call)
+
+    def call_ended(self, call: Call) -> None:
+        """Writes a call that has ended."""
+        # As `_safely`, without its function calls: this is on the path of every call.
+        if self._is_done or self._journal.is_closed or self._generation != self._journal.files.generation:
+            return
+        try:
+            self._call(call)
+        except Exception as error:
+            guard.failed("journal", None, error)
+
+    def call_amended(self, call: Call) -> None:
+        """Writes how a call failed, where that became known after its end."""
+        self._safely(self._amend, call)
+
+    def redacted_call(self, call: Call) -> None:
+        """Writes the redacted steps of a call that has ended. Decodes it: not for finalizers."""
+        self._safely(self._redacted, call)
+
+    def steps(self, steps: list[Step]) -> None:
+        """Writes steps that have no bytes: a framework reported them. Redacts them, where that is asked for."""
+        self._safely(self._steps, steps)
+
+    def was_set(self, name: str, value: Any) -> None:
+        """Writes the trajectory's fields, if one of them has changed."""
+        if name not in ("steps", "tool_runs"):
+            self._safely(self._fields, None)
+
+    def tool_run(self, run: ToolRun) -> None:
+        """Writes a tool run that has ended."""
+        self._safely(self._tool_run, run)
+
+    def closed(self, trajectory: Trajectory) -> None:
+        """Writes the fields that the trajectory closed with. Reads no steps, which would decode its calls."""
+        self._safely(self._closed, trajectory)
+
+    def completed(self, trajectory: Trajectory) -> None:
+        """Writes what the steps have beside what their calls' bytes give: rewards, a framework's data, its own steps.
+
+        To be called when they are final, before the line is written; with redaction, with the redacted trajectory.
+        """
+        self._safely(self._completed, trajectory)
+
+    def written(self) -> None:
+        """Its line is in the output: deletes the files that only it needed."""
+        if self._is_ours:
+            guard.run_all("journal", self._written)
+
+    @property
+    def _is_ours(self) -> bool:
+        # A fork of the process has neither its trajectories nor its files.
+        journal = self._journal
+        return not (self._is_done or journal.is_closed) and self._generation == journal.files.generation
+
+    def _safely(self, write: Callable[[Any], object], value: Any) -> None:
+        if not self._is_ours:
+            return
+        try:
+            write(value)
+        except Exception as error:
+            # Not put on the call: its bytes and tokens are as good as before.
+            guard.failed("journal", None, error)
+
+    # Records
+
+    def _call(self, call: Call) -> None:
+        if self._has_rules:
+            # Decoding may take locks, and rules are the user's code: later, where both may run.
+            self._journal.waiting.append((self, call))
+            call_module.deferred.append(self._journal.drain)
+            return
+        request, chunks, progress = call.request, call.chunks, call.journal_progress
+        if call.steps is not None:
+            # Another thread has decoded it meanwhile, and dropped the bytes.
+            self._steps(call.steps)
+        else:
+            self._fields_in_place()
+            self._exchange(form.CALL, call, request, chunks, progress)
+        call.journal_progress = None
+
+    def _part(self, call: Call) -> None:
+        if not self._has_rules:
+            self._fields_in_place()
+            call.journal_progress = self._exchange(
+                form.PART, call, call.request, list(call.chunks), call.journal_progress
+            )
+
+    @property
+    def _has_rules(self) -> bool:
+        redactor = self._journal.redactor
+        return redactor is not None and redactor.has_rules
+
+    def _exchange(
+        self, kind: int, call: Call, request: bytes | None, chunks: list[bytes], progress: object
+    ) -> _Progress | None:
+        """Writes a call, without what the journal has of it already; returns what it has now."""
+        has = progress if isinstance(progress, _Progress) and progress.is_of(call, self._epoch) else None
+        start = 0 if has is None or not has.is_of_chunks(chunks) else has.chunks
+        if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
+            return has
+        head = journal_calls.head_of(call)
+        head["at"] = time.perf_counter()
+        body = b"" if request is None else self._cut(request)
+        part = None if has is not None else self._bases.difference(body)
+        number = next(self._numbers) if has is None else has.number
+        new = b"".join(chunks[start:])
+        before = has.size if start and has is not None else 0
+        # In the bytes as they came: what is cut out of them changes their number.
+        head["number"], head["from"], head["to"] = number, before, before + len(new)
+        if part is not None:
+            head["difference"] = part.reference
+        if not self._write(kind, head, [b"" if part is None else part.middle, self._cut(new)]):
+            return has
+        if part is not None:
+            self._bases.add(number, body, part)
+        if kind == form.CALL:
+            self._calls.add(call.id)
+        last = chunks[-1] if chunks else b""
+        return _Progress(self._epoch, number, len(call.attempts), len(chunks), before + len(new), last)
+
+    def _amend(self, call: Call) -> None:
+        if self._head is not None:
+            attempts = journal_calls.head_of(call)["attempts"]
+            self._write(form.AMEND, {"call": call.id, "attempts": attempts, **journal_calls.ends_of(call)})
+
+    def _redacted(self, call: Call) -> None:
+        # The bytes may be dropped at any time, but never before the steps are there.
+        copy = journal_calls.call_of(journal_calls.head_of(call))
+        copy.request, copy.chunks = call.request, call.chunks
+        steps = call.steps
+        self._steps(recorded_steps(copy, self._stores) if steps is None else steps)
+
+    def _steps(self, steps: list[Step]) -> None:
+        redactor = self._journal.redactor
+        if redactor is not None and steps:
+            # Whether a prompt of ids alone repeats a text that was changed is seen by the steps before it.
+            self._earlier += steps if redactor.has_rules else []
+            is_ids = any(step.messages is None for step in steps)
+            changed = redactor.apply_steps(self._earlier if redactor.has_rules and is_ids else steps)
+            steps = changed[-len(steps) :]
+        self._redacted_steps(steps)
+
+    def _redacted_steps(self, steps: list[Step]) -> None:
+        if not steps:
+            return
+        self._fields_in_place()
+        parts = in_parts(steps)
+        differences = [self._bases.difference(part, kind) for kind, part in enumerate(parts, 1)]
+        number = next(self._numbers)
+        head = {"number": number, "differences": [one.reference for one in differences]}
+        if self._write(form.STEPS, head, [one.middle for one in differences]):
+            for kind, (part, one) in enumerate(zip(parts, differences, strict=True), 1):
+                self._bases.add(number, part, one, kind)
+            self._calls.update(step.call_id for step in steps)
+
+    def _tool_run(self, run: ToolRun) -> None:
+        self._fields_in_place()
+        redactor = self._journal.redactor
+        if redactor is not None and self._has_rules:
+            run = redactor.apply(Trajectory(id=self._id, tool_runs=[run])).tool_runs[0]
+        self._write(form.TOOL_RUN, {"run": tool_run_record(run)})
+
+    def _closed(self, _: Trajectory) -> None:
+        # Without any record there is nothing that its end would complete.
+        if self._head is not None:
+            self._fields({"is_closed": True})
+
+    def _completed(self, trajectory: Trajectory) -> None:
+        self._journal.drain()
+        steps = trajectory.steps
+        unseen = [step for step in steps if step.call_id not in self._calls]
+        if unseen:
+            self._redacted_steps(unseen)
+        if self._head is not None:
+            amended = [facts for step in steps if (facts := _amended(step, trajectory))]
+            self._write(form.FINAL, {"amended": amended, "order": [step.id for step in steps]})
+
+    def _written(self) -> None:
+        self._is_done = True
+        self._bases.clear()
+        pin, files = self._pin, self._journal.files
+        if len(pin.files) == 1 and next(iter(pin.files)).pins - {pin}:
+            # Its file stays for others: the record saves looking into the output.
+            files.append(form.pack(form.WRITTEN, dumps({"trajectory": self._id})), pin)
+        files.release(pin)
+
+    def _fields_in_place(self) -> None:
+        """As ``_fields``, where nothing was set: looks only at what can be changed in place."""
+        trajectory = self._trajectory()
+        if trajectory is None or (
+            self._head is not None
+            and self._epoch == self._journal.files.epoch
+            and self._mutable == _in_place(trajectory)
+        ):
+            return
+        self._fields()
+
+    def _fields(self, more: dict[str, Any] | None = None) -> None:
+        """Writes the trajectory's fields where they have not been, or have changed since; or with ``more``."""
+        trajectory = self._trajectory()
+        if self._epoch != self._journal.files.epoch:
+            # Files were lost: nothing is built upon what was in them.
+            self._epoch = self._journal.files.epoch
+            self._bases.clear()
+            self._head = None
+        if trajectory is None:
+            return
+        mutable, record = _in_place(trajectory), dumps(self._record(trajectory))
+        if (record != self._head or more) and self._write(form.HEAD, more or {}, [self._cut(record)]):
+            self._head, self._mutable = record, mutable
+
+    def _record(self, trajectory: Trajectory) -> dict[str, Any]:
+        redactor = self._journal.redactor
+        if redactor is not None and self._has_rules:
+            names = ("id", "name", "episode_id", "parent_id", "parent_step_id", "group_id", "rollout_index", "task",
+                     "reward", "rewards", "metrics", "status", "stop_reason", "error", "started_at", "ended_at",
+                     "environment", "metadata")  # fmt: skip
+            trajectory = redactor.apply(new_trajectory({name: getattr(trajectory, name) for name in names}))
+        return trajectory_record(trajectory)
+
+    def _write(self, kind: int, head: dict[str, Any], blobs: list[bytes] | tuple[bytes, ...] = ()) -> bool:
+        head["trajectory"] = self._id
+        encoded, journal = dumps(head), self._journal
+        if journal.redactor is not None:
+            encoded = journal.redactor.cut_bytes(encoded)
+        is_written = journal.files.append(form.pack(kind, encoded, blobs), self._pin)
+        if self._is_done:
+            # Finished by another thread meanwhile.
+            journal.files.release(self._pin)
+        return is_written
+
+    def _cut(self, data: bytes) -> bytes:
+        redactor = self._journal.redactor
+        return data if redactor is None else redactor.cut_bytes(data)
+
+
+def _in_place(trajectory: Trajectory) -> bytes:
+    metadata, rewards, metrics = trajectory.metadata, trajectory.rewards, trajectory.metrics
+    return dumps((metadata, rewards, metrics)) if metadata or rewards or metrics else b""
+
+
+def _amended(step: Step, trajectory: Trajectory) -> dict[str, Any] | None:
+    """What a step has beside what its bytes give; None where that is nothing."""
+    facts: dict[str, Any] = {
+        name: value
+        for name in ("reward", "advantage", "metadata", "cost", "policy_version", "error")
+        if (value := getattr(step, name)) is not None
+    }
+    if not step.trainable:
+        facts["trainable"] = False
+    if step.status != "ok":
+        facts["status"] = step.status
+    if step.agent is not None and step.agent != trajectory.name:
+        facts["agent"] = step.agent
+    return {"id": step.id, **facts} if facts else None

@@ -1,0 +1,248 @@
+"""``rt.recover``: the trajectories that dead processes left in the journals of an output."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rollout_trace import guard
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.user_values import brief
+from rollout_trace.errors import WriteError
+from rollout_trace.file import journal_format as form
+from rollout_trace.file import journal_lock
+from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
+from rollout_trace.file.output import cut_partial_line, ids_in
+from rollout_trace.file.writer import JSONLWriter
+from rollout_trace.record.recovered import Pieces, trajectory_of
+from rollout_trace.record.recovery_report import DamagedPlace, RecoveryReport, UnreadJournal
+
+DAMAGED_SUFFIX = ".damaged"
+_CUT = "ends inside a record"
+
+
+class Recovered(list[Trajectory]):
+    """The recovered trajectories, in the order in which they began."""
+
+    def __init__(self, trajectories: Iterable[Trajectory], report: RecoveryReport) -> None:
+        super().__init__(trajectories)
+        self.report = report
+        """What was found and done; ``str(report)`` is a text to read."""
+
+
+def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
+    """The trajectories that dead processes did not get to write, from the journal beside an output.
+
+    One that had not closed has the status ``aborted``, and the calls that had ended. A stream that was arriving is
+    ``abandoned``, with what had come of it. Trajectories that the output has already are left out: recovering twice is
+    the same as once. Journals of processes that run are left alone.
+
+    Args:
+        path: the output, or its journal, the folder ``<output>.journal``.
+        write: appends the trajectories to the output and deletes the journals.
+
+    Returns:
+        A list of the trajectories. Its ``report`` names what was read, left alone, damaged or not written.
+
+    Raises:
+        TypeError: ``path`` is not a path.
+        OSError: the output exists and cannot be read: what it has already is not known.
+        ImportError: the output is compressed with zstd and the package zstandard is not installed.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f'expected the path of an output, such as "rollouts.jsonl", got {brief(path)}.')
+    text = os.path.abspath(os.fspath(path))
+    output = Path(text.removesuffix(SUFFIX) if os.path.basename(text) != SUFFIX else text)
+    report = RecoveryReport(output, is_write=write)
+    with ExitStack() as stack:
+        # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.
+        journals = [one for file in _files(folder_of(output), report) if (one := _open(file, report, stack))]
+        trajectories = _trajectories(journals, report)
+        report.recovered = [one.id for one in trajectories]
+        if write:
+            _write(trajectories, report)
+            _delete(journals, report)
+        for journal in journals:
+            # They are views of the files, which could not be closed and unlocked.
+            journal.records.clear()
+    return Recovered(trajectories, report)
+
+
+class _Journal:
+    """One journal of a dead process, open and locked."""
+
+    def __init__(self, path: Path, records: list[form.Record]) -> None:
+        self.path = path
+        self.records = records
+        self.is_damaged = False
+
+
+def _files(folder: Path, report: RecoveryReport) -> list[Path]:
+    try:
+        found = [one for one in folder.iterdir() if one.name.endswith((SUFFIX, SUFFIX + NEW_SUFFIX))]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        report.unread.append(UnreadJournal(folder, guard.describe(error)))
+        return []
+    return sorted(found, key=_order)
+
+
+def _order(path: Path) -> tuple[str, int]:
+    """The files of one process come in the order in which it wrote them."""
+    match = re.fullmatch(r"(.*)-(\d+)", path.name.partition(SUFFIX)[0])
+    return (path.name, 0) if match is None else (match[1], int(match[2]))
+
+
+def _open(path: Path, report: RecoveryReport, stack: ExitStack) -> _Journal | None:
+    """Opens and reads a journal; None where it is to be left alone. The stack keeps it open and locked."""
+    try:
+        file = stack.enter_context(path.open("rb", buffering=0))
+        is_held = journal_lock.hold(file.fileno())
+        if is_held is False:
+            report.live.append(path)
+            return None
+        if not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+            return None
+        data = stack.enter_context(_mapped(file.fileno()))
+    except FileNotFoundError:
+        # Another recovery, or its own process, has deleted it since.
+        return None
+    except OSError as error:
+        report.unread.append(UnreadJournal(path, f"cannot be read: {guard.describe(error)}"))
+        return None
+    if path.name.endswith(NEW_SUFFIX):
+        # Killed before it wrote anything.
+        return _Journal(path, [])
+    return _read(path, data, report, is_held=is_held is True)
+
+
+@contextmanager
+def _mapped(file: int) -> Iterator[Any]:
+    if os.fstat(file).st_size == 0:  # Cannot be mapped.
+        yield b""
+        return
+    data = mmap.mmap(file, 0, access=mmap.ACCESS_READ)
+    try:
+        yield data
+    finally:
+        try:
+            data.close()
+        except BufferError:
+            # A record is referred to still, in the traceback of an exception: it goes with the last of them.
+            pass
+
+
+def _read(path: Path, data: Any, report: RecoveryReport, *, is_held: bool) -> _Journal | None:
+    journal = _Journal(path, [])
+    for one in form.records(data):
+        if isinstance(one, form.Damage):
+            report.damaged.append(DamagedPlace(path, *one))
+            # One that was being written when its process was killed: nothing to keep.
+            journal.is_damaged = journal.is_damaged or _CUT not in one.problem
+        elif one.kind == form.FILE and (reason := _refusal(one.head, is_held=is_held)) is not None:
+            if reason:
+                report.unread.append(UnreadJournal(path, reason))
+            else:
+                report.live.append(path)
+            return None
+        else:
+            journal.records.append(one)
+    report.journals.append(path)
+    return journal
+
+
+def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
+    """Why a journal is left alone, by its first record; "" if its process may run; None if it is to be read."""
+    version = head.get("format")
+    if not isinstance(version, int) or version > form.VERSION:
+        return (
+            f"written by rollout_trace {head.get('library')} in version {version!r} of the journal's format; this one "
+            f"reads versions up to {form.VERSION}. Recover it with a version of the library that is as new."
+        )
+    # A lock that we hold shows that its process is dead, unless it could not lock it.
+    if (is_held and head.get("is_locked")) or not journal_lock.may_live(head):
+        return None
+    if head.get("host") == journal_lock.host():
+        return ""
+    return (
+        f"written on the machine {head.get('host')!r} without a lock: recover it there, where its process can be seen"
+    )
+
+
+def _trajectories(journals: list[_Journal], report: RecoveryReport) -> list[Trajectory]:
+    pieces, places = _pieces(journals)
+    waiting = {name: one for name, one in pieces.items() if not one.is_written}
+    present = ids_in(report.output, waiting) if waiting else set()
+    report.present = [name for name in pieces if name in present or name not in waiting]
+    found: list[Trajectory] = []
+    for name, one in waiting.items():
+        if name not in present:
+            damaged = partial(_damaged, report, places)
+            try:
+                found.append(trajectory_of(one, damaged))
+            except Exception as error:
+                # What the records hold is not what this library writes: the other trajectories are recovered.
+                damaged((one.heads or one.steps or one.runs or next(iter(one.calls.values())))[0],
+                        f"trajectory {name} cannot be restored: {guard.describe(error)}")  # fmt: skip
+    found.sort(key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
+    return found
+
+
+def _pieces(journals: list[_Journal]) -> tuple[dict[str, Pieces], dict[int, _Journal]]:
+    pieces: dict[str, Pieces] = {}
+    places: dict[int, _Journal] = {}
+    for journal in journals:
+        for record in journal.records:
+            places[id(record)] = journal
+            name = record.head.get("trajectory")
+            if isinstance(name, str):
+                pieces.setdefault(name, Pieces(name)).add(record)
+    return pieces, places
+
+
+def _damaged(report: RecoveryReport, places: dict[int, _Journal], record: form.Record, problem: str) -> None:
+    journal = places[id(record)]
+    journal.is_damaged = True
+    length = sum(map(len, record.blobs))
+    report.damaged.append(DamagedPlace(journal.path, record.offset, length, problem))
+
+
+def _write(trajectories: list[Trajectory], report: RecoveryReport) -> None:
+    try:
+        if trajectories:
+            known = set(report.recovered)
+            report.bytes_cut = cut_partial_line(report.output, known.__contains__)
+            with JSONLWriter(report.output) as writer:
+                for trajectory in trajectories:
+                    writer.write(trajectory)
+                    report.written.append(trajectory.id)
+    except (OSError, ValueError, WriteError) as error:
+        left = len(trajectories) - len(report.written)
+        report.not_written.append(f"{left} trajectories, the first for: {guard.describe(error)}")
+
+
+def _delete(journals: list[_Journal], report: RecoveryReport) -> None:
+    """Deletes the journals whose trajectories are all in the output now."""
+    if report.not_written:
+        return
+    for journal in journals:
+        try:
+            if journal.is_damaged:
+                kept = journal.path.with_name(journal.path.name + DAMAGED_SUFFIX)
+                report.kept.append(journal.path.rename(kept))
+            else:
+                journal.path.unlink(missing_ok=True)
+        except OSError as error:
+            report.not_written.append(f"the journal {journal.path} could not be deleted: {guard.describe(error)}")
+    try:
+        folder_of(report.output).rmdir()
+    except OSError:
+        # Not empty: live journals, or damaged ones.
+        pass

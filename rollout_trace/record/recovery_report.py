@@ -1,0 +1,98 @@
+"""What ``rt.recover`` found, and what it did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rollout_trace._field_docs import document_fields
+from rollout_trace.guard import printable
+
+_SHOWN = 20
+
+
+class DamagedPlace(NamedTuple):
+    """A place of a journal that could not be used."""
+
+    path: Path
+    offset: int
+    """In bytes from the beginning of the file."""
+    length: int
+    problem: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.path}, byte {self.offset} ({self.length} bytes): {self.problem}")
+
+
+class UnreadJournal(NamedTuple):
+    """A journal that was left alone."""
+
+    path: Path
+    reason: str
+
+    def __str__(self) -> str:
+        return printable(f"{self.path}: {self.reason}")
+
+
+@document_fields
+@dataclass(slots=True)
+class RecoveryReport:
+    """What was found in the journals of an output. ``str()`` of it is a text to read."""
+
+    output: Path
+    journals: list[Path] = field(default_factory=list)
+    """Journals of dead processes that were read."""
+    live: list[Path] = field(default_factory=list)
+    """Journals whose process runs, or that another recovery is reading: they were left alone."""
+    unread: list[UnreadJournal] = field(default_factory=list)
+    """Journals that could not be read, or that a newer version of this library wrote: they were left alone."""
+    damaged: list[DamagedPlace] = field(default_factory=list)
+    """Places of the journals that hold no whole record, or records that could not be used."""
+    recovered: list[str] = field(default_factory=list)
+    """Ids of the trajectories that were recovered."""
+    present: list[str] = field(default_factory=list)
+    """Ids of those that the output has already: they were left out."""
+    is_write: bool = False
+    """True if the trajectories were to be appended to the output."""
+    written: list[str] = field(default_factory=list)
+    """Ids of those that were appended."""
+    not_written: list[str] = field(default_factory=list)
+    """Why trajectories were not appended, a sentence each; their journals were kept."""
+    kept: list[Path] = field(default_factory=list)
+    """Journals with damaged places, which were renamed and not deleted."""
+    bytes_cut: int = 0
+    """Bytes of a killed writer's partial line that were removed from the end of the output."""
+
+    @property
+    def is_clean(self) -> bool:
+        """True where nothing was damaged, left unread or could not be written."""
+        return not (self.damaged or self.unread or self.not_written)
+
+    def __str__(self) -> str:
+        lines = [f"{_count(len(self.recovered), 'trajectory', 'trajectories')} recovered from "
+                 f"{_count(len(self.journals), 'journal', 'journals')} of {printable(str(self.output))}"]  # fmt: skip
+        if self.present:
+            lines.append(f"{len(self.present)} left out: the output has them already")
+        if self.is_write:
+            lines.append(f"{len(self.written)} appended to the output")
+        elif self.recovered:
+            lines.append("nothing was written; write=True (--write) appends them and deletes the journals")
+        if self.bytes_cut:
+            lines.append(f"{self.bytes_cut} bytes of a partial line were removed from the end of the output")
+        for title, items in (
+            ("not written", self.not_written),
+            ("left alone, their processes run", self.live),
+            ("left alone", self.unread),
+            ("damaged", self.damaged),
+            ("kept, for they have damaged places", self.kept),
+        ):
+            if items:
+                lines.append(f"{title}: {len(items)}")
+                lines += [f"  {printable(str(item))}" for item in items[:_SHOWN]]
+                lines += [f"  and {len(items) - _SHOWN} more"] if len(items) > _SHOWN else []
+        return "\n".join(lines)
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
