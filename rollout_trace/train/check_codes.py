@@ -31,6 +31,7 @@ ISSUE_CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "background_not_fetched": ("fatal", "a background answer was never fetched"),
         "recorder_failed": ("fatal", "the recorder itself failed during the call"),
         "not_on_wire": ("fatal", "a framework told of the call, and its bytes were not seen: there are no ids"),
+        "redacted": ("fatal", "text of the step was redacted, and its ids were removed with it"),
         "cached": ("info", "answered without a call: nothing was sampled"),
     }
 )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollout_trace import credentials
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire.lenient import loads
 
 
 def error_of(body: bytes, status: int) -> ErrorInfo:
     """The error in the body of a failed answer, of any shape; a text that is no JSON is cut to 2000 characters."""
+    # Before it is cut short: half a key at the limit would not be found.
+    body = credentials.cut_bytes(body)
     try:
         value = loads(body)
     except ValueError:
@@ -42,4 +45,5 @@ def _kind(status: int | None) -> str:
 
 def brief(data: bytes) -> str:
     """At most the first 80 bytes, as ``repr``, for a message."""
+    data = credentials.cut_bytes(data)
     return repr(data if len(data) <= 80 else data[:77] + b"...")
