@@ -13,6 +13,7 @@ from typing import Any
 from rollout_trace.data.lists import FrozenList, ListSpan, TableSpan
 from rollout_trace.data.model import Attempt, Step, Task, TokenIssue, ToolRun, new_step, shared
 from rollout_trace.data.texts import Change, change_completion, change_error, change_value
+from rollout_trace.data.tokens import as_int32
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, new_trajectory
 
 COMPLETION_CHANGED = TokenIssue(
@@ -42,7 +43,7 @@ def redacted_steps(steps: Iterable[Step], change: Change) -> list[Step]:
     A step whose prompt or completion changes loses its token ids, logprobs and bodies, is not trainable, and has the
     ``token_issue`` ``redacted``. So does a later step whose prompt ids repeat those of a completion that changed.
     """
-    redaction = _Redaction(change)
+    redaction = StepRedaction(change)
     return [redaction.step(step) for step in steps]
 
 
@@ -89,8 +90,8 @@ def _tool_run(run: ToolRun, at: int, change: Change) -> ToolRun:
     return run if all(value is getattr(run, name) for name, value in values.items()) else replace(run, **values)
 
 
-class _Redaction:
-    """One pass over the steps of a trajectory, which share messages: each list is changed once."""
+class StepRedaction:
+    """One pass over the steps of one trajectory, in their order. They share messages: each is changed once."""
 
     def __init__(self, change: Change) -> None:
         self._change = change
@@ -99,6 +100,7 @@ class _Redaction:
         """Token ids of completions that were changed, newest last."""
 
     def step(self, step: Step) -> Step:
+        """The next step, as ``redacted_steps`` changes it."""
         change = self._change
         prompt = {
             "messages": self._items(shared(step, "messages"), "messages"),
@@ -115,6 +117,7 @@ class _Redaction:
             "metadata": change_value(step.metadata, "metadata", change, numbers=True),
             "token_issue": _issue(step.token_issue, change),
             "usage": step.usage if step.usage is None else _usage(step.usage, change),
+            "top_logprobs": self._alternatives(step.top_logprobs),
             "request_bytes": self._body(step.request_bytes, "request_bytes"),
             "response_bytes": self._body(step.response_bytes, "response_bytes"),
         }
@@ -122,7 +125,7 @@ class _Redaction:
         changed = {name: value for name, value in values.items() if value is not shared_or_own(step, name)}
         issue = self._issue_of(step, changed.keys() & prompt.keys(), changed.keys() & completion.keys())
         if issue is not None:
-            changed |= {**NO_TOKENS, "token_issue": issue}
+            changed |= {**NO_TOKENS, "token_issue": issue, **_without_ids(step, changed)}
         return new_step({**step.__getstate__(), **changed}) if changed else step
 
     def _issue_of(self, step: Step, in_prompt: Iterable[str], in_completion: Iterable[str]) -> TokenIssue | None:
@@ -132,7 +135,8 @@ class _Redaction:
                 self._gone.append(ids.tobytes())
             return COMPLETION_CHANGED
         # Of a prompt that was sent as ids, or that goes on from an answer that the server keeps, there is no text.
-        return PROMPT_CHANGED if in_prompt or repeats(step.prompt_token_ids, self._gone) else None
+        is_repeated = self._gone and any(repeats(ids, self._gone) for ids in (step.prompt_token_ids, *_sent_ids(step)))
+        return PROMPT_CHANGED if in_prompt or is_repeated else None
 
     def _items(self, values: Any, place: str) -> Any:
         """A list of messages or tools with its items changed; the same object where none is."""
@@ -150,6 +154,20 @@ class _Redaction:
         if not known.differs_in(((0, length),)):
             return values
         return ListSpan(known.new, length) if isinstance(values, ListSpan) else FrozenList(known.new)
+
+    def _alternatives(self, top_logprobs: Any) -> Any:
+        """The alternatives to the tokens; None where one of them would change: they are not texts to be mended."""
+        if top_logprobs is None:
+            return None
+        # The same few words come again and again, and all have one place.
+        known: dict[str, str] = {}
+
+        def change(text: str, _: str) -> str:
+            if text not in known:
+                known[text] = self._change(text, "top_logprobs")
+            return known[text]
+
+        return top_logprobs if change_value(top_logprobs, "", change) is top_logprobs else None
 
     def _body(self, body: bytes | None, place: str) -> bytes | None:
         """The body; None where its text would change: ids of that text may stand beside it."""
@@ -187,6 +205,35 @@ class _List:
         return bool(found) and any(
             (at := bisect_left(found, first)) < len(found) and found[at] < end for first, end in runs
         )
+
+
+_ID_FIELDS = ("input_ids", "token_ids")
+
+
+def _sent_ids(step: Step) -> list[Any]:
+    """The ids of a prompt that was sent as ids, where the engine's own do not stand for them."""
+    lists = [step.sampling[name] for name in _ID_FIELDS if name in step.sampling] if step.sampling else []
+    if step.messages and _is_ids(step.messages[0]):
+        lists += step.messages if isinstance(step.messages[0], list) else [step.messages]
+    return [ids for ids in map(_as_ids, lists) if ids is not None]
+
+
+def _as_ids(values: Any) -> Any:
+    try:
+        return as_int32(values)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def _without_ids(step: Step, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a redacted step that held the ids of its prompt."""
+    fields: dict[str, Any] = {}
+    sampling = changed.get("sampling", step.sampling)
+    if sampling and not sampling.keys().isdisjoint(_ID_FIELDS):
+        fields["sampling"] = {name: value for name, value in sampling.items() if name not in _ID_FIELDS}
+    if step.messages and _is_ids(step.messages[0]):
+        fields["messages"] = None
+    return fields
 
 
 def _is_ids(item: Any) -> bool:

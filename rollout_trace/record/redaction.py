@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.data.model import Step
-from rollout_trace.data.redact import redacted, redacted_steps
+from rollout_trace.data.redact import StepRedaction, redacted, redacted_steps
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -57,12 +57,15 @@ class Redactor:
         return redacted(trajectory, self.change)
 
     def apply_steps(self, steps: Iterable[Step]) -> list[Step]:
-        """The steps of one trajectory as ``apply`` changes them. An unchanged step is the same object.
-
-        To be called with all steps that were before, too, where prompts may be ids alone: a prompt that repeats the ids
-        of a changed completion is found by those.
-        """
+        """All steps of one trajectory as ``apply`` changes them. An unchanged step is the same object."""
         return redacted_steps(steps, self.change)
+
+    def begin(self) -> StepRedaction:
+        """For the steps of one trajectory that come one by one: an object whose ``step(step)`` changes the next one.
+
+        It keeps what later steps repeat: messages that were looked at, and ids of completions that were changed.
+        """
+        return StepRedaction(self.change)
 
     def cut_bytes(self, data: bytes) -> bytes:
         """Bytes without the keys of this process's clients; the same object where they hold none."""
