@@ -10,15 +10,11 @@ which could be words of a prompt.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 import os
 import re
 import threading
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote, unquote_to_bytes
 
 MASK = "[redacted]"
 """Stands where a text was cut."""
@@ -97,6 +93,8 @@ def remember_query(query: bytes) -> None:
     """Remembers the keys in the query of an address (``key=...``, as Google's APIs take it)."""
     for value in _PARAMETER.findall(query):
         if value not in _seen:
+            from urllib.parse import unquote_to_bytes
+
             _note(value, [_text(value), _text(unquote_to_bytes(value))])
 
 
@@ -175,6 +173,25 @@ _PIECES = tuple(
 )
 
 
+def spoils(request: bytes | None, response: bytes) -> bool:
+    """Whether an exchange cannot be kept as its bytes, decompressed, because a known key is in it.
+
+    ``cut_bytes`` alone is not enough: token ids in the answer spell the key, and a stream may have it in pieces. Its
+    decoded steps can be kept.
+    """
+    if not _bytes:
+        return False
+    if (request is not None and found_in(request)) or found_in(response):
+        return True
+    if b"\\u00" in response and found_in(_ESCAPED.sub(lambda match: bytes([int(match[1], 16)]), response)):
+        return True
+    return split_in(response)
+
+
+_ESCAPED = re.compile(rb"\\u00([2-7][0-9a-fA-F])")
+"""ASCII as some servers escape it in JSON: ``\\u002B``."""
+
+
 def split_in(data: bytes) -> bool:
     """Whether the texts of a stream's events, joined, hold a known key that came in pieces.
 
@@ -198,10 +215,12 @@ def _learn_header(value: bytes) -> None:
         return _note(value, [])
     keys = [rest.strip() if space else text]
     if space and scheme.lower() == "basic":
+        from base64 import b64decode
+
         try:
-            pair = _text(base64.b64decode(rest, validate=True))
+            pair = _text(b64decode(rest, validate=True))
             keys += [pair, pair.partition(":")[2]]
-        except binascii.Error:
+        except ValueError:
             pass
     _note(value, keys)
 
@@ -237,6 +256,9 @@ def _note(value: bytes | str, candidates: Iterable[str]) -> None:
 
 def _forms(key: str) -> set[str]:
     """The ways in which a key stands in JSON, in addresses and in the ``repr`` of a text."""
+    import json
+    from urllib.parse import quote
+
     in_json, in_repr = json.dumps(key, ensure_ascii=False)[1:-1], repr(key)[1:-1]
     # A key with a quote in it is looked for as JSON has it: cut as it is, it could take a quote of the JSON's own.
     return {

@@ -96,6 +96,7 @@ class StepRedaction:
     def __init__(self, change: Change) -> None:
         self._change = change
         self._lists: dict[int, _List] = {}
+        self._known: dict[int, tuple[Any, Any]] = {}
         self._gone: list[bytes] = []
         """Token ids of completions that were changed, newest last."""
 
@@ -145,7 +146,7 @@ class StepRedaction:
         items = values.items if isinstance(values, ListSpan) else values
         known = self._lists.get(id(items))
         if known is None:
-            known = self._lists[id(items)] = _List(items, place, self._change)
+            known = self._lists[id(items)] = _List(items, place, self._change, self._known)
         if isinstance(values, TableSpan):
             known.change_to(len(items))
             return TableSpan(known.new, values.runs) if known.differs_in(values.runs) else values
@@ -180,25 +181,34 @@ class StepRedaction:
 class _List:
     """A list that steps share, and its changed copy, as far as steps have needed it."""
 
-    __slots__ = ("_change", "_differing", "_place", "items", "new")
+    __slots__ = ("_change", "_differing", "_known", "_place", "items", "new")
 
-    def __init__(self, items: Any, place: str, change: Change) -> None:
+    def __init__(self, items: Any, place: str, change: Change, known: dict[int, tuple[Any, Any]]) -> None:
+        """``known``: the objects that other lists hold too, by ``id``, each with what became of it."""
         self.items = items  # Referenced: no other list can get its id.
         self.new: list[Any] = []
         self._differing: list[int] = []
         """Positions of the items that change, in order."""
         self._place = place
         self._change = change
+        self._known = known
 
     def change_to(self, length: int) -> None:
         for at in range(len(self.new), length):
             item = self.items[at]
-            changed = change_value(
-                item, f"{self._place}[{at}]", self._change, numbers=self._place == "messages" and not _is_ids(item)
-            )
+            known = self._known.get(id(item))
+            changed = self._changed(item, at) if known is None else known[1]
             if changed is not item:
                 self._differing.append(at)
             self.new.append(changed)
+
+    def _changed(self, item: Any, at: int) -> Any:
+        numbers = self._place == "messages" and not _is_ids(item)
+        changed = change_value(item, f"{self._place}[{at}]", self._change, numbers=numbers)
+        if isinstance(item, dict):
+            # With the object: while it is referenced, no other has its id.
+            self._known[id(item)] = item, changed
+        return changed
 
     def differs_in(self, runs: Iterable[tuple[int, int]]) -> bool:
         found = self._differing

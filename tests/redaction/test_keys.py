@@ -381,6 +381,35 @@ def test_what_holds_no_key_is_the_same_object() -> None:
     assert credentials.cut_bytes(data) is data
 
 
+def test_which_exchanges_cannot_be_kept_as_bytes() -> None:
+    key = KEYS[1]
+    clean = b'{"choices": []}'
+    assert not credentials.spoils(None, key.encode())
+    credentials.remember(key)
+    assert not credentials.spoils(b'{"messages": []}', clean)
+    assert credentials.spoils(json.dumps({"messages": [key]}).encode(), clean)
+    assert credentials.spoils(None, json.dumps({"error": key}).encode())
+    assert credentials.spoils(None, escaped(key))
+    pieces = b"".join(b"data: %s\n\n" % json.dumps({"text": one}).encode() for one in key)
+    assert credentials.spoils(b"{}", pieces)
+
+
+def test_a_key_that_is_learned_after_a_step_was_decoded(tmp_path: Path) -> None:
+    key = KEYS[0]
+    with ScriptedServer(f"it is {key}") as server, rt.recording(tmp_path / "r.jsonl"), rt.trajectory() as trajectory:
+        with World("none", server.url).client() as client:
+            World("none", server.url).chat(client)
+        assert trajectory.steps[0].trainable
+        credentials.remember(key)
+    (kept,) = rt.read(tmp_path / "r.jsonl")
+    assert not kept.steps[0].trainable
+    assert kept.steps[0].completion_token_ids is None
+    assert key.encode() not in (tmp_path / "r.jsonl").read_bytes()
+    assert trajectory.steps[0].trainable
+    cut_keys(trajectory)
+    assert trajectory.steps == kept.steps
+
+
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
 @pytest.mark.parametrize("name", ["content", "arguments", "partial_json", "text"])
 def test_a_key_in_pieces_is_found_in_a_stream(name: str, separators: tuple[str, str]) -> None:
