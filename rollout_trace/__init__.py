@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rollout_trace.probes.report import ProbeReport
     from rollout_trace.record.context import current, propagate, reward, trajectory
     from rollout_trace.record.place import orphans
+    from rollout_trace.record.provenance import environment, file_sha256
     from rollout_trace.record.recording import recording
     from rollout_trace.record.recovery import Recovered, recover
     from rollout_trace.record.recovery_report import RecoveryReport
@@ -59,6 +60,7 @@ _HOMES = {
     "rollout_trace.guard": ("Stats", "stats"),
     "rollout_trace.integration.installed": ("Integration", "integrations"),
     "rollout_trace.record.place": ("orphans",),
+    "rollout_trace.record.provenance": ("environment", "file_sha256"),
     "rollout_trace.data.model": (
         "Attempt",
         "Completion",
@@ -124,6 +126,8 @@ __all__ = [
     "bind",
     "current",
     "drift",
+    "environment",
+    "file_sha256",
     "groups",
     "integrations",
     "orphans",

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import HTTPStatusError
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
@@ -84,6 +84,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
                     break
                 response = base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
+            credentials.remember_sent(error)
             recorder.failed(exchange.call, error)
             raise
         exchange.answered(response)
@@ -107,6 +108,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
                     break
                 response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
+            credentials.remember_sent(error)
             recorder.failed(exchange.call, error)
             raise
         exchange.answered(response)

@@ -94,7 +94,10 @@ class Trajectory(_Referable):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     environment: dict[str, Any] | None = None
-    """Versions of this library, of Python and of the platform."""
+    """What ran: versions (``rollout_trace``, ``python``, ``platform``, ``packages``), ``host``, ``pid``,
+    ``process_started``, ``command`` (without its secrets), ``git`` (``commit``, ``branch``, ``dirty``), the ``prices``
+    of its costs, and what ``rt.environment(...)`` had added when it was opened. Collected when it is read or written.
+    """
     metadata: dict[str, Any] | None = None
     """Set by the user. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
@@ -307,6 +310,24 @@ def stored_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
     """The tool runs, without completing the trajectory: on its close nothing is decoded."""
     found: list[ToolRun] = _SLOTS["tool_runs"].__get__(trajectory, Trajectory)
     return found
+
+
+def _define_environment_property() -> None:
+    slot = Trajectory.__dict__["environment"]
+
+    def get(trajectory: Trajectory) -> dict[str, Any] | None:
+        value = slot.__get__(trajectory, Trajectory)
+        if callable(value):
+            # Collected now, which takes up to 50 ms once a process: not when a trajectory opens, on an agent's path.
+            value = value()
+            slot.__set__(trajectory, value)
+        return value  # type: ignore[no-any-return]
+
+    # As the steps.
+    setattr(Trajectory, "environment", property(get, slot.__set__))  # noqa: B010
+
+
+_define_environment_property()
 
 
 def new_trajectory(values: dict[str, Any]) -> Trajectory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
 from rollout_trace.engines.profiles import AUTO, sends_no_ids
@@ -152,8 +152,8 @@ def _undecodable_step(call: Call) -> Step:
         protocol=call.protocol,
         status="error",
         error=None if call.failure is None else call.failure.info,
-        request_bytes=call.request,
-        response_bytes=b"".join(call.chunks),
+        request_bytes=None if call.request is None else credentials.cut_bytes(call.request),
+        response_bytes=credentials.cut_bytes(b"".join(call.chunks)),
     )
     _withhold_tokens(step, _recorder_failed(call))
     return step

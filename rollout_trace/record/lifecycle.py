@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import platform
 from datetime import datetime, timezone
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace._caller import place_of_caller
-from rollout_trace._version import __version__
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info
 from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.record import process_end
 from rollout_trace.record.log import StepLog
+from rollout_trace.record.provenance import Pending
 from rollout_trace.record.recording import attach, open_recordings, write_closed
 from rollout_trace.record.state import TrajectoryState, state_of
 from rollout_trace.record.tool_links import link_tool_runs
@@ -83,7 +82,8 @@ if hasattr(os, "register_at_fork"):
 def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     trajectory.status = "running"
     trajectory.started_at = datetime.now(timezone.utc)
-    trajectory.environment = dict(_environment())
+    # Collected when it is read. Past `__setattr__`, whose field is a dict.
+    object.__setattr__(trajectory, "environment", Pending())
     state = TrajectoryState(StepLog(), place_of_caller())
     attach(state, trajectory)
     trajectory._recorder = state
@@ -145,8 +145,3 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
             "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
             'rt.wrap_openai(client, engine="vllm").',
         )
-
-
-@lru_cache(maxsize=1)
-def _environment() -> dict[str, str]:
-    return {"rollout_trace": __version__, "python": platform.python_version(), "platform": platform.platform()}

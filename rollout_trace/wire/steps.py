@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollout_trace import credentials
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
+from rollout_trace.data.redact import COMPLETION_CHANGED, NO_TOKENS, PROMPT_CHANGED, repeats
+from rollout_trace.data.texts import change_completion
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.aws_events import is_framed
@@ -24,6 +27,8 @@ class Stores:
     tokens: TokenStore = field(default_factory=TokenStore)
     messages: ListStore = field(default_factory=ListStore)
     tools: ListStore = field(default_factory=ListStore)
+    cut_ids: list[bytes] = field(default_factory=list)
+    """Token ids of completions that keys of this process's clients were cut out of: later prompts may repeat them."""
 
 
 def steps_of(
@@ -70,7 +75,10 @@ def exchange_of(
             that is one object nothing is: its one step is ``abandoned``, without a completion.
     """
     decoder = decoder_of(protocol)
-    kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
+    kept = {}
+    if keep_bytes or decoder is None:
+        clean = None if request is None else credentials.cut_bytes(request)
+        kept = {"request_bytes": clean, "response_bytes": credentials.cut_bytes(response)}
     request_facts = wire_request.read(protocol, request, stores.messages, stores.tools)
     streamed = _is_stream(content_type, response, request_facts.stream)
     if decoder is None:
@@ -80,7 +88,7 @@ def exchange_of(
     else:
         facts = ResponseFacts()
     return [
-        _step(call_id, protocol, request_facts, facts, choice, stores.tokens, kept)
+        _step(call_id, protocol, request_facts, facts, choice, stores, kept)
         # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
         for choice in facts.choices or [ChoiceFacts(complete=False)]
     ], streamed
@@ -131,10 +139,15 @@ def _step(
     request_facts: RequestFacts,
     facts: ResponseFacts,
     choice: ChoiceFacts,
-    tokens: TokenStore,
+    stores: Stores,
     kept: dict[str, Any],
 ) -> Step:
-    prompt, completion = tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
+    messages, sampling = _messages(request_facts, choice), _sampling(request_facts, choice)
+    # Before the ids are stored: a segment that other steps share must not hold those of a key.
+    issue = _cut_keys(request_facts, choice, stores.cut_ids) if credentials.any_known() else None
+    prompt, completion = None, None
+    if issue is None:
+        prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
     status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
     return new_step(
         {
@@ -145,9 +158,9 @@ def _step(
             "model": request_facts.model,
             "response_model": facts.model,
             "response_id": facts.response_id,
-            "messages": _messages(request_facts, choice),
+            "messages": messages,
             "tools": request_facts.tools,
-            "sampling": _sampling(request_facts, choice),
+            "sampling": sampling,
             "completion": choice.completion,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
@@ -162,8 +175,22 @@ def _step(
             "error": facts.error,
             "policy_version": choice.policy_version,
             **kept,
+            **({} if issue is None else {**NO_TOKENS, "token_issue": issue}),
         }
     )
+
+
+def _cut_keys(request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[bytes]) -> TokenIssue | None:
+    """Cuts keys of this process's clients out of a choice; returns why its ids cannot stay, if they cannot."""
+    completion, stop_reason = choice.completion, choice.stop_reason
+    choice.completion = change_completion(completion, credentials.change)
+    if isinstance(stop_reason, str):
+        choice.stop_reason = credentials.cut(stop_reason)
+    if choice.completion is not completion or choice.stop_reason is not stop_reason:
+        if choice.completion_token_ids is not None and len(choice.completion_token_ids):
+            cut_ids.append(choice.completion_token_ids.tobytes())
+        return COMPLETION_CHANGED
+    return PROMPT_CHANGED if request_facts.is_cut or repeats(choice.prompt_token_ids, cut_ids) else None
 
 
 def _messages(request_facts: RequestFacts, choice: ChoiceFacts) -> Any:
