@@ -264,12 +264,12 @@ def set_final_steps(trajectory: Trajectory, steps: list[Step]) -> None:
     _SLOTS["steps"].__set__(trajectory, steps)
 
 
-_SLOTS: dict[str, Any] = {name: Trajectory.__dict__[name] for name in ("steps", "tool_runs")}
-"""The storage of the fields that are final only once the trajectory is complete."""
+_SLOTS: dict[str, Any] = {name: Trajectory.__dict__[name] for name in ("steps", "tool_runs", "environment")}
+"""The storage of the fields that are completed when they are read."""
 
 
 def _define_completed_fields() -> None:
-    steps, tool_runs = _SLOTS["steps"], _SLOTS["tool_runs"]
+    steps, tool_runs, environment = (_SLOTS[name] for name in ("steps", "tool_runs", "environment"))
 
     def get_steps(trajectory: Trajectory) -> list[Step]:
         source = _incomplete(trajectory)
@@ -290,9 +290,18 @@ def _define_completed_fields() -> None:
         found: list[ToolRun] = tool_runs.__get__(trajectory, Trajectory)
         return found
 
+    def get_environment(trajectory: Trajectory) -> dict[str, Any] | None:
+        value = environment.__get__(trajectory, Trajectory)
+        if callable(value):
+            # Collected now, which takes up to 50 ms once a process: not when a trajectory opens, on an agent's path.
+            value = value()
+            environment.__set__(trajectory, value)
+        return value  # type: ignore[no-any-return]
+
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Trajectory, "steps", property(get_steps, set_steps))  # noqa: B010 - a plain assignment is a type error
     setattr(Trajectory, "tool_runs", property(get_tool_runs, tool_runs.__set__))  # noqa: B010
+    setattr(Trajectory, "environment", property(get_environment, environment.__set__))  # noqa: B010
 
 
 _define_completed_fields()
@@ -312,22 +321,11 @@ def stored_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
     return found
 
 
-def _define_environment_property() -> None:
-    slot = Trajectory.__dict__["environment"]
-
-    def get(trajectory: Trajectory) -> dict[str, Any] | None:
-        value = slot.__get__(trajectory, Trajectory)
-        if callable(value):
-            # Collected now, which takes up to 50 ms once a process: not when a trajectory opens, on an agent's path.
-            value = value()
-            slot.__set__(trajectory, value)
-        return value  # type: ignore[no-any-return]
-
-    # As the steps.
-    setattr(Trajectory, "environment", property(get, slot.__set__))  # noqa: B010
-
-
-_define_environment_property()
+def known_environment(trajectory: Trajectory) -> dict[str, Any] | None:
+    """The environment as far as it is known, without collecting what is not: on the path of a call."""
+    value = _SLOTS["environment"].__get__(trajectory, Trajectory)
+    known: dict[str, Any] | None = value.known() if callable(value) else value
+    return known
 
 
 def new_trajectory(values: dict[str, Any]) -> Trajectory:

@@ -123,7 +123,16 @@ class Pending:
 
     def __call__(self) -> dict[str, Any]:
         """The whole environment. What is to be collected is collected now, unless it has been."""
-        return {**provenance(), **{name: _copy(value) for name, value in self._own.items()}}
+        return {**provenance(), **self._added()}
+
+    def known(self) -> dict[str, Any]:
+        """What is known of it without collecting anything."""
+        found = _collected
+        is_ours = found is not None and found["pid"] == os.getpid()
+        return {**(provenance() if is_ours else {**versions(), "pid": os.getpid()}), **self._added()}
+
+    def _added(self) -> dict[str, Any]:
+        return {name: _copy(value) for name, value in self._own.items()}
 
 
 def provenance() -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rollout_trace import guard
 from rollout_trace.data import user_values
 from rollout_trace.record import families, process_end, write_queue
 from rollout_trace.record.handover import Family
+from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
 from rollout_trace.record.state import state_of
 from rollout_trace.record.write_queue import WriteQueue
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.media import MediaMode
+    from rollout_trace.record.journal import Journal
+    from rollout_trace.record.redaction import Redact
     from rollout_trace.record.state import TrajectoryState
 
 
@@ -66,7 +69,7 @@ class recording:
         prices: PriceTable | None = None,
         journal: bool = True,
         fsync: bool = False,
-        redact: Any = None,
+        redact: Redact | None = None,
         lock_timeout: float = 10.0,
         mode: int | None = None,
     ) -> None:
@@ -83,12 +86,12 @@ class recording:
                     )
         self._target = target
         self._prices = prices
-        self._journaled = journal
-        self._redactor = None  # MERGE
+        self._is_journaled = journal
+        self._redactor = Redactor(redact)
         self._writer: Writer | None = None
         self._sink: Sink | None = None
         self._queue: WriteQueue | None = None
-        self.journal: Any = None
+        self.journal: Journal | None = None
         """Where finished calls are kept until their trajectory is written; None without one."""
         self._is_entered = False
         self._outer: recording | None = None
@@ -134,14 +137,13 @@ class recording:
         """The writer of the file, and the function that closes it and the journal."""
         from rollout_trace.file import JSONLWriter
 
-        # MERGE journal
         writer = JSONLWriter(path, **self._file_settings)
+        if not self._is_journaled:
+            return writer, writer.close
+        from rollout_trace.record.journal import Journal
 
-        def close() -> None:
-            guard.run_all("close", writer.close, *([] if journal is None else [journal.close]))
-
-        journal = self.journal
-        return writer, close
+        journal = self.journal = Journal(writer.path, mode=self._file_settings["mode"], redactor=self._redactor)
+        return writer, partial(guard.run_all, "close", writer.close, journal.close)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

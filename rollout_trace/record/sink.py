@@ -15,6 +15,7 @@ from rollout_trace.record.handover import Family, Member
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.redaction import Redactor
 
 KEEP_LIMIT = 256 * 1024 * 1024
 """Most bytes of trajectories kept in memory while their file cannot be written; the journal has those beyond it."""
@@ -27,13 +28,6 @@ class Writer(Protocol):
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one closed trajectory."""
-
-
-class Redactor(Protocol):
-    """Removes what must not be in a file."""
-
-    def apply(self, trajectory: Trajectory) -> int:
-        """Redacts a copy of a trajectory in place; returns the number of changed texts."""
 
 
 class _Kept(NamedTuple):
@@ -55,8 +49,8 @@ class Sink:
         name: str,
         *,
         close: Callable[[], object],
+        redactor: Redactor,
         prices: PriceTable | None = None,
-        redactor: Redactor | None = None,
         journal_path: str | None = None,
     ) -> None:
         """Opens nothing.
@@ -65,8 +59,8 @@ class Sink:
             writer: where trajectories are written.
             name: of the target, for messages.
             close: called at the end, when nothing more will be written.
-            prices: sets the cost of calls that have none.
             redactor: removes what must not be written.
+            prices: sets the cost of calls that have none.
             journal_path: the folder of the journal, for messages; None without one.
         """
         self._writer = writer
@@ -116,10 +110,13 @@ class Sink:
     def _write(self, member: Member, size: int) -> None:
         trajectory = member.trajectory
         try:
-            if self._is_file or self._redactor is not None:
-                trajectory = member.as_closed()
-            if self._redactor is not None:
-                self._redactor.apply(trajectory)
+            trajectory = self._as_written(member)
+        except Exception as error:
+            # Kept nowhere: what could not be redacted must not get into a file.
+            self.dropped.append(trajectory.id)
+            guard.failed("redact", None, error)
+            return
+        try:
             self.retry()
             if self._kept:
                 # After those before it, and without waiting for the same lock or disk again.
@@ -138,6 +135,15 @@ class Sink:
         except BaseException as error:
             # Of a writer of the user's own; on this thread there is nobody to interrupt.
             self._lose(trajectory, error)
+
+    def _as_written(self, member: Member) -> Trajectory:
+        """The trajectory as it is to be written: with the values of its close, and redacted."""
+        if not (self._is_file or self._redactor.has_rules):
+            return member.trajectory
+        trajectory = self._redactor.apply(member.as_closed())
+        if member.state is not None and member.state.journal is not None:
+            member.state.journal.completed(trajectory)
+        return trajectory
 
     def _write_one(self, member: Member, trajectory: Trajectory) -> None:
         self._writer.write(trajectory)
