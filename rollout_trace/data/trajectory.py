@@ -267,6 +267,9 @@ def _define_steps_property() -> None:
 _define_steps_property()
 
 
+_stored_environment = Trajectory.__dict__["environment"].__get__
+
+
 def _define_environment_property() -> None:
     slot = Trajectory.__dict__["environment"]
 
@@ -283,6 +286,13 @@ def _define_environment_property() -> None:
 
 
 _define_environment_property()
+
+
+def environment_so_far(trajectory: Trajectory) -> dict[str, Any] | None:
+    """The environment as far as it is known without collecting it. For the journal, on the path of a call."""
+    value: Any = _stored_environment(trajectory)
+    known: dict[str, Any] | None = value.so_far() if callable(value) else value
+    return known
 
 
 def new_trajectory(values: dict[str, Any]) -> Trajectory:

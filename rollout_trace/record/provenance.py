@@ -125,6 +125,13 @@ class Pending:
         """The whole environment. What is to be collected is collected now, unless it has been."""
         return {**provenance(), **{name: _copy(value) for name, value in self._own.items()}}
 
+    def so_far(self) -> dict[str, Any]:
+        """What needs no collecting: the versions, what the user added, and what has been collected already."""
+        known = _collected
+        if known is not None and known["pid"] == os.getpid():
+            return self()
+        return {**versions(), **{name: _copy(value) for name, value in self._own.items()}}
+
 
 def provenance() -> dict[str, Any]:
     """What is known of this process: up to 50 ms the first time, then microseconds. Never raises."""
