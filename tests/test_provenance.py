@@ -22,6 +22,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import credentials
+from rollout_trace.data.trajectory import environment_so_far
 from rollout_trace.record import provenance
 from rollout_trace.record._git import git_state
 from rollout_trace.record._process import command_line, start_of_process, without_secrets
@@ -82,6 +83,18 @@ def test_it_is_collected_when_it_is_read_not_when_a_trajectory_opens(monkeypatch
     collected = environment_of(trajectory)
     assert provenance._collected is not None
     assert trajectory.environment is collected
+
+
+def test_what_is_known_before_it_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provenance, "_collected", None)
+    rt.environment(seed=1)
+    trajectory = closed()
+    assert environment_so_far(trajectory) == {**provenance.versions(), "seed": 1}
+    assert provenance._collected is None
+    assert environment_so_far(closed()) != environment_of(trajectory)
+    assert environment_so_far(closed()) == trajectory.environment
+    assert environment_so_far(trajectory) is trajectory.environment
+    assert environment_so_far(rt.Trajectory()) is None
 
 
 def test_a_copy_and_a_pickle_have_it() -> None:

@@ -321,10 +321,10 @@ def stored_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
     return found
 
 
-def known_environment(trajectory: Trajectory) -> dict[str, Any] | None:
-    """The environment as far as it is known, without collecting what is not: on the path of a call."""
-    value = _SLOTS["environment"].__get__(trajectory, Trajectory)
-    known: dict[str, Any] | None = value.known() if callable(value) else value
+def environment_so_far(trajectory: Trajectory) -> dict[str, Any] | None:
+    """The environment as far as it is known without collecting it. For the journal, on the path of a call."""
+    value: Any = _SLOTS["environment"].__get__(trajectory, Trajectory)
+    known: dict[str, Any] | None = value.so_far() if callable(value) else value
     return known
 
 

@@ -16,7 +16,7 @@ from weakref import ref
 
 from rollout_trace import guard
 from rollout_trace.data.model import Step, ToolRun
-from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, known_environment, new_trajectory
+from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, environment_so_far, new_trajectory
 from rollout_trace.file import journal_format as form
 from rollout_trace.file.encode import in_parts, tool_run_record, trajectory_record
 from rollout_trace.file.journal import JournalFiles, Pin
@@ -361,7 +361,7 @@ class TrajectoryJournal:
     def _record(self, trajectory: Trajectory) -> dict[str, Any]:
         values = {name: getattr(trajectory, name) for name in _HEAD_FIELDS}
         # Not the field itself, which would be collected now, on the path of a call.
-        copy = new_trajectory({**values, "environment": known_environment(trajectory)})
+        copy = new_trajectory({**values, "environment": environment_so_far(trajectory)})
         redactor = self._journal.redactor
         return trajectory_record(redactor.apply(copy) if redactor is not None and self._has_rules else copy)
 

@@ -125,14 +125,15 @@ class Pending:
         """The whole environment. What is to be collected is collected now, unless it has been."""
         return {**provenance(), **self._added()}
 
-    def known(self) -> dict[str, Any]:
-        """What is known of it without collecting anything."""
-        found = _collected
-        is_ours = found is not None and found["pid"] == os.getpid()
-        return {**(provenance() if is_ours else {**versions(), "pid": os.getpid()}), **self._added()}
-
     def _added(self) -> dict[str, Any]:
         return {name: _copy(value) for name, value in self._own.items()}
+
+    def so_far(self) -> dict[str, Any]:
+        """What needs no collecting: the versions, what the user added, and what has been collected already."""
+        known = _collected
+        if known is not None and known["pid"] == os.getpid():
+            return self()
+        return {**versions(), "pid": os.getpid(), **self._added()}
 
 
 def provenance() -> dict[str, Any]:
