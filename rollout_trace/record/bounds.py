@@ -1,8 +1,8 @@
 """The bytes that one call keeps, within a limit, and a sentence on those that it did not keep.
 
-A request body longer than the limit is not kept: a part of it could not be read. Of a response the first bytes are, as
-they arrive, and ``UNPACKED`` times as many once its content encoding is undone. What comes after them is counted.
-Comment lines of event streams (heartbeats) are removed as they come, and do not count.
+A request body longer than the limit is not kept: a part of it could not be read. Of a longer response the first bytes
+are, and the rest is counted; so of one that is longer than ``UNPACKED`` times the limit once its content encoding is
+undone. Comment lines of event streams (heartbeats) are removed as they come, and do not count.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class KeptBytes:
     def keep_body(self, content: bytes, *, is_encoded: bool) -> None:
         """Keeps a whole response, as far as the limit allows. ``is_encoded``: it arrived in a content encoding."""
         limit = self.limit * UNPACKED if is_encoded else self.limit
-        kept = content if len(content) <= limit else content[:limit]
+        kept = content if len(content) <= limit else content[: self.limit]
         self.chunks, self.held, self.left_out = [kept], len(kept), len(content) - len(kept)
         self.is_decompressed = True
 
@@ -123,7 +123,8 @@ class KeptBytes:
         if self.left_out:
             parts.append(f"the response has {self.held + self.left_out:,} bytes, and the first {self.held:,} are kept")
         if has_more:
-            parts.append(f"{self.held:,} bytes of the response unpack to more than the {UNPACKED * self.limit:,} read")
+            unpacked = f"unpack to more than {UNPACKED * self.limit:,}, and the first {self.limit:,} of them are read"
+            parts.append(f"{self.held:,} bytes of the response {unpacked}")
         return f"{'; '.join(parts)} (max_call_bytes is {self.limit:,})." if parts else None
 
     def _leave_out(self, rest: bytes) -> None:

@@ -38,6 +38,8 @@ def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool, bool]:
     body, problem, has_more = b"".join(call.chunks), None, False
     try:
         body, has_more = unpack(body, call.encoding, UNPACKED * call.limit)
+        # Of what is not whole, less is read: what it is decoded into takes several times its bytes.
+        body = body[: call.limit] if has_more else body
     except ValueError as error:
         body, problem = b"", ErrorInfo(type="ContentEncoding", message=str(error))
     steps, streamed = exchange_of(

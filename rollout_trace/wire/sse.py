@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 _BOM = b"\xef\xbb\xbf"
 _COMMENT = re.compile(rb"^:[^\r\n]*\r?\n", re.MULTILINE)
-_BLANK_LINES = re.compile(rb"(?:\r?\n){3,}")
+_BLANK_LINES = re.compile(rb"\n{3,}|(?:\r\n){3,}")
 _SLICE = 1024 * 1024
 """Bytes of a stream that are split into events at a time. Empty events cost more memory than the bytes they are of."""
 
@@ -50,6 +50,10 @@ def without_comments(lines: bytes) -> bytes:
     """
     if b"\n:" not in lines and not lines.startswith(b":"):
         return lines
+    first = _COMMENT.search(lines)
+    if first is not None:
+        # Heartbeats are equal, and `replace` is ten times as fast as the pattern, which finds the other comments.
+        lines = (b"\n" + lines).replace(b"\n" + first.group(), b"\n")[1:]
     # A blank line ends the event before it: one stays. Further ones have no meaning.
     return _BLANK_LINES.sub(b"\n\n", _COMMENT.sub(b"", lines))
 

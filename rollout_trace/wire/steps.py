@@ -72,7 +72,8 @@ def exchange_of(
 
     Args:
         whole: False where ``response`` is the beginning of a longer answer. Of a stream it is decoded; of an answer
-            that is one object nothing is: its one step is ``abandoned``, without a completion.
+            that is one object nothing is, nor of a stream without an event: the one step is ``abandoned``, without a
+            completion.
     """
     decoder = decoder_of(protocol)
     kept = {}
@@ -83,7 +84,7 @@ def exchange_of(
     streamed = _is_stream(content_type, response, request_facts.stream)
     if decoder is None:
         return [_undecoded(call_id, protocol, request_facts, response, status, kept)], streamed
-    if whole or streamed or status >= 400 or is_framed(response):
+    if whole or status >= 400 or (_has_event(response) if streamed else is_framed(response)):
         facts = decoder(response, streamed=streamed, status=status, request=request_facts)
     else:
         facts = ResponseFacts()
@@ -92,6 +93,11 @@ def exchange_of(
         # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
         for choice in facts.choices or [ChoiceFacts(complete=False)]
     ], streamed
+
+
+def _has_event(body: bytes) -> bool:
+    """Whether a stream holds an event with its end."""
+    return b"\n\n" in body or b"\r\n\r\n" in body
 
 
 _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
