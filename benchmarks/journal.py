@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from benchmarks.payloads import Exchange
 from benchmarks.report import Effort, Row, at_least, at_most, differences, ratios, spread
 from benchmarks.timing import interleave
 from benchmarks.trajectories import LongAgent
+from rollout_trace import wire
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.state import state_of
 
@@ -28,8 +29,8 @@ def run(effort: Effort) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         for exchange, times, rounds, limit in (
             (payloads.small(), 150, 24, None),
-            (payloads.large(), 40, 20, 1.02),
-            (payloads.stream(), 16, 20, None),
+            (payloads.large(), 24, 24, 1.02),
+            (payloads.stream(), 12, 20, 1.02),
         ):
             yield _calling_thread(exchange, Path(folder), effort, times=times, rounds=rounds, limit=limit)
         yield _recovery(Path(folder) / "recovered.jsonl", effort)
@@ -53,26 +54,35 @@ def _calling_thread(
 ) -> Row:
     """Bare, recorded, and recorded with a journal. The ratio is of the bare call."""
     bare, caller = Caller([exchange]), Caller([exchange], recorded=True)
-    seconds: dict[str, list[float]] = {"bare": [], "recorded": [], "journal": []}
-    for number in range(effort.repeat(rounds) + 1):
-        # New trajectories in each round: fewer calls than may wait, so that none is decoded meanwhile.
+    arms: dict[str, Callable[[], object]] = {}
+
+    @contextmanager
+    def new_trajectories() -> Iterator[None]:
         journal = Journal(folder / "calls.jsonl")
         with rt.trajectory():
-            recorded = rt.propagate(caller.__call__)
+            arms["recorded"] = rt.propagate(caller.__call__)
             with _journaled(journal):
-                actions = {"bare": bare, "recorded": recorded, "journal": rt.propagate(caller.__call__)}
-                found = interleave(actions, rounds=1, times=effort.times(times))
+                arms["journal"] = rt.propagate(caller.__call__)
+                yield
         journal.close()
         shutil.rmtree(journal.path, ignore_errors=True)
-        if number:
-            for name, values in seconds.items():
-                values.append(found[name].cpu[0])
-    arms = zip(seconds["bare"], seconds["journal"], seconds["recorded"], strict=True)
-    whole = [bare_one + with_it - without for bare_one, with_it, without in arms]
-    micro = [[each * 1e6 for each in seconds[name]] for name in ("journal", "recorded")]
-    more = f"+{differences(*micro).show('.0f')} µs on {spread(seconds['bare']).middle * 1e6:,.0f}"
+
+    actions: dict[str, Callable[[], object]] = {
+        "bare": bare,
+        "recorded": lambda: arms["recorded"](),
+        "journal": lambda: arms["journal"](),
+    }
+    # Fewer calls a round than may wait, so that none is decoded meanwhile.
+    found = interleave(actions, rounds=effort.repeat(rounds), times=effort.times(times), around=new_trajectories)
+    cpu = {name: timings.cpu for name, timings in found.items()}
+    whole = [
+        one + with_it - without
+        for one, with_it, without in zip(cpu["bare"], cpu["journal"], cpu["recorded"], strict=True)
+    ]
+    micro = [[each * 1e6 for each in cpu[name]] for name in ("journal", "recorded")]
+    more = f"+{differences(*micro).show('.0f')} µs on {spread(cpu['bare']).middle * 1e6:,.0f}"
     what = f"{exchange.name}, CPU of the calling thread that the journal adds"
-    return at_most(what, ratios(whole, seconds["bare"]), limit, form=".3f", unit="×", more=more)
+    return at_most(what, ratios(whole, cpu["bare"]), limit, form=".3f", unit="×", more=more)
 
 
 def _recovery(output: Path, effort: Effort) -> Row:
@@ -93,7 +103,12 @@ def _recovery(output: Path, effort: Effort) -> Row:
         speeds.append(size / (time.thread_time() - began) / 1e6)
         assert sum(len(one.steps) for one in found) == calls
         del found
-    more = f"{size / 1e6:,.0f} MB, {calls} calls"
+    exchanges = [payloads.large(seed) for seed in range(50)]
+    began = time.thread_time()
+    for one in exchanges:
+        wire.decode("openai.chat", one.request, one.body, content_type=one.content_type)
+    alone = size / calls * 50 / (time.thread_time() - began) / 1e6
+    more = f"{size / 1e6:,.0f} MB, {calls} calls; `wire.decode` alone, of the same calls: {alone:,.0f} MB/s"
     return at_least("recovered, 63 kB calls", spread(speeds), SPEED, form=".0f", unit=" MB/s", more=more)
 
 
@@ -110,8 +125,6 @@ def _growth(output: Path, turns: int) -> Row:
     size = sum(path.stat().st_size for path in journal.path.iterdir())
     answers = sum(sum(map(len, exchange.pieces)) for exchange in exchanges)
     new = agent.distinct_text + answers
-    more = (
-        f"{size / 1e6:,.1f} MB; sent and answered {agent.bytes_sent / 1e6:,.1f} MB, of it answers {answers / 1e6:,.1f}"
-    )
+    more = f"{size / 1e6:,.1f} MB; {agent.bytes_sent / 1e6:,.1f} MB sent and answered, {answers / 1e6:,.1f} MB answered"
     return at_most(f"journal of an agent of {turns} turns, beside what is new", spread([size / new]), 1.1, form=".2f",
                    unit="×", more=more)  # fmt: skip

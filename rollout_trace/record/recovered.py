@@ -115,8 +115,12 @@ def _steps(pieces: Pieces, report: Report) -> list[Step]:
         if record.kind == form.STEPS:
             for step in _decoded(record, texts, report):
                 steps.setdefault(step.id, step)
-        elif (call := calls.pop(str(record.head.get("call")), None)) is not None:
-            _fill(call, texts[0], pieces.calls[call.id], report)
+            continue
+        name = str(record.head.get("call"))
+        # Not the request of an attempt that was followed by another.
+        if name in calls and record.head.get("number") == _latest(pieces.calls[name]).head.get("number"):
+            call = calls.pop(name)
+            _fill(call, texts[0], pieces.calls[name], report)
             # At once: the bytes of one call are held at a time.
             log.settle(call)
     for call in calls.values():
@@ -151,9 +155,14 @@ def _call(records: list[Record], report: Report) -> Call | None:
     return None
 
 
+def _latest(records: list[Record]) -> Record:
+    """The record of a call's end; of a call in flight, the last of its parts."""
+    return [one for one in records if one.kind in (form.CALL, form.PART)][-1]
+
+
 def _fill(call: Call, request: bytes | None, records: list[Record], report: Report) -> None:
     """Gives a call its bytes. What is missing of them withholds its tokens: they would not be the model's."""
-    latest = [one for one in records if one.kind in (form.CALL, form.PART)][-1]
+    latest = _latest(records)
     if request is None and latest.head.get("has_request"):
         call.faults.append("journal: the request is damaged, or the one that it was written as a difference of.")
         report(latest, f"the request of call {call.id} cannot be restored")

@@ -1,0 +1,1 @@
+"""The recorder's own parts: the journal and its recovery."""
