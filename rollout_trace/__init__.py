@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
     from rollout_trace.file import JSONLWriter, read
+    from rollout_trace.file.annotate import annotate
+    from rollout_trace.file.merge import MergeReport, merge
     from rollout_trace.guard import Stats, stats
     from rollout_trace.integration.installed import Integration, integrations
     from rollout_trace.probes.probe import probe
@@ -52,6 +54,8 @@ _HOMES = {
     "rollout_trace.train.drift": ("Drift", "drift"),
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
     "rollout_trace.file": ("JSONLWriter", "read"),
+    "rollout_trace.file.annotate": ("annotate",),
+    "rollout_trace.file.merge": ("MergeReport", "merge"),
     "rollout_trace.train.checks": ("Finding",),
     "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),
@@ -96,6 +100,7 @@ __all__ = [
     "Group",
     "Integration",
     "JSONLWriter",
+    "MergeReport",
     "Price",
     "PriceTable",
     "ProbeReport",
@@ -115,11 +120,13 @@ __all__ = [
     "Usage",
     "WriteError",
     "__version__",
+    "annotate",
     "bind",
     "current",
     "drift",
     "groups",
     "integrations",
+    "merge",
     "orphans",
     "probe",
     "propagate",
