@@ -6,19 +6,24 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import orjson
 
 from rollout_trace.data import user_values
 from rollout_trace.data.user_values import Metrics, Rewards, brief
+from rollout_trace.errors import WriteError
+from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.notes import STEP_VALUES, SUFFIX, is_notes_file, notes_path
-from rollout_trace.file.notes_append import append_lines
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import NOTE_SCHEMA
 
-PathLike = str | os.PathLike[str]
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+_LOCK_TIMEOUT = 10.0
+"""Seconds that the lock on a file of notes is waited for."""
 
 
 def annotate(
@@ -52,7 +57,8 @@ def annotate(
     Raises:
         FileNotFoundError: there is no such file.
         TypeError, ValueError: a value is not what its field takes, or none is given.
-        OSError: the notes cannot be written.
+        WriteError: the notes cannot be written, or stayed locked for 10 seconds.
+        OSError: the file of notes cannot be opened.
     """
     values = {"reward": reward, "rewards": rewards, "metrics": metrics, "metadata": metadata, "steps": steps}
     note = checked_note(trajectory_id, values)
@@ -89,7 +95,7 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
     Raises:
         FileNotFoundError: there is no file ``path``.
         ValueError: it is itself a file of notes, or its notes would go to a file of trajectories.
-        OSError: the notes cannot be written.
+        WriteError, OSError: as ``annotate``.
     """
     file = os.fspath(path)
     refuse_special_file(file)
@@ -109,7 +115,18 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
         )
     data = b"".join(dumps({"schema": NOTE_SCHEMA, **note}, orjson.OPT_APPEND_NEWLINE) for note in notes)
     # With the permissions of the file: who may not read it may not read what is said of it either.
-    append_lines(beside, data, mode=stat.S_IMODE(state.st_mode) & 0o666)
+    _append(Path(beside), data, stat.S_IMODE(state.st_mode) & 0o666 | 0o600)
+
+
+def _append(path: Path, data: bytes, mode: int) -> None:
+    file = AppendedFile(path.absolute(), path, ends_lines=True, fsync=False, mode=mode)
+    try:
+        file.append(data, _LOCK_TIMEOUT)
+    except AppendError as error:
+        left = error.left.replace("its line", "what was to be noted").replace("Its line", "What was to be noted")
+        raise WriteError(f"{path} could not be written: {error.cause}. {left}.") from error.cause
+    finally:
+        file.close()
 
 
 def _steps(value: Any, name: str) -> list[dict[str, Any]]:

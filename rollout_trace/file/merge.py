@@ -225,7 +225,7 @@ def _write_whole(target: Path, mode: int, write: Callable[[BinaryIO], None]) -> 
     temporary = target.parent / f".{target.name}.{uuid4().hex}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     try:
-        with open(os.open(temporary, flags, mode | 0o200), "wb") as file:
+        with open(os.open(temporary, flags, mode | 0o600), "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())  # The old files may be removed next.
