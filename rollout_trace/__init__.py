@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from rollout_trace.file import JSONLWriter, read
     from rollout_trace.file.annotate import annotate
     from rollout_trace.file.merge import MergeReport, merge
+    from rollout_trace.file.score import ascore, score
+    from rollout_trace.file.score_results import ScoreReport
     from rollout_trace.guard import Stats, stats
     from rollout_trace.integration.installed import Integration, integrations
     from rollout_trace.probes.probe import probe
@@ -56,6 +58,8 @@ _HOMES = {
     "rollout_trace.file": ("JSONLWriter", "read"),
     "rollout_trace.file.annotate": ("annotate",),
     "rollout_trace.file.merge": ("MergeReport", "merge"),
+    "rollout_trace.file.score": ("ascore", "score"),
+    "rollout_trace.file.score_results": ("ScoreReport",),
     "rollout_trace.train.checks": ("Finding",),
     "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),
@@ -106,6 +110,7 @@ __all__ = [
     "ProbeReport",
     "RetokenizeReport",
     "RolloutTraceError",
+    "ScoreReport",
     "Sequence",
     "SequenceOptions",
     "SequenceReport",
@@ -121,6 +126,7 @@ __all__ = [
     "WriteError",
     "__version__",
     "annotate",
+    "ascore",
     "bind",
     "current",
     "drift",
@@ -134,6 +140,7 @@ __all__ = [
     "recording",
     "reward",
     "run_advantages",
+    "score",
     "stats",
     "tool_run",
     "trajectory",

@@ -163,18 +163,23 @@ class Notes:
         return [*missing, *dict.fromkeys(self._without_step)]
 
 
-def load_notes(path: str, damaged: Callable[[FormatError], object]) -> Notes | None:
+def load_notes(
+    path: str, damaged: Callable[[FormatError], object], each: Callable[[NoteRecord], object] | None = None
+) -> Notes | None:
     """The notes of the file ``path`` of trajectories; None where it has none.
 
     Args:
         path: of the trajectories, not of the notes.
         damaged: called with the error of each line that is not a note. It may raise it.
+        each: called with each note, before it is merged with the others.
     """
     beside = notes_path(path)
     if beside == os.fspath(path) or not os.path.isfile(beside) or _holds_trajectories(beside):
         return None
     notes = Notes(beside)
     for note in note_lines(beside, damaged):
+        if each is not None:
+            each(note)
         notes.add(note)
     return notes
 

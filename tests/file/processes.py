@@ -34,10 +34,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def run(program: str, *arguments: str | Path) -> str:
-    """What a program printed. It must end well, and write nothing to stderr."""
+def run(program: str, *arguments: str | Path, folder: Path | None = None) -> str:
+    """What a program printed that ran in ``folder``. It must end well, and write nothing to stderr."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
