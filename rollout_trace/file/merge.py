@@ -44,18 +44,22 @@ class MergeReport:
     unreadable: list[FormatError] = field(default_factory=list)
     """An error for each line, and each note, that could not be read and is not in the output."""
 
-    def __str__(self) -> str:
-        parts = [f"{self.written} trajectories in {self.output}, of {self.read} read"]
+    def lines(self) -> list[str]:
+        """The report as lines of text."""
+        found = [f"{self.written} trajectories in {self.output}, of {self.read} read"]
         if self.doubles:
-            parts.append(f"doubles dropped: {self.doubles}")
-        parts.append(f"trajectories with notes folded in: {self.notes}")
+            found.append(f"doubles dropped: {self.doubles}")
+        found.append(f"trajectories with notes folded in: {self.notes}")
         if self.unmatched_notes:
             first = ", ".join(map(brief, self.unmatched_notes[:3]))
             more = ", ..." if len(self.unmatched_notes) > 3 else ""
-            parts.append(f"notes without a trajectory: {len(self.unmatched_notes)} ({first}{more})")
+            found.append(f"notes without a trajectory: {len(self.unmatched_notes)} ({first}{more})")
         if self.unreadable:
-            parts.append(f"lines that could not be read: {len(self.unreadable)}, the first: {self.unreadable[0]}")
-        return "; ".join(parts)
+            found.append(f"lines that could not be read: {len(self.unreadable)}, the first: {self.unreadable[0]}")
+        return found
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines())
 
 
 def merge(
