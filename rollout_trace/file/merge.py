@@ -208,7 +208,8 @@ def _check_output(target: Path, files: list[str], overwrite: bool) -> None:
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists already: give a new name, or overwrite=True to replace it.")
     beside = Path(notes_path(target))
-    if beside.exists() and beside.stat().st_size and str(beside) not in map(notes_path, files):
+    read = {os.path.abspath(notes_path(path)) for path in files}
+    if beside.exists() and beside.stat().st_size and os.path.abspath(beside) not in read:
         raise FileExistsError(
             f"{beside} exists already, and its notes would be applied to the merged trajectories: give another name "
             "for the output, or move the notes away."

@@ -95,11 +95,12 @@ def test_notes_without_a_trajectory_are_reported(tmp_path: Path) -> None:
     assert str(report).endswith("notes without a trajectory: 4 ('no0', 'no1', 'no2', ...)")
 
 
-def test_a_merged_file_shares_notes_with_the_file_of_its_name(tmp_path: Path) -> None:
+def test_a_merged_file_shares_notes_with_the_file_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packing a file is a merge: notes made for either are then read with both, and twice is as once."""
     path = write(tmp_path / "a.jsonl", rt.Trajectory(id="a"))
     rt.annotate(path, "a", reward=1)
-    rt.merge(path, tmp_path / "a.jsonl.gz")
+    monkeypatch.chdir(tmp_path)
+    rt.merge("./a.jsonl", "a.jsonl.gz")
     rt.annotate(path, "a", reward=2)
     assert [run.reward for run in rt.read(tmp_path / "a.jsonl*")] == [2, 2]
 

@@ -26,6 +26,7 @@ from rollout_trace.file.records import NOTE_SCHEMA, NoteRecord, StepNoteRecord
 from tests.consumers.traces import trajectory_of
 from tests.strategies import PROFILE
 
+FIXTURE = Path(__file__).parent / "data" / "rollout-trace-note-1.jsonl"
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
 
 
@@ -259,6 +260,37 @@ def test_a_damaged_note_is_named_or_skipped(line: str, said: str, path: Path, ca
     assert (trajectory.reward, trajectory.metadata) == (1, {"k": 1})
     assert [str(error) for error in reader.skipped] == [str(found.value)]
     assert len(caplog.messages) == 1
+
+
+def test_notes_cut_at_any_place_give_the_whole_ones(path: Path) -> None:
+    rt.annotate(path, "trace", reward=0.5, metadata={"é": "数"})
+    whole = len((path.parent / "rollouts.notes.jsonl").read_bytes())
+    rt.annotate(path, "trace", reward=1)
+    beside = path.parent / "rollouts.notes.jsonl"
+    data = beside.read_bytes()
+    for end in range(len(data)):
+        beside.write_bytes(data[:end])
+        reader = rt.read(path, on_error="skip")
+        (found,) = reader
+        # A line is whole without its newline too.
+        assert found.reward == (None if end < whole - 1 else 0.5 if end < len(data) - 1 else 1)
+        assert len(reader.skipped) == (0 if end in (0, whole - 1, whole, len(data) - 1) else 1)
+
+
+def test_notes_of_the_first_version_are_read(tmp_path: Path) -> None:
+    """The file was written by it and is never changed."""
+    steps = [rt.Step(id="s0", call_id="c"), rt.Step(id="s1", call_id="d", index=1)]
+    path = write(tmp_path / "rollouts.jsonl", rt.Trajectory(id="t", steps=steps), rt.Trajectory(id="u"))
+    (tmp_path / "rollouts.notes.jsonl").write_bytes(FIXTURE.read_bytes())
+    first, second = rt.read(path)
+    assert (first.reward, first.rewards, first.metrics) == (0.75, {"style": 1, "format": None}, {"seconds": 2.5})
+    assert first.metadata == {"label": "good", "by": "judge", "n": [1, None]}
+    assert [(s.reward, s.advantage, s.trainable, s.policy_version, s.metadata) for s in first.steps] == [
+        (1, None, False, None, {"k": 1}),
+        (None, [0.5, -0.25], True, 7, None),
+    ]
+    assert second.metadata == {"score_error": {"type": "TimeoutError", "message": "the judge did not answer"}}
+    assert second.reward is None
 
 
 def test_a_note_after_a_part_of_a_line_begins_a_new_one(path: Path) -> None:
