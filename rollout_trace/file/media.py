@@ -148,6 +148,13 @@ def restore(line: bytes, folder: Path) -> bytes:
     return reference.sub(data_of, line)
 
 
+def references(line: bytes) -> dict[str, int]:
+    """Names (sha256) and lengths in bytes of the media that a line refers to."""
+    mark = _mark_of(line)
+    found = () if mark is None else re.finditer(_REFERENCE % re.escape(mark), line)
+    return {match[1].decode(): int(match[2]) for match in found}
+
+
 def _read(match: re.Match[bytes], line: bytes, folder: Path) -> bytes:
     name = match[1].decode()
     place = folder / name
