@@ -27,12 +27,17 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
     from rollout_trace.file import JSONLWriter, read
+    from rollout_trace.file.annotate import annotate
+    from rollout_trace.file.merge import MergeReport, merge
+    from rollout_trace.file.score import ascore, score
+    from rollout_trace.file.score_results import ScoreReport
     from rollout_trace.guard import Stats, stats
     from rollout_trace.integration.installed import Integration, integrations
     from rollout_trace.probes.probe import probe
     from rollout_trace.probes.report import ProbeReport
     from rollout_trace.record.context import current, propagate, reward, trajectory
     from rollout_trace.record.place import orphans
+    from rollout_trace.record.provenance import environment, file_sha256
     from rollout_trace.record.recording import recording
     from rollout_trace.record.recovery import Recovered, recover
     from rollout_trace.record.recovery_report import RecoveryReport
@@ -54,11 +59,16 @@ _HOMES = {
     "rollout_trace.train.drift": ("Drift", "drift"),
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
     "rollout_trace.file": ("JSONLWriter", "read"),
+    "rollout_trace.file.annotate": ("annotate",),
+    "rollout_trace.file.merge": ("MergeReport", "merge"),
+    "rollout_trace.file.score": ("ascore", "score"),
+    "rollout_trace.file.score_results": ("ScoreReport",),
     "rollout_trace.train.checks": ("Finding",),
     "rollout_trace.train.groups": ("Group", "groups", "run_advantages"),
     "rollout_trace.guard": ("Stats", "stats"),
     "rollout_trace.integration.installed": ("Integration", "integrations"),
     "rollout_trace.record.place": ("orphans",),
+    "rollout_trace.record.provenance": ("environment", "file_sha256"),
     "rollout_trace.data.model": (
         "Attempt",
         "Completion",
@@ -100,6 +110,7 @@ __all__ = [
     "Group",
     "Integration",
     "JSONLWriter",
+    "MergeReport",
     "Price",
     "PriceTable",
     "ProbeReport",
@@ -107,6 +118,7 @@ __all__ = [
     "RecoveryReport",
     "RetokenizeReport",
     "RolloutTraceError",
+    "ScoreReport",
     "Sequence",
     "SequenceOptions",
     "SequenceReport",
@@ -121,11 +133,16 @@ __all__ = [
     "Usage",
     "WriteError",
     "__version__",
+    "annotate",
+    "ascore",
     "bind",
     "current",
     "drift",
+    "environment",
+    "file_sha256",
     "groups",
     "integrations",
+    "merge",
     "orphans",
     "probe",
     "propagate",
@@ -134,6 +151,7 @@ __all__ = [
     "recover",
     "reward",
     "run_advantages",
+    "score",
     "stats",
     "tool_run",
     "trajectory",

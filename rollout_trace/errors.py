@@ -8,6 +8,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+from rollout_trace.guard import describe
+
+Lost: TypeAlias = "list[tuple[Any, BaseException]]"
+"""Trajectories that could not be written, each with the exception."""
+OpenWriter: TypeAlias = "Callable[[str | os.PathLike[str]], AbstractContextManager[Any]]"
+"""Opens a writer of trajectories; ``JSONLWriter`` is one. This module is below the one that has it."""
+
 
 class RolloutTraceError(Exception):
     """Base of every error of this library."""
@@ -18,7 +30,105 @@ class FormatError(RolloutTraceError, ValueError):
 
 
 class WriteError(RolloutTraceError, OSError):
-    """Trajectories could not be written; they are still in memory."""
+    """Trajectories could not be written; they are in ``lost``, and ``write`` appends them to another file.
+
+    Args:
+        args: the message.
+        lost: what ``lost`` is to be: this list itself, so that its owner sees what ``write`` has written.
+        open_writer: opens the file that ``write`` is given.
+        is_in_file: see the attribute.
+    """
+
+    def __init__(
+        self,
+        *args: object,
+        lost: Lost | None = None,
+        open_writer: OpenWriter | None = None,
+        is_in_file: bool = False,
+    ) -> None:
+        super().__init__(*args)
+        self.lost: Lost = [] if lost is None else lost
+        """The trajectories, each with the exception that kept it from being written."""
+        self.is_in_file = is_in_file
+        """The line is whole in the file, but may not be on the disk (``fsync`` failed): writing the trajectory to the
+        same file again would double it."""
+        self._open_writer = open_writer
+
+    @classmethod
+    def summary(cls, lost: Lost, target: object, open_writer: OpenWriter | None = None) -> WriteError:
+        """The error about all trajectories that ``target`` lacks; ``lost`` must not be empty."""
+        (first, cause), count = lost[0], len(lost)
+        subject = "1 trajectory" if count == 1 else f"{count} trajectories"
+        which = f"it is {first.id}" if count == 1 else f"the first is {first.id}"
+        advice = "" if open_writer is None else ' error.write("other.jsonl") appends them to another file.'
+        return cls(
+            f"{subject} could not be written to {target}; {which} ({describe(cause)}). `lost` of this error holds "
+            f"each with its cause.{advice}",
+            lost=lost,
+            open_writer=open_writer,
+        )
+
+    def write(self, path: str | os.PathLike[str]) -> int:
+        """Appends the trajectories in ``lost`` to a file, and takes those that were written out of ``lost``.
+
+        Without any left the file is not touched.
+
+        Args:
+            path: as for ``JSONLWriter``; the options of the first file (media, permissions) hold for this one too.
+
+        Returns:
+            How many were written.
+
+        Raises:
+            WriteError: some could not be written to this file either; they stay in ``lost``, which the errors share.
+            OSError: the file cannot be opened.
+            RuntimeError: they were meant for a writer of your own, so that there is no file format to write.
+        """
+        if not self.lost:
+            return 0
+        if self._open_writer is None:
+            raise RuntimeError(
+                "these trajectories were meant for a writer that is no file: give each of `lost` to a writer, such as "
+                "rt.JSONLWriter(path).write(trajectory)."
+            )
+        count = len(self.lost)
+        with self._open_writer(path) as writer:
+            _write_each(self.lost, writer)
+        if self.lost:
+            raise type(self).summary(self.lost, path, self._open_writer) from self.lost[0][1]
+        return count
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A cause of another library may not be picklable, or not loadable, and would take the trajectories with it.
+        lost = [(trajectory, _portable(cause)) for trajectory, cause in self.lost]
+        return type(self), self.args, {**self.__dict__, "lost": lost}
+
+    def __copy__(self) -> WriteError:
+        # With the same list: what one of them writes, the other must not write again.
+        same = type(self)(*self.args)
+        same.__dict__.update(self.__dict__)
+        return same
+
+
+def _write_each(lost: Lost, writer: Any) -> None:
+    """Writes each trajectory once; those that fail stay in the list, with the new exception."""
+    failed: Lost = []
+    try:
+        while lost:
+            trajectory, cause = lost[0]
+            try:
+                writer.write(trajectory)
+            except Exception as error:
+                cause = error
+                failed.append((trajectory, cause))
+            del lost[0]
+    finally:  # Also after Ctrl-C, with the rest behind them.
+        lost[:0] = failed
+
+
+def _portable(cause: BaseException) -> BaseException:
+    is_known = isinstance(cause, RolloutTraceError) or type(cause).__module__ == "builtins"
+    return cause if is_known else RolloutTraceError(describe(cause))
 
 
 class DriftError(RolloutTraceError, ValueError):

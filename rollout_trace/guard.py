@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Protocol
 
+from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
 
 logger = logging.getLogger("rollout_trace")
@@ -37,6 +38,8 @@ class Stats:
     """Trajectories that a recording could not write, or that closed after theirs had ended."""
     recorder_errors: int = 0
     """Failures of the recorder itself; the caller's calls went on."""
+    redaction_failures: int = 0
+    """Texts for which the function given as ``redact=`` failed: ``[redaction failed]`` was written instead."""
 
 
 _stats = Stats()
@@ -163,8 +166,10 @@ def printable(text: str, limit: int = 2000) -> str:
     """The text with unprintable characters escaped, cut to ``limit`` characters before that.
 
     For text from a model, a server or a user, in which control characters, line ends and marks of writing direction
-    would change what a terminal shows.
+    would change what a terminal shows. Keys of this process's clients are cut out.
     """
+    # First: half a key at the limit would not be found.
+    text = credentials.cut(text)
     text = text if len(text) <= limit else f"{text[: limit - 3]}..."
     if text.isprintable():
         return text

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "rollout_trace"
 
 ROOMS = ("ground", "data", "wire", "engines", "chat", "file", "record", "clients", "train", "probes", "integration",
-         "export", "testing")  # fmt: skip
+         "export", "testing", "cli")  # fmt: skip
 """From the bottom up; a room imports only those before it. ``ground`` are the modules beside the folders."""
 
-FACES = frozenset({"__init__", "frames", "grouping", "installed"})
+FACES = frozenset({"__init__", "__main__", "frames", "grouping", "installed"})
 """Modules of the package's own folder that offer what is in the rooms. No room imports them."""
 
 DOORS = frozenset(

@@ -10,10 +10,12 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 import rollout_trace as rt
+from rollout_trace.record.recording import current_recording
 from rollout_trace.testing import RequestRecord, ScriptedServer
 
 from .clients.either import Kind, done, drive, each, shown
@@ -61,6 +63,13 @@ class World:
     async def close(self) -> None:
         for client in self._clients:
             await done(client.close())
+
+
+class Nowhere:
+    """The target of a recording that keeps nothing."""
+
+    def write(self, trajectory: rt.Trajectory) -> None:
+        """Does nothing."""
 
 
 @dataclass
@@ -127,7 +136,9 @@ class Sdk:
         before = rt.stats()
         with server_class(script, **for_server) as server:
             world = self.world(kind, server, wrap or self.wrap, options)
-            with rt.trajectory("agent") as trajectory:
+            # The end of the recording ends the calls whose streams nobody has closed.
+            ending = nullcontext() if wrap is bare or current_recording() else rt.recording(Nowhere())
+            with ending, rt.trajectory("agent") as trajectory:
                 outcome = drive(kind, _outcome(world, scenario))
         return Run(server, outcome, trajectory, since(before), self.generating(server))
 
@@ -211,9 +222,10 @@ def bare(client: Any) -> Any:
 
 
 def since(before: rt.Stats) -> rt.Stats:
-    """What was counted after `before`."""
+    """What was counted after `before`, save the trajectories that were written: `run` has a recording of its own."""
     now = rt.stats()
-    return rt.Stats(**{item.name: getattr(now, item.name) - getattr(before, item.name) for item in fields(now)})
+    counted = {item.name: getattr(now, item.name) - getattr(before, item.name) for item in fields(now)}
+    return rt.Stats(**{**counted, "trajectories_written": 0})
 
 
 def traffic(server: ScriptedServer, in_order: bool = True) -> list[Any]:

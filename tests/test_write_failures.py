@@ -37,7 +37,7 @@ def half_written(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("half_written")
-def test_it_is_one_line_for_each_trajectory(
+def test_it_is_one_line_at_the_first_failure_and_one_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "rollouts.jsonl"
@@ -45,21 +45,29 @@ def test_it_is_one_line_for_each_trajectory(
     ids = []
 
     def work() -> None:
-        with rt.recording(path):
+        with rt.recording(path, journal=False):
             for _ in range(2):
                 with rt.trajectory() as trajectory:
                     ids.append(trajectory.id)
 
-    with caplog.at_level(logging.INFO, "rollout_trace"), pytest.raises(rt.WriteError):
+    with caplog.at_level(logging.INFO, "rollout_trace"), pytest.raises(rt.WriteError) as raised:
         work()
-    assert caplog.messages == [
-        f"trajectory {one} could not be written to {path}: [Errno 28] No space left on device. The file is as it was "
-        "before, and the trajectory can be written again. The agent goes on; the trajectory is kept in the `lost` of "
-        "the recording."
-        for one in ids
-    ]
-    assert {(record.levelname, record.exc_info) for record in caplog.records} == {("ERROR", None)}
+    first, last = caplog.messages
+    assert first == (
+        f"trajectory {ids[0]} could not be written to {path}: [Errno 28] No space left on device. The file is as it was "
+        "before, and the trajectory can be written again. It is kept in memory, as those that follow are, and "
+        "tried again; the agent goes on."
+    )
+    assert last == (
+        f"{path}: 2 trajectories could not be written at once: 2 are in the `lost` of the recording. There is no "
+        "journal of them."
+    )
+    assert {(record.levelname, record.exc_info) for record in caplog.records} == {("WARNING", None)}
     assert path.read_bytes() == b""
+    assert [trajectory.id for trajectory, _ in raised.value.lost] == ids
+    monkeypatch.undo()
+    assert raised.value.write(tmp_path / "other.jsonl") == 2
+    assert [one.id for one in rt.read(tmp_path / "other.jsonl")] == ids
 
 
 @pytest.mark.usefixtures("half_written")
@@ -74,10 +82,10 @@ def test_a_line_that_cannot_be_taken_back_is_told(
     path = tmp_path / "rollouts.jsonl"
     in_production(monkeypatch)
     monkeypatch.setattr(os, "ftruncate", refuse)
-    with pytest.raises(rt.WriteError), rt.recording(path), rt.trajectory():
+    with pytest.raises(rt.WriteError), rt.recording(path, journal=False), rt.trajectory():
         pass
-    (line,) = caplog.messages
-    assert "[Errno 28] No space left on device. A part of its line may be at the end of the file" in line
+    line, _ = caplog.messages
+    assert "[Errno 28] No space left on device. A part of its line is at the end of the file (10 of " in line
     assert "as it was" not in line
     assert len(path.read_bytes()) == 10
 

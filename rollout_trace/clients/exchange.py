@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
 
@@ -90,6 +90,8 @@ class Exchange:
 
 def record_head(call: Call | None, response: Any) -> None:
     """Records status and headers of a response of httpx or httpx2, and the redirects that led to it."""
+    if call is not None:
+        credentials.remember_sent(response)
     redirects = [(one.status_code, one.headers) for one in response.history] if response.history else ()
     recorder.answered(call, response.status_code, response.headers, redirects)
 

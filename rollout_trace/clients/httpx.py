@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import HTTPStatusError
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
@@ -19,7 +19,7 @@ from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import profile
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 
 if TYPE_CHECKING:
     pass
@@ -38,7 +38,9 @@ def http_kind(client: object) -> Literal["sync", "async"] | None:
     return None
 
 
-def wrap_httpx(client: C, *, engine: str | None = None, keep_bytes: bool = False) -> C:
+def wrap_httpx(
+    client: C, *, engine: str | None = None, keep_bytes: bool = False, max_call_bytes: int = MAX_CALL_BYTES
+) -> C:
     """Records the generation requests of an HTTP client, recognised by OpenAI's paths. Returns the same object.
 
     For models that call their server without an SDK. For an SDK's client, wrap that client, not its HTTP client.
@@ -47,19 +49,22 @@ def wrap_httpx(client: C, *, engine: str | None = None, keep_bytes: bool = False
         client: a ``Client`` or ``AsyncClient`` of httpx or httpx2.
         engine: name of the server behind it, as in ``rt.wrap_openai``; ``auto`` is not supported.
         keep_bytes: keep request and response bodies on the steps.
+        max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
+            as many of a response that is unpacked. The rest is counted: the step of a longer call has the
+            ``token_issue`` ``bytes_left_out``, and no ids.
 
     Wrapping again only changes the settings.
 
     Raises:
-        TypeError: not a client of httpx.
-        ValueError: the engine is unknown, or ``auto``.
+        TypeError: not a client of httpx, or ``max_call_bytes`` is no whole number.
+        ValueError: the engine is unknown, or ``auto``, or ``max_call_bytes`` is below 1.
     """
     kind = http_kind(client)
     if kind is None:
         raise TypeError(f"wrap_httpx() needs a Client or AsyncClient of httpx, got {client!r:.80}.")
     if engine == "auto":
         raise ValueError('engine="auto" is for clients of the openai SDK: name the engine.')
-    settings = Settings(protocol_of, profile(engine), bool(keep_bytes))
+    settings = Settings(protocol_of, profile(engine), bool(keep_bytes), max_call_bytes=check_call_bytes(max_call_bytes))
     _recording.put_on(client, settings, _async_methods if kind == "async" else _sync_methods)
     return client
 
@@ -79,6 +84,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
                     break
                 response = base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
+            credentials.remember_sent(error)
             recorder.failed(exchange.call, error)
             raise
         exchange.answered(response)
@@ -102,6 +108,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
                     break
                 response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
+            credentials.remember_sent(error)
             recorder.failed(exchange.call, error)
             raise
         exchange.answered(response)
@@ -159,6 +166,8 @@ class _Exchange(Exchange):
                 response.stream = tee(response.stream, call)
         except Exception as error:
             guard.failed("answered", call, error)
+            # Nothing of the body will be seen.
+            recorder.ended(call)
 
     def _endpoint(self) -> tuple[str, str]:
         return self._request.method, self._request.url.path

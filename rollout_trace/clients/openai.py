@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from rollout_trace.clients.common import wrap
 from rollout_trace.engines.profiles import profile
-from rollout_trace.record.settings import Settings
+from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 from rollout_trace.wire.protocols import protocol_at
 
 if TYPE_CHECKING:
@@ -24,7 +24,12 @@ def protocol_of(method: str, url: str) -> str | None:
 
 
 def wrap_openai(
-    client: C, *, engine: EngineName | None = None, keep_bytes: bool = False, logprobs_mode: LogprobsMode | None = None
+    client: C,
+    *,
+    engine: EngineName | None = None,
+    keep_bytes: bool = False,
+    logprobs_mode: LogprobsMode | None = None,
+    max_call_bytes: int = MAX_CALL_BYTES,
 ) -> C:
     """Records every generation call of a client of the openai SDK, and of its copies. Returns the same object.
 
@@ -38,18 +43,27 @@ def wrap_openai(
             If the server refuses a field, the call is sent again without it. ``auto`` detects the engine, with requests
             of its own before the first call. None sends exactly what the caller sends.
         keep_bytes: keep request and response bodies on the steps.
+        max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
+            as many of a response that is unpacked. The rest is counted: the step of a longer call has the
+            ``token_issue`` ``bytes_left_out``, and no ids.
         logprobs_mode: distribution of the server's logprobs (``raw``, ``processed``), if the server is not configured
             as its engine is by default; see ``Step.logprobs_mode``.
 
     Wrapping again only changes the settings.
 
     Raises:
-        TypeError: not a client object of the openai SDK.
-        ValueError: the engine, or the mode of logprobs, is unknown.
+        TypeError: not a client object of the openai SDK, or ``max_call_bytes`` is no whole number.
+        ValueError: the engine, or the mode of logprobs, is unknown, or ``max_call_bytes`` is below 1.
     """
     if logprobs_mode not in (None, "raw", "processed"):
         raise ValueError(f"logprobs_mode={logprobs_mode!r} is not known; it is 'raw', 'processed' or None.")
-    settings = Settings(protocol_of, profile(engine), bool(keep_bytes), logprobs_mode=logprobs_mode)
+    settings = Settings(
+        protocol_of,
+        profile(engine),
+        bool(keep_bytes),
+        logprobs_mode=logprobs_mode,
+        max_call_bytes=check_call_bytes(max_call_bytes),
+    )
     return wrap(client, "openai", settings, example="OpenAI")
 
 

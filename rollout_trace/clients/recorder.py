@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.record.call import Call, Failure, drain
+from rollout_trace.record.call import Call, Failure, drain, end
 from rollout_trace.record.place import place
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def body(call: Call | None, content: bytes) -> None:
         call.body(content)
     except Exception as error:
         guard.failed("body", call, error)
+        end(call)
 
 
 def receive(call: Call | None, chunk: bytes) -> None:
@@ -138,8 +139,8 @@ def ended(call: Call | None, cut: BaseException | None = None) -> None:
     """
     if call is None:
         return
+    end(call, cut)
     try:
-        call.end(cut)
         drain()
     except Exception as error:
         guard.failed("end", call, error)

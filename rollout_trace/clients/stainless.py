@@ -16,7 +16,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.clients import stainless_calls as calls
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.record.settings import Settings
@@ -42,6 +42,7 @@ def swap(client: Any, settings: Settings, *, is_async: bool) -> None:
     A user's subclass of a recording class records already and stays as it is. Settings with a trajectory are stored on
     the client: a class for each binding would live until the garbage collector runs.
     """
+    credentials.remember_client(client)
     kind = plain_class(client)
     if not _is_users_own(client):
         methods = _async_methods if is_async else _sync_methods

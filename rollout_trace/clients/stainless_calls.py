@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
@@ -64,6 +64,7 @@ class Request(Exchange):
         try:
             if error is not None and self.call is not None:
                 self._done(self)
+                credentials.remember_sent(error)
                 # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
                 recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(error))
         finally:
@@ -145,7 +146,9 @@ def attempt_failed() -> None:
     """Ends an attempt of the current call with the exception being handled; the SDK will retry."""
     call = _current.get()
     if call is not None:
-        recorder.attempt_failed(call, cause_of(sys.exc_info()[1]))
+        cause = cause_of(sys.exc_info()[1])
+        credentials.remember_sent(cause)
+        recorder.attempt_failed(call, cause)
 
 
 def may_be_retried(response: Any) -> None:
@@ -153,6 +156,7 @@ def may_be_retried(response: Any) -> None:
     call = _current.get()
     # Inside a handler `attempt_failed` records it, with the exception.
     if call is not None and getattr(sys.exc_info()[1], "response", None) is not response:
+        credentials.remember_sent(response)
         recorder.attempt_failed(call, HTTPStatusError(response))
 
 
@@ -175,6 +179,8 @@ def answered(client: Any, response: Any) -> None:
             recorder.body(call, content)
     except Exception as error:
         guard.failed("answered", call, error)
+        # Nothing of the body will be seen.
+        recorder.ended(call)
 
 
 def _content_of_error(error: BaseException) -> bytes | None:

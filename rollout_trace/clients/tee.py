@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from rollout_trace import guard
-from rollout_trace.record.call import Call
+from rollout_trace.record.call import Call, end
 
 
 def tee(stream: Any, call: Call) -> Any:
@@ -31,7 +31,7 @@ class _Tee:
 
     def __del__(self) -> None:
         # A stream that nobody closed. It only marks the call as ended: a finalizer must take no lock.
-        _ended(self._call, GeneratorExit())
+        end(self._call, GeneratorExit())
 
 
 class _SyncTee(_Tee):
@@ -46,13 +46,13 @@ class _SyncTee(_Tee):
                 yield chunk
         # GeneratorExit too: the reader stopped early.
         except BaseException as error:
-            _ended(call, error)
+            end(call, error)
             raise
         _exhausted(call)
 
     def close(self) -> None:
         # Before the stream is closed: should that raise, the call has ended all the same.
-        _ended(self._call, None)
+        end(self._call)
         self._stream.close()
 
 
@@ -67,29 +67,22 @@ class _AsyncTee(_Tee):
                     guard.failed("receive", call, error)
                 yield chunk
         except BaseException as error:
-            _ended(call, error)
+            end(call, error)
             raise
         _exhausted(call)
 
     async def aclose(self) -> None:
         # As in `_SyncTee.close`.
-        _ended(self._call, None)
+        end(self._call)
         await self._stream.aclose()
 
 
 def _exhausted(call: Call) -> None:
     try:
         call.eof = True
-        call.end()
     except Exception as error:
         guard.failed("end", call, error)
-
-
-def _ended(call: Call, error: BaseException | None) -> None:
-    try:
-        call.end(error)
-    except Exception as failure:
-        guard.failed("end", call, failure)
+    end(call)
 
 
 @lru_cache(maxsize=16)

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from fnmatch import fnmatchcase
 from numbers import Real
 from typing import Any, Protocol, TypeAlias
@@ -70,12 +70,13 @@ class PriceTable:
 
     def price(self, model: str | None) -> Price | None:
         """The price of a model, or None."""
-        if model is None:
-            return None
-        found = self._prices.get(model)
-        if found is not None:
-            return found
-        return next((price for pattern, price in self._prices.items() if fnmatchcase(model, pattern)), None)
+        pattern = self._pattern(model)
+        return None if pattern is None else self._prices[pattern]
+
+    def _pattern(self, model: str | None) -> str | None:
+        if model is None or model in self._prices:
+            return model
+        return next((pattern for pattern in self._prices if fnmatchcase(model, pattern)), None)
 
     def cost(self, step: Step) -> Cost | None:
         """The cost of the step's call with all its choices; None where it is unknown.
@@ -95,8 +96,24 @@ class PriceTable:
         return provider_cost(step) or _table_cost(step.usage, price)
 
     def apply(self, trajectory: HasSteps) -> None:
-        """Sets ``step.cost`` on the first step of each call that has none on any of its steps."""
+        """Sets ``step.cost`` on the first step of each call that has none on any of its steps.
+
+        The prices that its costs were made of go to ``trajectory.environment["prices"]``, by their patterns.
+        """
         _fill_costs(trajectory.steps, self.cost)
+        used = self.used(trajectory.steps)
+        if used and hasattr(trajectory, "environment"):
+            environment = trajectory.environment or {}
+            # Past `__setattr__`, which reports what a user sets.
+            prices = {**environment.get("prices", {}), **used}
+            object.__setattr__(trajectory, "environment", {**environment, "prices": prices})
+
+    def used(self, steps: Iterable[Step]) -> dict[str, dict[str, Any]]:
+        """The prices that costs with ``source="table"`` were made of: the fields of each ``Price``, by its pattern."""
+        models = {(step.response_model, step.model) for step in steps if step.cost and step.cost.source == "table"}
+        patterns = {self._pattern(answered) or self._pattern(asked) for answered, asked in models}
+        found = {pattern: asdict(self._prices[pattern]) for pattern in sorted(filter(None, patterns))}
+        return {pattern: {k: v for k, v in price.items() if v is not None} for pattern, price in found.items()}
 
 
 def provider_cost(step: Step) -> Cost | None:

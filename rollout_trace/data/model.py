@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data import user_values
 from rollout_trace.data.lists import FrozenList, ListSpan
@@ -38,7 +39,7 @@ def new_id() -> str:
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """An error, as reported by the exception or the server."""
+    """An error, as reported by the exception or the server. Keys of this process's clients are cut out of it."""
 
     type: str
     """Class of the exception, or the provider's error type."""
@@ -47,6 +48,19 @@ class ErrorInfo:
     """The provider's code."""
     status: int | None = None
     """HTTP status of the answer that carried the error."""
+
+    def __post_init__(self) -> None:
+        _cut_keys(self, "type", "message", "code")
+
+
+def _cut_keys(item: Any, *names: str) -> None:
+    """Cuts keys of this process's clients out of fields of a frozen object: errors often repeat what they refuse."""
+    if not credentials.any_known():
+        return
+    for name in names:
+        value = getattr(item, name)
+        if isinstance(value, str) and (clean := credentials.cut(value)) is not value:
+            object.__setattr__(item, name, clean)
 
 
 def error_info(error: BaseException, *, status: int | None = None) -> ErrorInfo:
@@ -65,6 +79,9 @@ class TokenIssue:
 
     code: str
     message: str
+
+    def __post_init__(self) -> None:
+        _cut_keys(self, "message")
 
 
 @document_fields
@@ -110,6 +127,7 @@ class Attempt:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "duration", nanoseconds(self.duration))
+        _cut_keys(self, "request_id", "content_type")
 
 
 @document_fields

@@ -94,7 +94,10 @@ class Trajectory(_Referable):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     environment: dict[str, Any] | None = None
-    """Versions of this library, of Python and of the platform."""
+    """What ran: versions (``rollout_trace``, ``python``, ``platform``, ``packages``), ``host``, ``pid``,
+    ``process_started``, ``command`` (without its secrets), ``git`` (``commit``, ``branch``, ``dirty``), the ``prices``
+    of its costs, and what ``rt.environment(...)`` had added when it was opened. Collected when it is read or written.
+    """
     metadata: dict[str, Any] | None = None
     """Set by the user. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
@@ -261,12 +264,12 @@ def set_final_steps(trajectory: Trajectory, steps: list[Step]) -> None:
     _SLOTS["steps"].__set__(trajectory, steps)
 
 
-_SLOTS: dict[str, Any] = {name: Trajectory.__dict__[name] for name in ("steps", "tool_runs")}
-"""The storage of the fields that are final only once the trajectory is complete."""
+_SLOTS: dict[str, Any] = {name: Trajectory.__dict__[name] for name in ("steps", "tool_runs", "environment")}
+"""The storage of the fields that are completed when they are read."""
 
 
 def _define_completed_fields() -> None:
-    steps, tool_runs = _SLOTS["steps"], _SLOTS["tool_runs"]
+    steps, tool_runs, environment = (_SLOTS[name] for name in ("steps", "tool_runs", "environment"))
 
     def get_steps(trajectory: Trajectory) -> list[Step]:
         source = _incomplete(trajectory)
@@ -287,9 +290,18 @@ def _define_completed_fields() -> None:
         found: list[ToolRun] = tool_runs.__get__(trajectory, Trajectory)
         return found
 
+    def get_environment(trajectory: Trajectory) -> dict[str, Any] | None:
+        value = environment.__get__(trajectory, Trajectory)
+        if callable(value):
+            # Collected now, which takes up to 50 ms once a process: not when a trajectory opens, on an agent's path.
+            value = value()
+            environment.__set__(trajectory, value)
+        return value  # type: ignore[no-any-return]
+
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Trajectory, "steps", property(get_steps, set_steps))  # noqa: B010 - a plain assignment is a type error
     setattr(Trajectory, "tool_runs", property(get_tool_runs, tool_runs.__set__))  # noqa: B010
+    setattr(Trajectory, "environment", property(get_environment, environment.__set__))  # noqa: B010
 
 
 _define_completed_fields()
@@ -307,6 +319,13 @@ def stored_tool_runs(trajectory: Trajectory) -> list[ToolRun]:
     """The tool runs, without completing the trajectory: on its close nothing is decoded."""
     found: list[ToolRun] = _SLOTS["tool_runs"].__get__(trajectory, Trajectory)
     return found
+
+
+def environment_so_far(trajectory: Trajectory) -> dict[str, Any] | None:
+    """The environment as far as it is known without collecting it. For the journal, on the path of a call."""
+    value: Any = _SLOTS["environment"].__get__(trajectory, Trajectory)
+    known: dict[str, Any] | None = value.so_far() if callable(value) else value
+    return known
 
 
 def new_trajectory(values: dict[str, Any]) -> Trajectory:

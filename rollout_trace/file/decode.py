@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import TYPE_CHECKING, Any, cast
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -14,6 +16,7 @@ from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, n
 from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.records import (
+    NOTE_SCHEMA,
     SCHEMA,
     AttemptRecord,
     BodyRecord,
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
     from rollout_trace.data.tokens import FloatArray, IntArray
     from rollout_trace.data.trajectory import Trajectory
 
-_line = msgspec.json.Decoder(TrajectoryRecord)
+T = TypeVar("T")
+
 _head = msgspec.json.Decoder(Head)
 # Bytes that are not UTF-8 raise UnicodeDecodeError; msgspec's own errors are ValueErrors only from 0.20 on.
 _NOT_JSON = (msgspec.DecodeError, ValueError)
@@ -50,8 +54,7 @@ def decode(line: bytes) -> Trajectory:
     Raises:
         BadLine: the line is not JSON, or does not match the format.
     """
-    record = _parse(line)
-    _check_schema(record.schema)
+    record = _TRAJECTORY.decode(line)
     messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
     segments = _Segments(record.segments)
     steps = [_step(step, at, messages, tools, segments) for at, step in enumerate(record.steps)]
@@ -62,29 +65,81 @@ def decode(line: bytes) -> Trajectory:
 # Parsing
 
 
-def _parse(line: bytes) -> TrajectoryRecord:
-    try:
-        return _line.decode(line)
-    except msgspec.ValidationError as error:
-        raise _validation_error(error, line) from error
-    except _NOT_JSON as error:
-        if b"\\ud" in line or b"\\uD" in line:
-            return _with_lone_surrogates(line, error)
-        raise _not_json_error(error) from error
+class LineFormat(Generic[T]):
+    """Decodes the lines of one schema into records of one type.
+
+    Args:
+        schema: what ``schema`` is in these lines: name, slash, version.
+        kind: the type of the record, a ``msgspec.Struct`` with a field ``schema``.
+    """
+
+    def __init__(self, schema: str, kind: type[T]) -> None:
+        self._schema = schema
+        self._kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def decode(self, line: bytes) -> T:
+        """The record of a line.
+
+        Raises:
+            BadLine: the line is not JSON, or does not match the format.
+        """
+        record = self._parse(line)
+        _check_schema(record.schema, self._schema)  # type: ignore[attr-defined]
+        return record
+
+    def _parse(self, line: bytes) -> T:
+        try:
+            return self._decoder.decode(line)
+        except msgspec.ValidationError as error:
+            raise _validation_error(error, line, self._schema) from error
+        except _NOT_JSON as error:
+            if b"\\ud" in line or b"\\uD" in line:
+                return self._with_lone_surrogates(line, error)
+            raise _not_json_error(error) from error
+
+    def _with_lone_surrogates(self, line: bytes, first: Exception) -> T:
+        """Decodes a line whose texts have lone surrogates, which models do produce. msgspec refuses them."""
+        try:
+            value = json.loads(line, parse_constant=_refuse_constant)
+        except ValueError:
+            raise _not_json_error(first) from first
+        try:
+            return msgspec.convert(value, self._kind)
+        except msgspec.ValidationError as error:
+            raise _validation_error(error, line, self._schema) from error
+        except UnicodeEncodeError as error:  # Where a time is expected.
+            raise BadLine("", f"expected times as in RFC 3339, got text with half a surrogate pair: {error}") from error
 
 
-def _with_lone_surrogates(line: bytes, first: Exception) -> TrajectoryRecord:
-    """Decodes a line whose texts have lone surrogates, which models do produce. msgspec refuses them, json does not."""
-    try:
-        value = json.loads(line, parse_constant=_refuse_constant)
-    except ValueError:
-        raise _not_json_error(first) from first
-    try:
-        return msgspec.convert(value, TrajectoryRecord)
-    except msgspec.ValidationError as error:
-        raise _validation_error(error, line) from error
-    except UnicodeEncodeError as error:  # Where a time is expected.
-        raise BadLine("", f"expected times as in RFC 3339, got text with half a surrogate pair: {error}") from error
+_TRAJECTORY = LineFormat(SCHEMA, TrajectoryRecord)
+
+
+def on_a_fresh_stack(function: Callable[..., T], *args: Any) -> T:
+    """Calls the function in a thread of its own: the limit of recursion counts the caller's frames too.
+
+    Whether a line can be read must not depend on them.
+
+    Raises:
+        BadLine: the limit was reached there as well.
+    """
+    outcome: list[tuple[T | None, Exception | None]] = []
+
+    def work() -> None:
+        try:
+            outcome.append((function(*args), None))
+        except Exception as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=work, name="rollout_trace reader")
+    thread.start()
+    thread.join()
+    found, error = outcome[0]
+    if isinstance(error, RecursionError):
+        raise BadLine("", "expected values that can be decoded, got lists or objects nested too deeply")
+    if error is not None:
+        raise error
+    return cast("T", found)
 
 
 def _refuse_constant(name: str) -> None:
@@ -97,17 +152,19 @@ def _not_json_error(error: Exception) -> BadLine:
     return BadLine("", f"expected a line of JSON, got something else: {error}")
 
 
-def _check_schema(schema: str) -> None:
-    if schema == SCHEMA:
+def _check_schema(schema: str, expected: str) -> None:
+    if schema == expected:
         return
     name, _, version = schema.partition("/")
-    if name == SCHEMA.partition("/")[0] and version.isdigit():
+    if name == expected.partition("/")[0] and version.isdigit():
         raise BadLine(
             "$.schema",
-            f"expected {SCHEMA!r}, got {schema!r}: the line was written by a newer version. "
+            f"expected {expected!r}, got {schema!r}: the line was written by a newer version. "
             "Upgrade in a newer checkout, with: pip install .",
         )
-    raise BadLine("$.schema", f"expected {SCHEMA!r}, got {schema!r}")
+    is_note = name == NOTE_SCHEMA.partition("/")[0]
+    notes = ". It is a line of notes: read the file that they belong to, and they are applied" if is_note else ""
+    raise BadLine("$.schema", f"expected {expected!r}, got {schema!r}{notes}")
 
 
 _RENAMED = {
@@ -116,11 +173,11 @@ _RENAMED = {
 }
 
 
-def _validation_error(error: msgspec.ValidationError, line: bytes) -> BadLine:
+def _validation_error(error: msgspec.ValidationError, line: bytes, schema: str) -> BadLine:
     """The ``BadLine`` for an error of the decoder; adds the value found, which the decoder often leaves out."""
     try:
         # A line of a newer version may fail anywhere: then its version is the reason, not the field.
-        _check_schema(_head.decode(line).schema)
+        _check_schema(_head.decode(line).schema, schema)
     except BadLine as newer:
         return newer
     except _NOT_JSON:

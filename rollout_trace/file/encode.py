@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.data.model import (
     Attempt,
     Completion,
@@ -25,6 +25,7 @@ from rollout_trace.data.model import (
     Usage,
     shared,
 )
+from rollout_trace.data.redact import redacted
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.plain import dumps
@@ -39,7 +40,7 @@ _MISROUNDED_BITS = 0x15AE43FD
 
 
 def encode(trajectory: Trajectory) -> bytes:
-    """The line of a trajectory, its newline included.
+    """The line of a trajectory, its newline included. Keys of this process's clients are cut out of it.
 
     Raises:
         ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
@@ -49,7 +50,12 @@ def encode(trajectory: Trajectory) -> bytes:
             f"trajectory {trajectory.name!r} ({trajectory.id}) is still open and cannot be written. "
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
-    return dumps(_line(trajectory), orjson.OPT_APPEND_NEWLINE)
+    line = dumps(_line(trajectory), orjson.OPT_APPEND_NEWLINE)
+    if credentials.found_in(line):
+        # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
+        clean = redacted(trajectory, credentials.change)
+        line = credentials.cut_bytes(dumps(_line(clean), orjson.OPT_APPEND_NEWLINE))
+    return line
 
 
 def _line(trajectory: Trajectory) -> dict[str, Any]:

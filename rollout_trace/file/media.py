@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import msgspec
 
+from rollout_trace.file.modes import create, make_folder
 from rollout_trace.file.records import SCHEMA, Head
 
 MediaMode: TypeAlias = Literal["inline", "folder"]
@@ -59,9 +60,10 @@ def folder_of(path: str | os.PathLike[str]) -> Path:
 class MediaFolder:
     """The media folder of one file; its files are named by sha256. Safe for any number of threads and processes."""
 
-    def __init__(self, path: Path, *, fsync: bool = False) -> None:
+    def __init__(self, path: Path, *, fsync: bool = False, mode: int | None = None) -> None:
         self.path = path
         self._fsync = fsync
+        self._mode = mode
 
     def extract(self, line: bytes) -> bytes:
         """Writes the media of a line to the folder and returns the line with references in their place.
@@ -111,11 +113,11 @@ class MediaFolder:
         # A file cut short by a crash has the right name but another size, and is written again.
         if _size(place) == len(data):
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path, self._mode)
         # Written aside and renamed: readers never see a part, and processes that write the same data do not collide.
         temporary = self.path / f".{name}.{uuid4().hex}"
         try:
-            with open(temporary, "xb") as file:
+            with open(create(temporary, self._mode), "wb") as file:
                 file.write(data)
                 if self._fsync:
                     file.flush()
@@ -144,6 +146,13 @@ def restore(line: bytes, folder: Path) -> bytes:
         return b"data:%s;base64,%s" % (mime_type, text) if match[3] == b"url" else text
 
     return reference.sub(data_of, line)
+
+
+def references(line: bytes) -> dict[str, int]:
+    """Names (sha256) and lengths in bytes of the media that a line refers to."""
+    mark = _mark_of(line)
+    found = () if mark is None else re.finditer(_REFERENCE % re.escape(mark), line)
+    return {match[1].decode(): int(match[2]) for match in found}
 
 
 def _read(match: re.Match[bytes], line: bytes, folder: Path) -> bytes:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import glob
 import os
-import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.errors import FormatError
-from rollout_trace.file.decode import BadLine, decode
+from rollout_trace.file.decode import BadLine, decode, on_a_fresh_stack
 from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.lines import Damaged, SplitLine, lines
 from rollout_trace.file.media import MissingMedia, folder_of, restore
+from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -28,13 +29,14 @@ def read(
 ) -> TrajectoryReader:
     """Returns an iterator over the trajectories of a file, of the files that match a pattern, or of a list of these.
 
-    Lines are read lazily.
+    Lines are read lazily. What ``annotate`` has noted of a trajectory is applied to it; the notes of a file are read
+    when its first line is.
 
     Args:
-        path: a path, a pattern such as ``runs/*.jsonl``, or an iterable of these. Files compressed with gzip or zstd
-            are decompressed.
-        on_error: ``raise``: raise at a line that cannot be read; ``skip``: leave it out, keep its error in ``.skipped``
-            of the iterator, and log one warning at the end.
+        path: a path, a pattern such as ``runs/*.jsonl`` or an iterable of these, which may name files of notes as well:
+            they are left out. Files compressed with gzip or zstd are decompressed.
+        on_error: ``raise``: raise at a line, or a note, that cannot be read; ``skip``: leave it out, keep its error in
+            ``.skipped`` of the iterator, and log one warning at the end.
         media: ``restore``: replace references by the media in the folder ``<path>.media``; ``keep``: leave references
             in their places, without reading the data (see docs/file-format.md).
 
@@ -42,14 +44,26 @@ def read(
         FileNotFoundError: a path does not exist, or a pattern matches nothing.
         OSError: a path is a folder, a pipe, a socket or a device.
         ValueError: ``on_error`` or ``media`` has another value.
-        FormatError: while iterating, unless skipped: a line does not match the format, or its media are missing.
+        FormatError: while iterating, unless skipped: a line or a note does not match the format, or media are missing.
         ImportError: while iterating: a file is compressed with zstd and the package zstandard is not installed.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     if media not in ("restore", "keep"):
         raise ValueError(f'media is {media!r}; it can be "restore" or "keep".')
-    return TrajectoryReader(_expand_paths(path), on_error, media)
+    return TrajectoryReader(expand_paths(path), on_error, media)
+
+
+class ReadLine(NamedTuple):
+    """A line of a file, with its trajectory."""
+
+    path: str
+    number: int
+    """From 1."""
+    data: bytes
+    trajectory: Trajectory
+    is_whole: bool = True
+    """False: ``data`` is the part of the line behind its last seam, because the bytes before it are damaged."""
 
 
 class TrajectoryReader(Iterator["Trajectory"]):
@@ -65,6 +79,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
         """Whether the current file has had a line with a trajectory so far."""
         self._foreign_errors: list[tuple[int, FormatError]] = []
         """Errors that replace those at these indices of ``skipped``, if the current file has no trajectory at all."""
+        self._notes = _NotesOfFiles(paths, self.damaged)
         self._trajectories = self._read_files()
 
     def __iter__(self) -> TrajectoryReader:
@@ -75,17 +90,27 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _read_files(self) -> Iterator[Trajectory]:
         for path in self.paths:
-            self._has_trajectories, self._foreign_errors = False, []
-            for number, line in lines(path):
-                yield from self._read_line(path, number, line)
-            for at, error in () if self._has_trajectories else self._foreign_errors:
-                self.skipped[at] = error
+            notes = self._notes.of(path)
+            for line in self.read_lines(path):
+                if notes is not None:
+                    notes.apply(line.trajectory)
+                yield line.trajectory
+            self._notes.was_read(path)
         if self.skipped:
             count = len(self.skipped)
             lines_were = "line could not be read and was" if count == 1 else "lines could not be read and were"
             guard.warn(f"{count} {lines_were} skipped; the first: {self.skipped[0]}")
+        self._notes.warn_of_unmatched(has_skipped=bool(self.skipped))
 
-    def _read_line(self, path: str, number: int, line: bytes | Damaged) -> Iterator[Trajectory]:
+    def read_lines(self, path: str) -> Iterator[ReadLine]:
+        """The lines of one file with their trajectories, without notes."""
+        self._has_trajectories, self._foreign_errors = False, []
+        for number, line in lines(path):
+            yield from self._read_line(path, number, line)
+        for at, error in () if self._has_trajectories else self._foreign_errors:
+            self.skipped[at] = error
+
+    def _read_line(self, path: str, number: int, line: bytes | Damaged) -> Iterator[ReadLine]:
         try:
             trajectory = _parse_line(path, number, line, self._media)
         except FormatError as caught:
@@ -99,20 +124,65 @@ class TrajectoryReader(Iterator["Trajectory"]):
                 yield from self._read_after_seam(path, number, line)
         else:
             self._has_trajectories = True
-            yield trajectory
+            yield ReadLine(path, number, line, trajectory)  # type: ignore[arg-type]  # Damaged lines were refused.
 
-    def _read_after_seam(self, path: str, number: int, line: SplitLine) -> list[Trajectory]:
+    def _read_after_seam(self, path: str, number: int, line: SplitLine) -> list[ReadLine]:
         """The trajectory of the bytes behind the seam, if any.
 
         The member before the seam may be damaged without its newline: the line of the next one must not be lost.
         """
+        data = bytes(line[line.seam :])
         try:
-            found = _parse_line(path, number, bytes(line[line.seam :]), self._media)
+            found = _parse_line(path, number, data, self._media)
         except FormatError:
-            # It was a single bad line in two members; its error is in `skipped` already.
             return []
         self._has_trajectories = True
-        return [found]
+        return [ReadLine(path, number, data, found, is_whole=False)]
+
+    def damaged(self, error: FormatError) -> None:
+        """Raises the error of a line or a note, or keeps it in ``skipped``."""
+        if self._on_error == "raise":
+            raise error
+        self.skipped.append(error)
+
+
+class _NotesOfFiles:
+    """The notes of the files of one reader. Files of one name in several compressions share theirs."""
+
+    def __init__(self, paths: list[str], damaged: Callable[[FormatError], object]) -> None:
+        self._damaged = damaged
+        self._left = Counter(map(notes_path, paths))
+        """How many of the files with these notes are still to be read."""
+        self._loaded: dict[str, Notes | None] = {}
+        self._unmatched: list[str] = []
+        self._counts: Counter[str] = Counter()
+
+    def of(self, path: str) -> Notes | None:
+        beside = notes_path(path)
+        if beside not in self._loaded:
+            self._loaded[beside] = load_notes(path, self._damaged)
+        return self._loaded[beside]
+
+    def was_read(self, path: str) -> None:
+        """Called when a file was read to its end. Notes that no other file shares are dropped."""
+        beside = notes_path(path)
+        self._left[beside] -= 1
+        notes = self._loaded.get(beside)
+        if self._left[beside] == 0 and notes is not None:
+            unmatched = notes.unmatched()
+            self._counts[beside] += len(unmatched)
+            self._unmatched += unmatched[: max(0, 3 - len(self._unmatched))]
+            del self._loaded[beside]
+
+    def warn_of_unmatched(self, *, has_skipped: bool) -> None:
+        count = sum(self._counts.values())
+        if not count:
+            return
+        where = ", ".join([path for path, found in self._counts.items() if found][:3])
+        more = ", ..." if count > len(self._unmatched) else ""
+        perhaps = " (perhaps in the lines that were skipped)" if has_skipped else ""
+        matches = f"1 note in {where} matches" if count == 1 else f"{count} notes in {where} match"
+        guard.warn(f"{matches} nothing in the files read{perhaps}: {', '.join(self._unmatched)}{more}")
 
 
 def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:
@@ -124,7 +194,7 @@ def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia)
             return _decode_line(path, line, media)
         except RecursionError:
             # The limit counts the caller's frames too: whether a line can be read must not depend on them.
-            return _on_a_fresh_stack(_decode_line, path, line, media)
+            return on_a_fresh_stack(_decode_line, path, line, media)
     except (BadLine, MissingMedia) as error:
         where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
         raise FormatError(where) from error
@@ -143,32 +213,22 @@ def _decode_line(path: str, line: bytes, media: ReadMedia) -> Trajectory:
     return decode(line if media == "keep" else restore(line, folder_of(path)))
 
 
-def _on_a_fresh_stack(function: Callable[..., Trajectory], *args: Any) -> Trajectory:
-    outcome: list[Trajectory | Exception] = []
+def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
+    """The files that a path, a pattern, or an iterable of these names.
 
-    def work() -> None:
-        try:
-            outcome.append(function(*args))
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=work, name="rollout_trace reader")
-    thread.start()
-    thread.join()
-    if isinstance(outcome[0], RecursionError):
-        raise BadLine("", "expected values that can be decoded, got lists or objects nested too deeply")
-    if isinstance(outcome[0], Exception):
-        raise outcome[0]
-    return outcome[0]
-
-
-def _expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
+    Raises:
+        FileNotFoundError: there are none.
+        OSError: a path is a folder, a pipe, a socket or a device.
+    """
     if isinstance(path, (str, os.PathLike)):
         return _expand_pattern(os.fspath(path))
     found = [file for one in path for file in _expand_pattern(os.fspath(one))]
-    if not found:
-        raise FileNotFoundError("the list of files to read is empty: name at least one.")
-    return found
+    # Left out of lists too: a shell's `*.jsonl` names the notes beside the files that they belong to.
+    without_notes = [file for file in found if not is_notes_file(file)]
+    if not without_notes:
+        only = "has files of notes alone" if found else "is empty"
+        raise FileNotFoundError(f"the list of files to read {only}: name at least one file of trajectories.")
+    return without_notes
 
 
 def _expand_pattern(path: str) -> list[str]:
@@ -180,6 +240,7 @@ def _expand_pattern(path: str) -> list[str]:
     if not glob.has_magic(path):
         raise FileNotFoundError(f"there is no file {path}.")
     found = [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)]
+    found = [file for file in found if not is_notes_file(file)]
     if not found:
         raise FileNotFoundError(f"no file matches the pattern {path}.")
     return found

@@ -14,8 +14,10 @@ from msgspec import Meta, Struct, field
 from rollout_trace.data.model import Completion, ErrorInfo, Task, TokenIssue, Usage
 
 SCHEMA = "rollout-trace/1"
+NOTE_SCHEMA = "rollout-trace-note/1"
 
 SchemaId: TypeAlias = Annotated[str, Meta(extra_json_schema={"const": SCHEMA})]
+NoteSchemaId: TypeAlias = Annotated[str, Meta(extra_json_schema={"const": NOTE_SCHEMA})]
 TokenId: TypeAlias = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Index: TypeAlias = Annotated[int, Meta(ge=0)]
 # Not a tuple, and without bounds on the numbers: msgspec 0.22 crashes on a bounded int beside a tuple.
@@ -177,3 +179,30 @@ class Head(Record):
 
     schema: str
     media: MediaRecord | None = None
+
+
+class StepNoteRecord(Record):
+    """Values of one step, named by its `id`, or by its `index` within the trajectory."""
+
+    id: str | None = None
+    index: Index | None = None
+    reward: Number | None = None
+    advantage: Number | list[Number] | None = None
+    trainable: bool | None = None
+    policy_version: str | int | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class NoteRecord(Record):
+    """One line of a file of notes: what became known of a trajectory after it was written."""
+
+    schema: NoteSchemaId
+    id: str
+    at: Time | None = None
+    reward: Number | None = None
+    rewards: dict[str, Number | None] | None = None
+    metrics: dict[str, Number | None] | None = None
+    metadata: dict[str, Any] | None = None
+    steps: list[StepNoteRecord] = []
+    scorer: str | None = None
+    score_error: ErrorInfo | None = None

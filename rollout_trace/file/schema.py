@@ -1,4 +1,6 @@
-"""The JSON Schema of a line, generated from the records. ``python -m rollout_trace.file.schema`` writes its file."""
+"""The JSON Schemas of a line and of a note, generated from the records. ``python -m rollout_trace.file.schema`` writes
+their files.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,29 @@ from typing import Any
 
 import msgspec
 
-from rollout_trace.file.records import SCHEMA, TrajectoryRecord
+from rollout_trace.file.records import NOTE_SCHEMA, SCHEMA, NoteRecord, TrajectoryRecord
 
-PATH = Path(__file__).parent.parent / "schema" / f"{SCHEMA.replace('/', '-')}.json"
+_FOLDER = Path(__file__).parent.parent / "schema"
+PATH = _FOLDER / f"{SCHEMA.replace('/', '-')}.json"
+NOTE_PATH = _FOLDER / f"{NOTE_SCHEMA.replace('/', '-')}.json"
 
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of one line of a file."""
+    return _schema(SCHEMA, TrajectoryRecord)
+
+
+def note_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of one line of a file of notes."""
+    return _schema(NOTE_SCHEMA, NoteRecord)
+
+
+def _schema(name: str, record: type[msgspec.Struct]) -> dict[str, Any]:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:{SCHEMA.replace('/', ':')}",
-        "title": SCHEMA,
-        **_without_field_docs(msgspec.json.schema(TrajectoryRecord)),
+        "$id": f"urn:{name.replace('/', ':')}",
+        "title": name,
+        **_without_field_docs(msgspec.json.schema(record)),
     }
 
 
@@ -35,10 +48,11 @@ def _without_field_docs(part: Any) -> Any:
     return result
 
 
-def text() -> str:
-    """The text of the schema file."""
-    return json.dumps(schema(), indent=2) + "\n"
+def text(schema: dict[str, Any]) -> str:
+    """The text of the file of a schema."""
+    return json.dumps(schema, indent=2) + "\n"
 
 
 if __name__ == "__main__":
-    PATH.write_text(text(), encoding="utf-8")
+    PATH.write_text(text(schema()), encoding="utf-8")
+    NOTE_PATH.write_text(text(note_schema()), encoding="utf-8")

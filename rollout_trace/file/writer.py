@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import errno
+import math
 import os
 import threading
+import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -14,33 +16,30 @@ from weakref import WeakSet
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
-from rollout_trace.file.compression import check_content, compressor
+from rollout_trace.file.append import AppendedFile, AppendError
+from rollout_trace.file.compression import compressor
 from rollout_trace.file.encode import encode
-from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.media import MediaFolder, MediaMode, check_mode, folder_of
+from rollout_trace.file.modes import check_permissions
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
-fcntl: Any
-try:
-    import fcntl
-except ImportError:  # Windows has none: there only the threads of one process are kept apart.
-    fcntl = None
 
-_NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS}
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A trajectory as it will stand in the file, for ``JSONLWriter.append``."""
 
-
-class _PartialWrite(OSError):
-    """A write failed after some bytes, which could not be removed. The next line begins after them."""
+    trajectory: Trajectory
+    data: bytes
+    """The line, compressed where the file is; its media are in their folder already."""
 
 
 class JSONLWriter:
     """Appends trajectories to the file ``path``, one per line.
 
     Any number of threads, processes and writers can write one file: each line is appended whole. Missing folders are
-    created.
+    created. A file that is removed or renamed (rotated) meanwhile is created again at ``path``.
 
     Args:
         path: the suffix chooses the compression: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` (needs the package
@@ -49,33 +48,43 @@ class JSONLWriter:
         media: ``inline``: images, audio and files that messages, completions and tool results hold as base64 stay in
             the line; ``folder``: those longer than 1 KiB go to the folder ``<path>.media``, once each, and ``read``
             restores them.
+        lock_timeout: seconds to wait for others that are writing to the file (10 by default); 0 tries once.
+        mode: permission bits of the files that are created (of the media too), such as ``0o600``, whatever the umask;
+            None leaves them to the umask. Files that exist already keep theirs. Windows has none of these bits.
 
     Raises:
-        TypeError: ``path`` is not a path.
-        ValueError: ``media`` has another value, the suffix is that of another format, or the contents of the file do
-            not fit its suffix (text in a file that ends with ``.gz``).
+        TypeError: ``path`` is not a path, ``lock_timeout`` no number, or ``mode`` no whole number.
+        ValueError: ``media``, ``lock_timeout`` or ``mode`` has a value that it cannot have, the suffix is that of
+            another format, or the contents of the file do not fit its suffix (text in a file that ends with ``.gz``).
         ImportError: the suffix is ``.zst`` and zstandard is not installed.
         OSError: the file cannot be opened for writing, or the path is a pipe or a device.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, fsync: bool = False, media: MediaMode = "inline") -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        fsync: bool = False,
+        media: MediaMode = "inline",
+        lock_timeout: float = 10.0,
+        mode: int | None = None,
+    ) -> None:
         check_mode(media)
+        self._lock_timeout = check_lock_timeout(lock_timeout)
+        self._mode = check_permissions(mode)
         self.path = _check_path(path)
         # Absolute: the process may change its folder before the file is opened again (removed, forked, unpickled).
         self._absolute_path = self.path.absolute()
         self._fsync = fsync
-        self._media = MediaFolder(folder_of(self.path.absolute()), fsync=fsync) if media == "folder" else None
+        self._media: MediaFolder | None = None
+        if media == "folder":
+            self._media = MediaFolder(folder_of(self._absolute_path), fsync=fsync, mode=mode)
         self._compress = compressor(self.path)
         self._lock = threading.Lock()
-        self._last_end = 0
-        """Offset where this writer's latest line ended: a file that ends there ends with a newline."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: int | None = self._open()
-        try:
-            check_content(self._file, self.path)
-        except BaseException:
-            self.close()
-            raise
+        self._is_closed = False
+        self._file = AppendedFile(
+            self._absolute_path, self.path, ends_lines=self._compress is None, fsync=fsync, mode=mode
+        )
         _writers.add(self)
 
     def write(self, trajectory: Trajectory) -> None:
@@ -83,50 +92,91 @@ class JSONLWriter:
 
         Raises:
             ValueError: the trajectory is open, a step has more or fewer logprobs than ids, or the writer is closed.
-            WriteError: the file system refused; the message states whether a part of the line is left in the file.
+            WriteError: the file system refused, or the file stayed locked for ``lock_timeout`` seconds. The message
+                states what is in the file of the line, and ``lost`` holds the trajectory.
         """
-        # Encoded and compressed before the lock is taken, so that other threads can write meanwhile.
+        self.append(self.encode(trajectory))
+
+    def encode(self, trajectory: Trajectory) -> Line:
+        """The line of a closed trajectory, for ``append``. Writes the media to their folder, and nothing to the file.
+
+        Raises:
+            ValueError: the trajectory is open, or a step has more or fewer logprobs than ids.
+            WriteError: the media could not be written.
+        """
         line = encode(trajectory)
         if self._media is not None:
-            line = self._extract_media(line, self._media, trajectory.id)
-        data = line if self._compress is None else self._compress(line)
-        with self._lock:
-            if self._file is None:
-                raise ValueError(f"the writer of {self.path} is closed: nothing more can be written to it.")
             try:
-                if os.fstat(self._file).st_nlink == 0:  # The file was removed: lines written to it would be lost.
-                    self._replace_removed(self._file)
-                self._append(self._file, data)
+                line = self._media.extract(line)
             except OSError as error:
-                is_whole = not isinstance(error, _PartialWrite)
-                left = (
-                    "The file is as it was before"
-                    if is_whole
-                    else "A part of its line may be at the end of the file, which readers report as a damaged line"
-                )
-                raise WriteError(
-                    f"trajectory {trajectory.id} could not be written to {self.path}: {error}. {left}, and the "
-                    "trajectory can be written again."
+                raise self._write_error(
+                    trajectory,
+                    error,
+                    f"the media of trajectory {trajectory.id} could not be written to {self._media.path}: {error}. "
+                    f"Nothing of its line is in {self.path}, and the trajectory can be written again.",
                 ) from error
+        return Line(trajectory, line if self._compress is None else self._compress(line))
+
+    def append(self, line: Line) -> None:
+        """Appends what ``encode`` returned, once; after a failure the same line can be appended again.
+
+        Raises:
+            ValueError: the writer is closed.
+            WriteError: as for ``write``. Where its ``is_in_file`` is true, appending again would double the line.
+        """
+        trajectory, end = line.trajectory, time.monotonic() + self._lock_timeout
+        try:
+            self._append(line.data, end)
+        except AppendError as error:
+            reason = str(error.cause).removesuffix(".")
+            advice = "writing it again would double it" if error.is_in_file else "the trajectory can be written again"
+            raise self._write_error(
+                trajectory,
+                error.cause,
+                f"trajectory {trajectory.id} could not be written to {self.path}: {reason}. {error.left}, and "
+                f"{advice}.",
+                is_in_file=error.is_in_file,
+            ) from error.cause
         # Outside the lock and the `try`: the line is written, and a failure here is not a failure of writing.
         if (recorder := trajectory._recorder) is not None:
             guard.run_all("silence", partial(recorder.was_written, trajectory, self.path))
 
-    def _extract_media(self, line: bytes, media: MediaFolder, trajectory_id: str) -> bytes:
+    def _append(self, data: bytes, end: float) -> None:
+        # The lock of the process is waited for no longer than that of the file: its holder may be waiting for that one.
+        if not self._lock.acquire(timeout=self._lock_timeout):
+            raise AppendError(
+                TimeoutError(
+                    f"another thread of this process is writing to it, and {self._lock_timeout:g} seconds were waited "
+                    "(lock_timeout= sets how long)"
+                ),
+                "Nothing of its line is in the file",
+            )
         try:
-            return media.extract(line)
-        except OSError as error:
-            raise WriteError(
-                f"the media of trajectory {trajectory_id} could not be written to {media.path}: {error}. "
-                f"{self.path} is as it was before, and the trajectory can be written again."
-            ) from error
+            if self._is_closed:
+                raise ValueError(f"the writer of {self.path} is closed: nothing more can be written to it.")
+            self._file.append(data, max(0.0, end - time.monotonic()))
+        finally:
+            self._lock.release()
+
+    def _write_error(
+        self, trajectory: Trajectory, cause: Exception, message: str, *, is_in_file: bool = False
+    ) -> WriteError:
+        return WriteError(message, lost=[(trajectory, cause)], open_writer=self.same_options(), is_in_file=is_in_file)
 
     def close(self) -> None:
-        """Closes the file. A second call does nothing."""
+        """Closes the file. A second call does nothing.
+
+        Raises:
+            WriteError: the file system reports only now that lines may not have been stored.
+        """
         with self._lock:
-            if self._file is not None:
-                os.close(self._file)
-                self._file = None
+            self._is_closed = True
+            try:
+                self._file.close()
+            except OSError as error:
+                raise WriteError(
+                    f"closing {self.path} failed: {error}. Its lines are in the file, though maybe not on the disk."
+                ) from error
 
     def __enter__(self) -> JSONLWriter:
         return self
@@ -139,85 +189,39 @@ class JSONLWriter:
     def __repr__(self) -> str:
         return f"JSONLWriter({str(self.path)!r})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def same_options(self) -> partial[JSONLWriter]:
+        """Opens a writer of another path with the options of this one."""
         media: MediaMode = "inline" if self._media is None else "folder"
-        return partial(JSONLWriter, fsync=self._fsync, media=media), (self._absolute_path,)
+        return partial(JSONLWriter, fsync=self._fsync, media=media, lock_timeout=self._lock_timeout, mode=self._mode)
 
-    def _open(self) -> int:
-        refuse_special_file(self._absolute_path)
-        return os.open(self._absolute_path, _FLAGS, 0o666)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.same_options(), (self._absolute_path,)
 
-    def _replace_removed(self, removed: int) -> None:
-        self._file = self._open()
-        os.close(removed)
-
-    def _append(self, file: int, data: bytes) -> None:
-        is_locked = self._acquire_lock(file)
-        try:
-            end = os.lseek(file, 0, os.SEEK_END)
-            # Compressed files need no newline here: readers find the next member by its magic number.
-            if self._compress is None and end not in (0, self._last_end) and not _ends_with_newline(file):
-                data = b"\n" + data  # A killed writer left a partial line: this one must not become a part of it.
-            if is_locked:
-                self._write_or_undo(file, data, end)
-            else:
-                _write_at_once(file, data)
-                self._sync(file)
-            self._last_end = end + len(data)
-        finally:
-            if is_locked and fcntl is not None:
-                fcntl.flock(file, fcntl.LOCK_UN)
-
-    def _write_or_undo(self, file: int, data: bytes, end: int) -> None:
-        """Writes all bytes, or truncates the file to ``end``, its length before.
-
-        Called with the lock: without it, truncating could cut off another writer's line.
-        """
-        try:
-            _write_all(file, data)
-            self._sync(file)
-        except BaseException as error:  # Also KeyboardInterrupt: Ctrl-C must not leave a partial line.
-            try:
-                # Only if something was written: /dev/null refuses to be truncated.
-                if os.lseek(file, 0, os.SEEK_END) != end:
-                    os.ftruncate(file, end)
-            except OSError:
-                if isinstance(error, OSError):
-                    raise _PartialWrite(*error.args) from error
-            raise
-
-    def _sync(self, file: int) -> None:
-        if self._fsync:
-            os.fsync(file)
-
-    def _acquire_lock(self, file: int) -> bool:
-        """Locks the file; False where its file system has no locks, so that other writers may write at any time."""
-        if fcntl is None:
-            return True
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            guard.warn_once(
-                f"no-lock:{self._absolute_path}",
-                f"the file system of {self.path} has no file locks ({error.strerror}): each line is appended in one "
-                "write, which most file systems keep whole. If several machines write at once, give each its own file.",
-            )
-            return False
-        return True
-
-    def _reopen(self) -> None:
+    def _renew(self) -> None:
         """Renews lock and descriptor in a forked process: an inherited descriptor shares the parent's ``flock``."""
         self._lock = threading.Lock()
-        inherited, self._file = self._file, None
-        if inherited is not None:
-            os.close(inherited)
-            try:
-                self._file = self._open()
-            except OSError as error:
-                # Not raised: the other writers must be renewed too.
-                guard.warn(f"{self.path} cannot be opened again in a forked process ({error}): it is closed here.")
+        self._file.renew()
+
+
+def check_lock_timeout(value: Any) -> float:
+    """Seconds to wait for a lock, at most what the system can wait.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is negative or not finite.
+    """
+    advice = "give seconds, such as lock_timeout=10.0; 0 tries once"
+    if isinstance(value, bool):
+        raise TypeError(f"lock_timeout is {value!r}; {advice}.")
+    try:
+        seconds = float(value) if not isinstance(value, (str, bytes)) else None
+    except (TypeError, ValueError, OverflowError):
+        seconds = None
+    if seconds is None:
+        raise TypeError(f"lock_timeout is {brief(value)}; {advice}.")
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"lock_timeout is {brief(value)}; {advice}.")
+    return min(seconds, threading.TIMEOUT_MAX)
 
 
 def _check_path(path: Any) -> Path:
@@ -242,33 +246,12 @@ def _check_path(path: Any) -> Path:
     return place
 
 
-def _ends_with_newline(file: int) -> bool:
-    os.lseek(file, -1, os.SEEK_END)
-    return os.read(file, 1) == b"\n"
-
-
-def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
-
-
-def _write_at_once(file: int, data: bytes) -> None:
-    """Writes all bytes in one call, for files without locks: between two calls another writer could append its line.
-
-    What a partial write left stays: truncating it could cut off such a line.
-    """
-    written = os.write(file, data)
-    if written < len(data):
-        raise _PartialWrite(errno.EIO, f"only {written} of the {len(data)} bytes of its line were taken")
-
-
 _writers: WeakSet[JSONLWriter] = WeakSet()
 
 
 def _after_fork() -> None:
     for writer in list(_writers):
-        writer._reopen()
+        writer._renew()
 
 
 if hasattr(os, "register_at_fork"):

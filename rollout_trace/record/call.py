@@ -9,10 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rollout_trace import guard
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
+from rollout_trace.record.bounds import KeptBytes
+from rollout_trace.record.decoder import decoder
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
@@ -23,8 +26,11 @@ if TYPE_CHECKING:
 class CallLog(Protocol):
     """The log that a call belongs to."""
 
-    def settle(self, call: Call) -> None:
-        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
+    def settle(self, call: Call, *, wait: bool = True) -> bool:
+        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
+
+        Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of this log.
+        """
 
     def call_ended(self, call: Call) -> None:
         """Called when the call has ended, possibly by the garbage collector: takes no lock."""
@@ -36,10 +42,23 @@ class CallLog(Protocol):
         """Called when the caller gets an exception about a response that had come whole."""
 
 
+class EndedOnce(guard.HoldsFaults, Protocol):
+    """A call, or one attempt of it, that a stream ends."""
+
+    def end(self, cut: BaseException | None = None) -> None:
+        """Ends it; ``cut`` is the exception that broke the stream off."""
+
+
 JOURNAL_SECONDS = 1.0
 """Seconds between two records of one stream in flight in the journal."""
 PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
+LARGE = 256 * 1024
+"""Most bytes of a call that is decoded by the caller of another one (a few ms); a thread decodes larger ones."""
+_PACKED = 8
+"""Times by which a compressed response counts more, as it is longer once unpacked."""
+BACKLOG_LIMIT = 256 * 1024 * 1024
+"""Most bytes that wait for that thread; beyond it callers decode large calls too, which keeps the bytes bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +120,7 @@ class AttemptMark:
         return self.headers.get("x-request-id") or self.headers.get("request-id")
 
 
-class Call:
+class Call(KeptBytes):
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""
 
     __slots__ = (
@@ -109,27 +128,25 @@ class Call:
         "agent",
         "attempts",
         "began",
-        "chunks",
         "cut",
         "ended",
         "eof",
         "failure",
         "faults",
         "first_byte",
-        "is_decompressed",
         "journal_due",
         "journal_progress",
         "log",
         "profile",
         "protocol",
         "refusals",
-        "request",
         "settings",
         "started",
         "steps",
     )
 
     def __init__(self, settings: Settings, protocol: str) -> None:
+        super().__init__(settings.max_call_bytes)
         self._id: str | None = None
         self.settings = settings
         self.protocol = protocol
@@ -150,11 +167,6 @@ class Call:
         self.began = time.perf_counter()
         """Start, as ``time.perf_counter`` seconds; for durations, like ``first_byte`` and ``ended``."""
         self.attempts: list[AttemptMark] = []
-        self.request: bytes | None = None
-        """Request body of the latest attempt."""
-        self.chunks: list[bytes] = []
-        """Response body of the latest attempt, as far as it has arrived."""
-        self.is_decompressed = False
         self.first_byte: float | None = None
         self.eof = False
         """Whether the response body was read to its end."""
@@ -172,10 +184,9 @@ class Call:
         """Begins an attempt with this request body (None if unknown). Bytes of an earlier attempt are dropped."""
         guard.attempt_began()
         self.attempts.append(AttemptMark())
-        self.chunks = []
-        self.is_decompressed = False
+        self.forget_bytes()
         self.first_byte = None
-        self.request = content
+        self.keep_request(content)
 
     def attempt_failed(self, error: BaseException | None) -> None:
         """Ends an attempt that got no response, or one that the SDK retries."""
@@ -199,8 +210,7 @@ class Call:
 
     def body(self, content: bytes) -> None:
         """Records the whole response body, already decompressed."""
-        self.chunks = [content]
-        self.is_decompressed = True
+        self.keep_body(content, is_encoded=self._header("content-encoding") is not None)
         self.eof = True
         self._end_attempt()
 
@@ -211,6 +221,10 @@ class Call:
             if self.first_byte is None:
                 self.first_byte, self.journal_due = now, now + JOURNAL_SECONDS
             self.chunks.append(chunk)
+            self.held = held = self.held + len(chunk)
+            # The only comparison for each chunk: all that is rare is behind it.
+            if held > self.mark:
+                self.past_mark()
             if now >= self.journal_due:
                 self.journal_due = math.inf
                 if self.log is not None:
@@ -250,17 +264,20 @@ class Call:
     @property
     def encoding(self) -> str | None:
         """Content encoding of ``chunks``; None if they are not compressed."""
-        return None if self.is_decompressed or not self.attempts else self.attempts[-1].headers.get("content-encoding")
+        return None if self.is_decompressed else self._header("content-encoding")
+
+    @property
+    def is_text_stream(self) -> bool:
+        """Whether the response is declared a stream of server-sent events."""
+        return "text/event-stream" in (self._header("content-type") or "").lower()
 
     @property
     def is_stream(self) -> bool:
         """Whether the response is a stream of events: server-sent ones, or Amazon's (``vnd.amazon.eventstream``)."""
-        kind = (self.attempts[-1].content_type or "") if self.attempts else ""
-        return "eventstream" in kind.lower().replace("-", "")
+        return "eventstream" in (self._header("content-type") or "").lower().replace("-", "")
 
-    def size(self) -> int:
-        """Number of bytes held until the call is decoded."""
-        return len(self.request or b"") + sum(map(len, self.chunks))
+    def _header(self, name: str) -> str | None:
+        return self.attempts[-1].headers.get(name) if self.attempts else None
 
     def _redirected(self, status: int, headers: Mapping[str, str]) -> None:
         """Records a redirect that the HTTP client followed: an attempt of its own."""
@@ -299,7 +316,7 @@ class _Pending:
             except Exception as error:
                 guard.failed("pending", call, error)
         while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
-            settle(oldest)
+            _settle_soon(*oldest)
 
     def _add(self, call: Call) -> None:
         size = call.size()
@@ -314,12 +331,14 @@ class _Pending:
         with self._lock:
             self._total -= self._sizes.pop(call, 0)
 
-    def _pop(self) -> Call | None:
+    def _pop(self) -> tuple[Call, int] | None:
         with self._lock:
             oldest = next(iter(self._sizes), None)
-            if oldest is not None:
-                self._total -= self._sizes.pop(oldest)
-            return oldest
+            if oldest is None:
+                return None
+            size = self._sizes.pop(oldest)
+            self._total -= size
+            return oldest, size
 
 
 pending = _Pending()
@@ -327,6 +346,17 @@ pending = _Pending()
 if hasattr(os, "register_at_fork"):
     # Calls of the other process are its own to decode, and a thread of it may have held the lock.
     os.register_at_fork(after_in_child=lambda: pending.reset())
+
+
+def end(call: EndedOnce, cut: BaseException | None = None) -> None:
+    """Ends a call, whatever fails in it. Never raises, save under pytest. For finalizers too: it takes no lock."""
+    try:
+        call.end(cut)
+    except Exception as error:
+        if isinstance(call, Call) and call.ended is None:
+            # Otherwise its trajectory would wait for it until its recording ends.
+            call.ended = time.perf_counter()
+        guard.failed("end", call, error)
 
 
 deferred: deque[Callable[[], object]] = deque()
@@ -343,9 +373,19 @@ def drain() -> None:
     pending.drain()
 
 
-def settle(call: Call) -> None:
-    """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
+def settle(call: Call, *, wait: bool = True) -> bool:
+    """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
+
+    Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of the same log.
+    """
     pending.discard(call)
     log = call.log
-    if log is not None:
-        log.settle(call)
+    return log is None or log.settle(call, wait=wait)
+
+
+def _settle_soon(call: Call, size: int) -> None:
+    """Decodes a finished call here if that is quick, else on the decoder's thread."""
+    if size * (1 if call.encoding is None else _PACKED) <= LARGE and settle(call, wait=False):
+        return
+    if decoder.backlog + size > BACKLOG_LIMIT or not decoder.take(call, size, partial(settle, call)):
+        settle(call)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
 from rollout_trace.engines.profiles import AUTO, sends_no_ids
+from rollout_trace.record.bounds import UNPACKED
 from rollout_trace.wire import request as wire_request
-from rollout_trace.wire.body import decompress
+from rollout_trace.wire.body import unpack
 from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
 
 if TYPE_CHECKING:
@@ -20,21 +21,25 @@ if TYPE_CHECKING:
 def recorded_steps(call: Call, stores: Stores) -> list[Step]:
     """The steps of a finished call, by choice; at least one. Never raises, save under pytest."""
     try:
-        steps, streamed = _decoded(call, stores)
+        steps, streamed, has_more = _decoded(call, stores)
         for step in steps:
-            _add_call_fields(step, call, streamed=streamed or call.is_stream)
+            _add_call_fields(step, call, streamed=streamed or call.is_stream, has_more=has_more or bool(call.left_out))
+        _report_missing(steps, call.what_is_missing(has_more=has_more))
         return steps
     except Exception as error:
         guard.failed("decode", call, error)
         return [_undecodable_step(call)]
 
 
-def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool]:
+def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool, bool]:
+    """The steps, whether the answer is a stream, and whether its bytes unpack to more than was decoded."""
     mark = call.attempts[-1] if call.attempts else None
     status = mark.status if mark is not None and mark.status is not None else 200
-    body, problem = b"".join(call.chunks), None
+    body, problem, has_more = b"".join(call.chunks), None, False
     try:
-        body = decompress(body, call.encoding)
+        body, has_more = unpack(body, call.encoding, UNPACKED * call.limit)
+        # Of what is not whole, less is read: what it is decoded into takes several times its bytes.
+        body = body[: call.limit] if has_more else body
     except ValueError as error:
         body, problem = b"", ErrorInfo(type="ContentEncoding", message=str(error))
     steps, streamed = exchange_of(
@@ -46,18 +51,20 @@ def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool]:
         status=status,
         stores=stores,
         keep_bytes=call.settings.keep_bytes,
+        whole=not (has_more or call.left_out),
     )
     if problem is not None:
         for step in steps:
             amend(step, status="error", error=problem)
-    return steps, streamed
+    return steps, streamed, has_more
 
 
-def _add_call_fields(step: Step, call: Call, *, streamed: bool) -> None:
+def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) -> None:
+    """Adds what only the call has. ``has_more``: the answer is longer than what was decoded."""
     # Of a body that comes as a whole, the first byte says nothing about the first token.
     first_byte = call.first_byte if streamed else None
     engine = call.profile
-    status, error = _outcome(step, call, streamed=streamed)
+    status, error = _outcome(step, call, streamed=streamed, has_more=has_more)
     amend(
         step,
         agent=call.agent,
@@ -76,7 +83,17 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool) -> None:
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
         _explain_missing(step, call)
     if call.faults:
-        _withhold_tokens(step, call)
+        _withhold_tokens(step, _recorder_failed(call))
+
+
+def _report_missing(steps: list[Step], missing: str | None) -> None:
+    """Puts a sentence on bytes that were not kept on the steps, and withholds their tokens; None where all were."""
+    if missing is None:
+        return
+    guard.warn_once("bytes_left_out", f"a call was too long to keep whole: {missing}")
+    for step in steps:
+        if step.token_issue is None or step.token_issue.code != "recorder_failed":
+            _withhold_tokens(step, TokenIssue(code="bytes_left_out", message=missing))
 
 
 def _explain_missing(step: Step, call: Call) -> None:
@@ -91,7 +108,7 @@ def _explain_missing(step: Step, call: Call) -> None:
     amend(step, token_issue=TokenIssue(code="ids_missing", message=message))
 
 
-def _outcome(step: Step, call: Call, *, streamed: bool) -> tuple[StepStatus, ErrorInfo | None]:
+def _outcome(step: Step, call: Call, *, streamed: bool, has_more: bool) -> tuple[StepStatus, ErrorInfo | None]:
     """Status and error of a step: ok if the completion arrived whole, else what the caller saw.
 
     A whole completion stays ok if its caller got an exception afterwards; the exception is kept in ``error``.
@@ -106,6 +123,9 @@ def _outcome(step: Step, call: Call, *, streamed: bool) -> tuple[StepStatus, Err
         return "cached", None
     cause = call.failure or call.cut
     if cause is None or cause.kind == "closed":
+        if has_more and step.error is None and (call.eof or call.saw_done()):
+            # Its caller got it whole; only the record of it is cut.
+            return "ok", None
         return ("abandoned", None) if _is_cut(step, call, streamed=streamed) else (step.status, step.error)
     return cause.kind, cause.info
 
@@ -115,10 +135,13 @@ def _is_cut(step: Step, call: Call, *, streamed: bool) -> bool:
     return not (call.eof or streamed) and step.error is not None and step.error.type == "InvalidJSON"
 
 
-def _withhold_tokens(step: Step, call: Call) -> None:
-    """Removes ids and logprobs from a step whose recording failed: bytes may be lost, so they are no ground truth."""
+def _recorder_failed(call: Call) -> TokenIssue:
     message = f"the recorder failed during this call ({call.faults[0]}): ids and logprobs cannot be trusted."
-    issue = TokenIssue(code="recorder_failed", message=message)
+    return TokenIssue(code="recorder_failed", message=message)
+
+
+def _withhold_tokens(step: Step, issue: TokenIssue) -> None:
+    """Removes ids and logprobs from a step some of whose bytes may be missing: they are no ground truth."""
     amend(step, prompt_token_ids=None, completion_token_ids=None, logprobs=None, top_logprobs=None)
     amend(step, token_source=None, token_issue=issue)
 
@@ -131,10 +154,10 @@ def _undecodable_step(call: Call) -> Step:
         protocol=call.protocol,
         status="error",
         error=None if call.failure is None else call.failure.info,
-        request_bytes=call.request,
-        response_bytes=b"".join(call.chunks),
+        request_bytes=None if call.request is None else credentials.cut_bytes(call.request),
+        response_bytes=credentials.cut_bytes(b"".join(call.chunks)),
     )
-    _withhold_tokens(step, call)
+    _withhold_tokens(step, _recorder_failed(call))
     return step
 
 

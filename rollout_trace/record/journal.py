@@ -16,7 +16,7 @@ from weakref import ref
 
 from rollout_trace import guard
 from rollout_trace.data.model import Step, ToolRun
-from rollout_trace.data.trajectory import Trajectory, new_trajectory
+from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, environment_so_far, new_trajectory
 from rollout_trace.file import journal_format as form
 from rollout_trace.file.encode import in_parts, tool_run_record, trajectory_record
 from rollout_trace.file.journal import JournalFiles, Pin
@@ -29,6 +29,7 @@ from rollout_trace.wire.steps import Stores
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
 
+_HEAD_FIELDS = [name for name in TRAJECTORY_FIELDS if name not in ("steps", "tool_runs", "environment")]
 _REWRITTEN = 1 << 20
 """Most bytes of a stream in flight that are written again where what was written has changed since."""
 
@@ -358,13 +359,11 @@ class TrajectoryJournal:
             self._head, self._mutable = record, mutable
 
     def _record(self, trajectory: Trajectory) -> dict[str, Any]:
+        values = {name: getattr(trajectory, name) for name in _HEAD_FIELDS}
+        # Not the field itself, which would be collected now, on the path of a call.
+        copy = new_trajectory({**values, "environment": environment_so_far(trajectory)})
         redactor = self._journal.redactor
-        if redactor is not None and self._has_rules:
-            names = ("id", "name", "episode_id", "parent_id", "parent_step_id", "group_id", "rollout_index", "task",
-                     "reward", "rewards", "metrics", "status", "stop_reason", "error", "started_at", "ended_at",
-                     "environment", "metadata")  # fmt: skip
-            trajectory = redactor.apply(new_trajectory({name: getattr(trajectory, name) for name in names}))
-        return trajectory_record(trajectory)
+        return trajectory_record(redactor.apply(copy) if redactor is not None and self._has_rules else copy)
 
     def _write(self, kind: int, head: dict[str, Any], blobs: list[bytes] | tuple[bytes, ...] = ()) -> bool:
         head["trajectory"] = self._id

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import platform
 from datetime import datetime, timezone
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace._caller import place_of_caller
-from rollout_trace._version import __version__
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info
 from rollout_trace.engines.profiles import can_request_ids
+from rollout_trace.record import process_end
 from rollout_trace.record.log import StepLog
-from rollout_trace.record.recording import attach, write_closed
+from rollout_trace.record.provenance import Pending
+from rollout_trace.record.recording import attach, open_recordings, write_closed
 from rollout_trace.record.state import TrajectoryState, state_of
 from rollout_trace.record.tool_links import link_tool_runs
 
@@ -55,17 +55,21 @@ def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseExcepti
         guard.failed("close", None, failure)
 
 
-def abort_open() -> list[Trajectory]:
-    """Closes every trajectory that is open in this process, innermost first, as ``aborted``; returns them."""
-    aborted = []
+def abort_open() -> None:
+    """Closes every trajectory that is open in this process, innermost first, as ``aborted``. For its end."""
     # A copy: other threads still open and close some.
-    for trajectory, parent in reversed(list(_opened.values())):
+    opened = list(_opened.values())
+    targets = ", ".join(dict.fromkeys(one.name for one in open_recordings()))
+    for trajectory, parent in reversed(opened):
         if trajectory.status == "running":
             trajectory.status = "aborted"
         finish(trajectory, parent, None)
-        aborted.append(trajectory)
-    return aborted
+    if opened and targets:
+        count = "1 trajectory was" if len(opened) == 1 else f"{len(opened)} trajectories were"
+        guard.warn(f"{count} open when the process ended, and closed as 'aborted' to be written to {targets}.")
 
+
+process_end.add_closer(abort_open, first=True)
 
 _opened: dict[str, tuple[Trajectory, Trajectory | None]] = {}
 """The open trajectories of this process with their parents, by id, in the order they were opened."""
@@ -78,7 +82,8 @@ if hasattr(os, "register_at_fork"):
 def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     trajectory.status = "running"
     trajectory.started_at = datetime.now(timezone.utc)
-    trajectory.environment = dict(_environment())
+    # Collected when it is read. Past `__setattr__`, whose field is a dict.
+    object.__setattr__(trajectory, "environment", Pending())
     state = TrajectoryState(StepLog(), place_of_caller())
     attach(state, trajectory)
     trajectory._recorder = state
@@ -88,14 +93,12 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
 def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: BaseException | None) -> None:
     """Closes the log. The steps are decoded when they are read, or on the thread that writes the trajectory."""
     state.completion, state.closed_log = _complete, log
-    guard.run_all(
-        "close",
-        # First: ending its frames may set fields of the trajectory.
-        log.close,
-        partial(_set_outcome, trajectory, error),
-    )
-    # Last: until here the steps are those of an open trajectory.
-    state.log = None
+    try:
+        # The log first: ending its frames may set fields of the trajectory.
+        guard.run_all("close", log.close, partial(_set_outcome, trajectory, error))
+    finally:
+        # Last: until here the steps are those of an open trajectory.
+        state.log = None
 
 
 def _complete(trajectory: Trajectory) -> None:
@@ -142,8 +145,3 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
             "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
             'rt.wrap_openai(client, engine="vllm").',
         )
-
-
-@lru_cache(maxsize=1)
-def _environment() -> dict[str, str]:
-    return {"rollout_trace": __version__, "python": platform.python_version(), "platform": platform.platform()}

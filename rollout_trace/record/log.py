@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,7 +12,7 @@ from weakref import WeakSet
 
 from rollout_trace import guard
 from rollout_trace.data.model import Step, amend, shared
-from rollout_trace.record.call import Call, drain, settle
+from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import join_frames_with_calls
 from rollout_trace.wire.protocols import record_of
@@ -62,6 +61,8 @@ class StepLog:
     def __init__(self, *, keep: int | None = None) -> None:
         """``keep`` is the most calls to hold: older ones are dropped. Without it all are, and steps share storage."""
         self._lock = threading.RLock()
+        # Held while calls are decoded, which may take a second; never while `_lock` is: a call that begins takes that.
+        self._decoding = threading.RLock()
         self._calls: MutableSequence[Call] = [] if keep is None else deque(maxlen=keep)
         # No shared storage for a bounded log: it would keep the tokens of dropped calls for ever.
         self._stores = Stores() if keep is None else None
@@ -103,6 +104,7 @@ class StepLog:
         At the fork another thread may have held the lock, in the middle of a change to the stores.
         """
         self._lock = threading.RLock()
+        self._decoding = threading.RLock()
         if self._stores is not None:
             self._stores = Stores()
 
@@ -138,13 +140,21 @@ class StepLog:
         if self.journal is not None:
             self.journal.call_amended(call)
 
-    def settle(self, call: Call) -> None:
-        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded."""
-        with self._lock:
+    def settle(self, call: Call, *, wait: bool = True) -> bool:
+        """Decodes a finished call and drops its bytes. Does nothing if it has been decoded.
+
+        Without ``wait`` it returns False, and decodes nothing, while another thread decodes a call of this log.
+        """
+        if not self._decoding.acquire(blocking=wait):
+            return False
+        try:
             if call.steps is None:
                 call.steps = recorded_steps(call, self._stores or Stores())
                 self._count_bytes(call)
-                call.chunks, call.request = [], None
+                call.drop_bytes()
+        finally:
+            self._decoding.release()
+        return True
 
     def _count_bytes(self, call: Call) -> None:
         request = len(call.request or b"")
@@ -160,7 +170,10 @@ class StepLog:
         """All steps so far in start order, running calls included."""
         drain()
         with self._lock:
-            calls = [(call, self._steps_of(call)) for call in self._calls]
+            begun = list(self._calls)
+        # Not only around each: a call that ends meanwhile must not lose its bytes while its running step is made.
+        with self._decoding:
+            calls = [(call, self._steps_of(call)) for call in begun]
         if self.model_frames:
             steps = join_frames_with_calls(self.model_frames, calls)
         else:
@@ -173,9 +186,11 @@ class StepLog:
     def close(self) -> None:
         """Admits no further call and ends the open frames. Running calls go on; nothing is decoded."""
         # Frames end first: an open frame yields no steps, and its outcome is put on the steps collected later.
-        guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
-        with self._lock:
-            self.is_closed = True
+        try:
+            guard.run_all("frame", *(frame.abandon for frame in list(self.frames)))
+        finally:
+            with self._lock:
+                self.is_closed = True
 
     @property
     def is_running(self) -> bool:
@@ -186,12 +201,12 @@ class StepLog:
         """Ends the running calls: their steps hold what has arrived, and what comes later is not recorded."""
         for call in list(self._calls):
             if call.ended is None:
-                _end_call(call)
+                end(call)
 
     def finish(self) -> list[Step] | None:
         """The final steps of a closed log; everything is decoded. None where a call is still running.
 
-        To be called once, by one thread at a time: hold ``lock``.
+        To be called once, by one thread at a time: hold ``completing``.
         """
         if self.is_running:
             return None
@@ -207,9 +222,9 @@ class StepLog:
         return steps
 
     @property
-    def lock(self) -> threading.RLock:
-        """Held while the log changes, and while its trajectory is completed."""
-        return self._lock
+    def completing(self) -> threading.RLock:
+        """Lock that is held while calls are decoded and the closed trajectory is completed."""
+        return self._decoding
 
     def _steps_of(self, call: Call) -> list[Step]:
         try:
@@ -258,11 +273,3 @@ def _supersede_retrievals(steps: list[Step]) -> None:
         else:
             # Never a running call: that has no response id yet.
             amend(step, status="superseded", token_issue=None)
-
-
-def _end_call(call: Call) -> None:
-    try:
-        call.end()
-    except Exception as error:
-        guard.failed("end", call, error)
-        call.ended = call.ended or time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
-from rollout_trace.record import families
+from rollout_trace.record import families, process_end, write_queue
 from rollout_trace.record.handover import Family
+from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
 from rollout_trace.record.state import state_of
 from rollout_trace.record.write_queue import WriteQueue
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.media import MediaMode
+    from rollout_trace.record.journal import Journal
+    from rollout_trace.record.redaction import Redact
     from rollout_trace.record.state import TrajectoryState
 
 
@@ -65,14 +69,15 @@ class recording:
         prices: PriceTable | None = None,
         journal: bool = True,
         fsync: bool = False,
-        redact: Any = None,
+        redact: Redact | None = None,
         lock_timeout: float = 10.0,
         mode: int | None = None,
     ) -> None:
         _check_target(target)
         if prices is not None and not hasattr(prices, "apply"):
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
-        self._file_settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
+        settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
+        self._file_settings: dict[str, Any] = settings
         if not isinstance(target, (str, os.PathLike)):
             for name, value in self._file_settings.items():
                 if value != _FILE_DEFAULTS[name]:
@@ -81,12 +86,12 @@ class recording:
                     )
         self._target = target
         self._prices = prices
-        self._journaled = journal
-        self._redactor = None  # MERGE
+        self._is_journaled = journal
+        self._redactor = Redactor(redact)
         self._writer: Writer | None = None
         self._sink: Sink | None = None
         self._queue: WriteQueue | None = None
-        self.journal: Any = None
+        self.journal: Journal | None = None
         """Where finished calls are kept until their trajectory is written; None without one."""
         self._is_entered = False
         self._outer: recording | None = None
@@ -108,35 +113,43 @@ class recording:
             raise
 
     def _open(self) -> Writer:
-        is_file = isinstance(self._target, (str, os.PathLike))
-        if is_file:
-            from rollout_trace.file import JSONLWriter
-
-            writer = JSONLWriter(self._target, media=self._file_settings["media"])  # MERGE
-            self._writer = writer
-            # MERGE journal
+        if isinstance(self._target, (str, os.PathLike)):
+            writer, close = self._open_file(self._target)
         else:
-            self._writer = self._target
+            writer, close = self._target, _nothing
+        self._writer = writer
         self._sink = Sink(
-            self._writer,
+            writer,
             str(self._target),
-            is_file=is_file,
+            close=close,
             prices=self._prices,
             redactor=self._redactor,
+            journal_path=None if self.journal is None else str(self.journal.path),
         )
         self._queue = WriteQueue(self._sink)
         self._outer = _current.get()
         _current.set(self)
         _open_recordings.append(self)
-        return self._writer
+        guard.run_all("exit", process_end.watch)
+        return writer
+
+    def _open_file(self, path: str | os.PathLike[str]) -> tuple[Writer, Callable[[], object]]:
+        """The writer of the file, and the function that closes it and the journal."""
+        from rollout_trace.file import JSONLWriter
+
+        writer = JSONLWriter(path, **self._file_settings)
+        if not self._is_journaled:
+            return writer, writer.close
+        from rollout_trace.record.journal import Journal
+
+        journal = self.journal = Journal(writer.path, mode=self._file_settings["mode"], redactor=self._redactor)
+        return writer, partial(guard.run_all, "close", writer.close, journal.close)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        queue = self._leave()
-        if queue is not None:
-            queue.stop()
-        self._close(error)
+        self._stop()
+        self._raise_lost(error)
 
     async def __aenter__(self) -> Writer:
         return self.__enter__()
@@ -144,31 +157,37 @@ class recording:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # The event loop goes on meanwhile: streams that are still read may end by themselves.
         queue = self._leave()
-        if queue is not None:
-            await _outside_the_loop(queue.stop)
-        self._close(error)
+        await _outside_the_loop(queue.stop)
+        self._raise_lost(error)
 
-    def _leave(self) -> WriteQueue | None:
-        """Takes no further trajectory; returns the queue to be stopped. None if that was done before."""
+    def _stop(self, timeout: float | None = None) -> None:
+        self._leave().stop(timeout)
+
+    def _leave(self) -> WriteQueue:
+        """Takes no further trajectory; returns the queue, which is to be stopped."""
+        if self._queue is None:
+            raise RuntimeError(f"the recording to {self._target} is left that had not been entered, or left before.")
         if self in _open_recordings:
             _open_recordings.remove(self)
+        if not _open_recordings:
+            guard.run_all("exit", process_end.unwatch)
         # Not reset(token): a fixture may leave the block in another context than it entered.
-        if _current.get() is self:
-            _current.set(self._outer)
-        return self._queue
-
-    def _close(self, error: BaseException | None) -> None:
-        """Closes the file and raises what could not be written, unless an exception of the agent is on its way."""
-        writer, self._writer, self._queue = self._writer, None, None
+        _current.set(self._outer)
+        left, self._queue, self._writer, self.journal = self._queue, None, None, None
         self._is_entered = False
-        if writer is not None and writer is not self._target:
-            getattr(writer, "close")()  # noqa: B009 - a JSONLWriter of our own; a Writer need not have it
-        if self.journal is not None:
-            self.journal.close()
-            self.journal = None
+        return left
+
+    def _raise_lost(self, error: BaseException | None) -> None:
+        """Raises what could not be written, unless an exception of the agent is on its way."""
         if self._sink is not None and (self._sink.lost or self._sink.dropped) and error is None:
             raise self._sink.write_error()
+
+    @property
+    def name(self) -> str:
+        """The target, for messages."""
+        return str(self._target)
 
     @property
     def lost(self) -> list[tuple[Trajectory, BaseException]]:
@@ -195,6 +214,10 @@ class recording:
             if (state := state_of(trajectory)) is not None:
                 state.handed_to = str(self._target)
         self._queue.put(Family(family))
+
+
+def _nothing() -> None:
+    """A target of the user's own is closed by the user."""
 
 
 async def _outside_the_loop(function: Callable[[], object]) -> None:
@@ -273,6 +296,20 @@ def attach(state: TrajectoryState, trajectory: Trajectory) -> None:
 def open_recordings() -> list[recording]:
     """The recordings whose blocks have been entered and not left, the outermost first."""
     return list(_open_recordings)
+
+
+def _end_open_recordings() -> None:
+    """Ends the recordings whose blocks were not left, and waits for those that still write. For the process's end."""
+    deadline = time.monotonic() + process_end.CLOSE_TIMEOUT
+    for one in reversed(open_recordings()):
+        guard.run_all("exit", partial(one._stop, process_end.CLOSE_TIMEOUT))
+        if one._sink is not None and one._sink.lost:
+            guard.warn(str(one._sink.write_error()))
+    # Interrupted while they waited, by Ctrl-C: their threads go on.
+    write_queue.wait_for_all(deadline)
+
+
+process_end.add_closer(_end_open_recordings)
 
 
 def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.engines.profiles import EngineProfile
 
+MAX_CALL_BYTES = 64 * 1024 * 1024
+"""The default of ``Settings.max_call_bytes``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -26,6 +29,22 @@ class Settings:
     """Weak reference to the trajectory that the client is bound to; None if the context decides."""
     logprobs_mode: LogprobsMode | None = None
     """Distribution of the server's logprobs, if the user set it: it overrides the default of the engine."""
+    max_call_bytes: int = MAX_CALL_BYTES
+    """Most bytes that are kept of a request body, and of a response body as it arrives."""
+
+
+def check_call_bytes(value: object) -> int:
+    """Checks a ``max_call_bytes`` argument and returns it.
+
+    Raises:
+        TypeError: no whole number.
+        ValueError: below 1.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"max_call_bytes={value!r:.80}: expected a whole number of bytes, such as 64 * 1024 * 1024.")
+    if value < 1:
+        raise ValueError(f"max_call_bytes={value}: expected at least 1 byte; the default is {MAX_CALL_BYTES:,}.")
+    return value
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -14,10 +15,11 @@ from rollout_trace.record.handover import Family, Member
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.redaction import Redactor
 
 KEEP_LIMIT = 256 * 1024 * 1024
 """Most bytes of trajectories kept in memory while their file cannot be written; the journal has those beyond it."""
-_FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
+FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 """Seconds until what could not be written is tried again; doubled after each attempt that fails."""
 
 
@@ -26,13 +28,6 @@ class Writer(Protocol):
 
     def write(self, trajectory: Trajectory) -> None:
         """Writes one closed trajectory."""
-
-
-class Redactor(Protocol):
-    """Removes what must not be in a file."""
-
-    def apply(self, trajectory: Trajectory) -> int:
-        """Redacts a copy of a trajectory in place; returns the number of changed texts."""
 
 
 class _Kept(NamedTuple):
@@ -53,15 +48,26 @@ class Sink:
         writer: Writer,
         name: str,
         *,
-        is_file: bool,
+        close: Callable[[], object],
+        redactor: Redactor,
         prices: PriceTable | None = None,
-        redactor: Redactor | None = None,
         journal_path: str | None = None,
     ) -> None:
-        """``name``: the target, for messages. ``is_file``: the writer is a JSONLWriter, whose OSErrors may pass."""
+        """Opens nothing.
+
+        Args:
+            writer: where trajectories are written.
+            name: of the target, for messages.
+            close: called at the end, when nothing more will be written.
+            redactor: removes what must not be written.
+            prices: sets the cost of calls that have none.
+            journal_path: the folder of the journal, for messages; None without one.
+        """
         self._writer = writer
         self._name = name
-        self._is_file = is_file
+        # What a JSONLWriter has and a writer of the user's own has not: its OSErrors may pass.
+        self._is_file = hasattr(writer, "same_options")
+        self._close_target = close
         self._prices = prices
         self._redactor = redactor
         self._journal_path = journal_path
@@ -77,7 +83,7 @@ class Sink:
         """Number of trajectories that were written after a first attempt had failed."""
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
-        self._delay = _FIRST_RETRY
+        self._delay = FIRST_RETRY
         self._retry_at = 0.0
 
     @property
@@ -96,7 +102,6 @@ class Sink:
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
             self._write(member, family.size // len(family.members))
-        guard.run_all("silence", *(partial(_warn_if_silent, member) for member in family.members))
 
     def _add_costs(self, trajectory: Trajectory) -> None:
         if self._prices is not None:
@@ -105,17 +110,25 @@ class Sink:
     def _write(self, member: Member, size: int) -> None:
         trajectory = member.trajectory
         try:
-            if self._is_file or self._redactor is not None:
-                trajectory = member.as_closed()
-            if self._redactor is not None:
-                self._redactor.apply(trajectory)
-            if self._kept and self.retry_in:
-                # In order, and not waiting for the same lock or disk again for each.
+            trajectory = self._as_written(member)
+        except Exception as error:
+            # Kept nowhere: what could not be redacted must not get into a file.
+            self.dropped.append(trajectory.id)
+            guard.failed("redact", None, error)
+            return
+        try:
+            self.retry()
+            if self._kept:
+                # After those before it, and without waiting for the same lock or disk again.
                 self._keep(_Kept(member, trajectory, size, self._kept[-1].error))
                 return
             self._write_one(member, trajectory)
         except OSError as error:
-            if self._is_file:
+            if isinstance(error, WriteError) and error.is_in_file:
+                # Whole in the file, though maybe not on the disk: to write it again would double it.
+                guard.warn(str(error))
+                self._count_written(member)
+            elif self._is_file:
                 self._keep(_Kept(member, trajectory, size, error))
             else:
                 self._lose(trajectory, error)
@@ -123,8 +136,23 @@ class Sink:
             # Of a writer of the user's own; on this thread there is nobody to interrupt.
             self._lose(trajectory, error)
 
+    def _as_written(self, member: Member) -> Trajectory:
+        """The trajectory as it is to be written: with the values of its close, and redacted."""
+        if not (self._is_file or self._redactor.has_rules):
+            return member.trajectory
+        trajectory = self._redactor.apply(member.as_closed())
+        if member.state is not None and member.state.journal is not None:
+            member.state.journal.completed(trajectory)
+        return trajectory
+
     def _write_one(self, member: Member, trajectory: Trajectory) -> None:
         self._writer.write(trajectory)
+        self._count_written(member)
+        if not self._is_file and member.state is not None:
+            # As a JSONLWriter does itself.
+            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self._name))
+
+    def _count_written(self, member: Member) -> None:
         guard.count("trajectories_written")
         if member.state is not None and member.state.journal is not None:
             member.state.journal.written()
@@ -137,7 +165,7 @@ class Sink:
 
     def _keep(self, kept: _Kept) -> None:
         if not self._kept:
-            self._delay = _FIRST_RETRY
+            self._delay = FIRST_RETRY
             self._retry_at = time.monotonic() + self._delay
             guard.warn(
                 f"{self._failure(kept.trajectory, kept.error)} It is kept in memory, as those that follow are, and "
@@ -156,25 +184,14 @@ class Sink:
         named = f"trajectory {trajectory.id} ({trajectory.name})"
         return f"{named} was not written to {self._name}: {guard.describe(error)}."
 
-    def retry(self, *, is_last: bool) -> None:
-        """Writes what is kept, oldest first, until one fails again. ``is_last``: what fails then is lost."""
-        while self._kept and (is_last or not self.retry_in):
-            kept = self._kept[0]
-            try:
-                self._write_one(kept.member, kept.trajectory)
-            except Exception as error:
-                self._delay = min(2 * self._delay, _LONGEST_RETRY)
-                self._retry_at = time.monotonic() + self._delay
-                self._kept[0] = kept._replace(error=error)
-                break
-            self._kept.popleft()
-            self._kept_bytes -= kept.size
-            self.written_later += 1
-        if is_last:
-            self._finish()
+    def retry(self) -> None:
+        """Writes what is kept, oldest first, until one fails again. Does nothing before it is time."""
+        if self._kept and not self.retry_in:
+            self._write_kept()
 
-    def _finish(self) -> None:
-        """Counts what was not written as lost, and logs one line about all that could not be written at once."""
+    def finish(self) -> None:
+        """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
+        guard.run_all("write", self._write_kept, self._close_target)
         lost = [(kept.trajectory, kept.error) for kept in self._kept]
         self.lost += lost
         self._kept.clear()
@@ -182,16 +199,30 @@ class Sink:
         if self.written_later or lost or self.dropped:
             guard.warn(self._account(len(lost)))
 
+    def _write_kept(self) -> None:
+        while self._kept:
+            kept = self._kept[0]
+            try:
+                self._write_one(kept.member, kept.trajectory)
+            except Exception as error:
+                self._delay = min(2 * self._delay, _LONGEST_RETRY)
+                self._retry_at = time.monotonic() + self._delay
+                self._kept[0] = kept._replace(error=error)
+                return
+            self._kept.popleft()
+            self._kept_bytes -= kept.size
+            self.written_later += 1
+
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
-        count = len(self.lost) + len(self.dropped)
-        trajectory, cause = self.lost[0] if self.lost else (None, None)
-        error = WriteError(
-            f"{count} trajectories could not be written to {self._name}; the first is "
-            f"{self.dropped[0] if trajectory is None else trajectory.id} ({type(cause).__name__}: {cause})."
-        )
-        error.__cause__ = cause
-        return error
+        if not self.lost:
+            count = len(self.dropped)
+            return WriteError(
+                f"{count} trajectories could not be written to {self._name}, and memory had no room for them; the "
+                f"first is {self.dropped[0]}.{self._where()}"
+            )
+        open_writer = getattr(self._writer, "same_options", None)
+        return WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
 
     def _account(self, lost: int) -> str:
         total = self.written_later + lost + len(self.dropped)
@@ -200,14 +231,11 @@ class Sink:
             f"{lost} are in the `lost` of the recording" if lost else "",
             f"{len(self.dropped)} more had no room in memory" if self.dropped else "",
         ]
-        where = ""
-        if lost or self.dropped:
-            where = " There is no journal of them."
-            if self._journal_path is not None:
-                where = f" The journal has them: rt.recover({self._name!r}) reads {self._journal_path}."
-        return f"{self._name}: {total} trajectories could not be written at once: {', '.join(filter(None, counts))}.{where}"
+        told = ", ".join(filter(None, counts))
+        where = self._where() if lost or self.dropped else ""
+        return f"{self._name}: {total} trajectories could not be written at once: {told}.{where}"
 
-
-def _warn_if_silent(member: Member) -> None:
-    if member.state is not None:
-        member.state.was_written(member.trajectory, member.state.handed_to)
+    def _where(self) -> str:
+        if self._journal_path is None:
+            return " There is no journal of them."
+        return f" The journal has them: rt.recover({self._name!r}) reads {self._journal_path}."

@@ -55,7 +55,7 @@ class TrajectoryState:
         log = self.closed_log
         if log is None:
             return None
-        with log.lock:
+        with log.completing:
             # Another thread has completed it while this one waited for the lock, or this one is doing so.
             is_done = self.closed_log is None or self._is_completing
             return None if is_done or self._finish(trajectory, log) else log
@@ -86,8 +86,8 @@ class TrajectoryState:
         if self.handed_to is not None:
             guard.warn_once(
                 "set-after-close",
-                f"Trajectory.{name} was set after the trajectory had closed: its line in {self.handed_to} does not have "
-                "it. Set it inside the `with rt.trajectory()` block, or add it with rt.annotate().",
+                f"Trajectory.{name} was set after the trajectory had closed: its line in {self.handed_to} does not "
+                "have it. Set it inside the `with rt.trajectory()` block, or add it with rt.annotate().",
             )
         if name in ("reward", "rewards") and value is not None and self.log is None:
             self._warn(trajectory, f"is scored {value!r} at {place_of_caller()}")

@@ -14,6 +14,7 @@ from datetime import datetime
 from operator import index
 from typing import Any, get_args
 
+from rollout_trace import credentials
 from rollout_trace.data.model import (
     STEP_FIELDS,
     Attempt,
@@ -29,6 +30,7 @@ from rollout_trace.data.model import (
     Usage,
     amend,
 )
+from rollout_trace.data.redact import redacted_steps
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
@@ -62,7 +64,7 @@ def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) 
     step = Step(**fields)
     # Past the checks of the constructor: metadata with two keys that are one in JSON must not cost the step.
     amend(step, metadata=metadata)
-    return step
+    return redacted_steps([step], credentials.change)[0] if credentials.any_known() else step
 
 
 def _items(reported: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Any, Any]]:
@@ -104,7 +106,7 @@ def _refuse(expected: str, value: Any) -> Any:
 
 
 def _brief(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    text = credentials.cut(value if isinstance(value, str) else repr(value))
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -31,8 +32,11 @@ class FamilySink(Protocol):
     def write(self, family: Family) -> None:
         """Writes a family, or keeps it."""
 
-    def retry(self, *, is_last: bool) -> None:
-        """Tries to write what is kept."""
+    def retry(self) -> None:
+        """Tries to write what is kept, if it is time."""
+
+    def finish(self) -> None:
+        """Tries to write what is kept for the last time, and closes the target."""
 
 
 class _Mark:
@@ -49,6 +53,8 @@ class WriteQueue:
     def __init__(self, sink: FamilySink) -> None:
         self._sink = sink
         self._reset()
+        self.is_stopping = False
+        """Set by ``stop``: the thread ends once everything is written."""
         self.must_wait = False
         """Whether closing waits until its trajectory is written: in a forked process, which may end without notice."""
         _queues.add(self)
@@ -95,6 +101,7 @@ class WriteQueue:
         Raises:
             Exception: under pytest, what failed on the thread.
         """
+        self.is_stopping = True
         is_done = self._wait_for(_Mark(is_end=True), timeout)
         if self._failures:
             raise self._failures.pop(0)
@@ -143,14 +150,14 @@ class WriteQueue:
             try:
                 item = items.get(timeout=sink.retry_in)
             except queue.Empty:
-                self._guarded(partial(sink.retry, is_last=False))
+                self._guarded(sink.retry)
                 continue
             if isinstance(item, Family):
                 self._guarded(partial(self._take, item))
                 continue
             if item.is_end:
                 self._guarded(self._end_waiting)
-            self._guarded(partial(sink.retry, is_last=item.is_end))
+                self._guarded(sink.finish)
             item.reached.set()
             if item.is_end:
                 return
@@ -196,6 +203,14 @@ class WriteQueue:
                 self._failures.append(error)
             else:
                 guard.failed("write", None, error)
+
+
+def wait_for_all(deadline: float) -> None:
+    """Waits until every queue that was stopped has ended its thread, at most until ``time.monotonic()`` is there."""
+    for one in list(_queues):
+        thread = one._thread
+        if thread is not None and thread.is_alive() and one.is_stopping:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 _queues: WeakSet[WriteQueue] = WeakSet()

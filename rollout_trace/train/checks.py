@@ -79,6 +79,9 @@ def _step_findings(step: Step, vocab_size: int | None) -> Iterator[Finding]:
         yield _finding(step.status, _status_message(step), step.id, unknown="warning")
     if not step.trainable:
         yield _finding("not_trainable", "trainable is False: it is left out of the sequences.", step.id)
+        if step.token_issue is not None and step.token_issue.code == "redacted":
+            # The recorder set it, not the user: why is not known otherwise.
+            yield _issue_finding(step, step.token_issue)
     if not step.trainable or step.status in ("cached", "superseded"):
         return
     if step.token_issue is not None:

@@ -1,5 +1,7 @@
 """Decoders from bytes to steps, one file per protocol. Pure functions: no I/O, no clock, no state.
 
+One exception: the keys that this process's clients sent are cut out of what is decoded (``rollout_trace.credentials``).
+
 Public: ``decode`` and ``PROTOCOLS``. The modules are internal.
 """
 

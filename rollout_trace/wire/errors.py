@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from rollout_trace import credentials
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire.lenient import loads
 
+_LONGEST = 1024 * 1024
+
 
 def error_of(body: bytes, status: int) -> ErrorInfo:
-    """The error in the body of a failed answer, of any shape; a text that is no JSON is cut to 2000 characters."""
+    """The error in the body of a failed answer, of any shape.
+
+    A text that is no JSON is cut to 2000 characters, and so is any body over 1 MiB: it may be read while its caller
+    waits for the exception.
+    """
+    # Before it is cut short: half a key at the limit would not be found.
+    body = credentials.cut_bytes(body)
     try:
-        value = loads(body)
+        value = loads(body if len(body) <= _LONGEST else b"")
     except ValueError:
-        text = body.decode("utf-8", "replace").strip()
+        text = body[:_LONGEST].decode("utf-8", "replace").strip()
         return ErrorInfo(type=_kind(status), message=text[:2000] or "empty body", status=status)
     if isinstance(value, dict):
         value = value.get("error") or value
@@ -42,4 +51,5 @@ def _kind(status: int | None) -> str:
 
 def brief(data: bytes) -> str:
     """At most the first 80 bytes, as ``repr``, for a message."""
+    data = credentials.cut_bytes(data)
     return repr(data if len(data) <= 80 else data[:77] + b"...")

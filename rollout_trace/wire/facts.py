@@ -20,6 +20,8 @@ class RequestFacts:
     sampling: dict[str, Any] | None = None
     stream: bool | None = None
     """True where a stream was requested; None where the request is not known."""
+    is_cut: bool = False
+    """Whether keys of this process's clients were cut out of it."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Raw, json
 
+from rollout_trace import credentials
 from rollout_trace.data.lists import ListStore
 from rollout_trace.wire.facts import RequestFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, loads, text_of
@@ -27,10 +28,14 @@ def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStor
     if not body:
         return RequestFacts()
     layout = record_of(protocol).request
+    # As bytes: what every request of a conversation repeats stays one stored value.
+    clean = credentials.cut_bytes(body)
     try:
-        return _read_shared(body, layout, messages, tools)
+        facts = _read_shared(clean, layout, messages, tools)
     except DECODE_ERRORS:
-        return _read_plain(body, layout)
+        facts = _read_plain(clean, layout)
+    facts.is_cut = clean is not body
+    return facts
 
 
 def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore) -> RequestFacts:

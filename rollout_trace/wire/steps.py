@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollout_trace import credentials
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
+from rollout_trace.data.redact import COMPLETION_CHANGED, NO_TOKENS, PROMPT_CHANGED, repeats
+from rollout_trace.data.texts import change_completion
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.wire import request as wire_request
+from rollout_trace.wire.aws_events import is_framed
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.protocols import decoder_of, record_of
@@ -23,6 +27,8 @@ class Stores:
     tokens: TokenStore = field(default_factory=TokenStore)
     messages: ListStore = field(default_factory=ListStore)
     tools: ListStore = field(default_factory=ListStore)
+    cut_ids: list[bytes] = field(default_factory=list)
+    """Token ids of completions that keys of this process's clients were cut out of: later prompts may repeat them."""
 
 
 def steps_of(
@@ -60,20 +66,38 @@ def exchange_of(
     status: int,
     stores: Stores,
     keep_bytes: bool = False,
+    whole: bool = True,
 ) -> tuple[list[Step], bool]:
-    """The steps of one exchange as ``steps_of`` returns them, and True where the answer is server-sent events."""
+    """The steps of one exchange as ``steps_of`` returns them, and True where the answer is server-sent events.
+
+    Args:
+        whole: False where ``response`` is the beginning of a longer answer. Of a stream it is decoded; of an answer
+            that is one object nothing is, nor of a stream without an event: the one step is ``abandoned``, without a
+            completion.
+    """
     decoder = decoder_of(protocol)
-    kept = {"request_bytes": request, "response_bytes": response} if keep_bytes or decoder is None else {}
+    kept = {}
+    if keep_bytes or decoder is None:
+        clean = None if request is None else credentials.cut_bytes(request)
+        kept = {"request_bytes": clean, "response_bytes": credentials.cut_bytes(response)}
     request_facts = wire_request.read(protocol, request, stores.messages, stores.tools)
     streamed = _is_stream(content_type, response, request_facts.stream)
     if decoder is None:
         return [_undecoded(call_id, protocol, request_facts, response, status, kept)], streamed
-    facts = decoder(response, streamed=streamed, status=status, request=request_facts)
+    if whole or status >= 400 or (_has_event(response) if streamed else is_framed(response)):
+        facts = decoder(response, streamed=streamed, status=status, request=request_facts)
+    else:
+        facts = ResponseFacts()
     return [
-        _step(call_id, protocol, request_facts, facts, choice, stores.tokens, kept)
+        _step(call_id, protocol, request_facts, facts, choice, stores, kept)
         # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
         for choice in facts.choices or [ChoiceFacts(complete=False)]
     ], streamed
+
+
+def _has_event(body: bytes) -> bool:
+    """Whether a stream holds an event with its end."""
+    return b"\n\n" in body or b"\r\n\r\n" in body
 
 
 _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")
@@ -121,10 +145,15 @@ def _step(
     request_facts: RequestFacts,
     facts: ResponseFacts,
     choice: ChoiceFacts,
-    tokens: TokenStore,
+    stores: Stores,
     kept: dict[str, Any],
 ) -> Step:
-    prompt, completion = tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
+    messages, sampling = _messages(request_facts, choice), _sampling(request_facts, choice)
+    # Before the ids are stored: a segment that other steps share must not hold those of a key.
+    issue = _cut_keys(request_facts, choice, stores.cut_ids) if credentials.any_known() else None
+    prompt, completion = None, None
+    if issue is None:
+        prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
     status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
     return new_step(
         {
@@ -135,9 +164,9 @@ def _step(
             "model": request_facts.model,
             "response_model": facts.model,
             "response_id": facts.response_id,
-            "messages": _messages(request_facts, choice),
+            "messages": messages,
             "tools": request_facts.tools,
-            "sampling": _sampling(request_facts, choice),
+            "sampling": sampling,
             "completion": choice.completion,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
@@ -152,8 +181,22 @@ def _step(
             "error": facts.error,
             "policy_version": choice.policy_version,
             **kept,
+            **({} if issue is None else {**NO_TOKENS, "token_issue": issue}),
         }
     )
+
+
+def _cut_keys(request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[bytes]) -> TokenIssue | None:
+    """Cuts keys of this process's clients out of a choice; returns why its ids cannot stay, if they cannot."""
+    completion, stop_reason = choice.completion, choice.stop_reason
+    choice.completion = change_completion(completion, credentials.change)
+    if isinstance(stop_reason, str):
+        choice.stop_reason = credentials.cut(stop_reason)
+    if choice.completion is not completion or choice.stop_reason is not stop_reason:
+        if choice.completion_token_ids is not None and len(choice.completion_token_ids):
+            cut_ids.append(choice.completion_token_ids.tobytes())
+        return COMPLETION_CHANGED
+    return PROMPT_CHANGED if request_facts.is_cut or repeats(choice.prompt_token_ids, cut_ids) else None
 
 
 def _messages(request_facts: RequestFacts, choice: ChoiceFacts) -> Any:

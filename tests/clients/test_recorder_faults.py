@@ -112,7 +112,7 @@ HOOKS: dict[str, set[str]] = {
     "clients.stainless_calls.Request._add_capture_fields": ALL,
     "clients.openai.protocol_of": ALL,
     "record.call_steps.exchange_of": ALL,
-    "record.call_steps.decompress": ALL,
+    "record.call_steps.unpack": ALL,
     "record.log.StepLog.admit": ALL,
     "record.log.StepLog.close": ALL,
     "record.lifecycle._close": ALL,
@@ -120,7 +120,7 @@ HOOKS: dict[str, set[str]] = {
 }
 # Those that belong to one call, whose step says so.
 ON_THE_STEP = {name for name in HOOKS if name.startswith("record.call.Call.") and name != "record.call.Call.__init__"}
-ON_THE_STEP |= {"clients.stainless_calls.tee", "record.call_steps.exchange_of", "record.call_steps.decompress"}
+ON_THE_STEP |= {"clients.stainless_calls.tee", "record.call_steps.exchange_of", "record.call_steps.unpack"}
 
 
 class Observed:
@@ -139,6 +139,7 @@ class Observed:
                     seen[name] = shown(await scenario(world, name))
                 except Exception as error:
                     seen[name] = shown(error)
+            list(trajectory.steps)  # Decoded here, not when the recording of `run` ends.
             self.counted[name] = since(before).recorder_errors
             self.trajectories[name] = trajectory
         return seen

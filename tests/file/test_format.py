@@ -33,11 +33,13 @@ FIXTURE = Path(__file__).parent / "data" / "rollout-trace-1.jsonl"
 
 def test_the_schema_in_the_package_is_that_of_the_records() -> None:
     """If not: python -m rollout_trace.file.schema"""
-    assert schema.PATH.read_text(encoding="utf-8") == schema.text()
+    assert schema.PATH.read_text(encoding="utf-8") == schema.text(schema.schema())
+    assert schema.NOTE_PATH.read_text(encoding="utf-8") == schema.text(schema.note_schema())
 
 
 def test_the_schema_names_no_host() -> None:
     assert schema.schema()["$id"] == "urn:rollout-trace:1"
+    assert schema.note_schema()["$id"] == "urn:rollout-trace-note:1"
 
 
 def at(second: int) -> datetime:

@@ -1,0 +1,28 @@
+"""The command ``rollout-trace``: one module a command, listed in ``commands.py``. Needs the extra ``cli``.
+
+Public: the command itself, its options, exit codes and what it prints with ``--json``. The modules are internal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code: 0 fine, 1 something was found, 2 it could not be done.
+
+    Args:
+        args: the arguments; None: those of the process.
+    """
+    try:
+        from rollout_trace.cli.app import run
+    except ImportError as error:
+        if error.name != "click":
+            raise
+        print(
+            "rollout-trace needs the package click. Install it in a checkout with: pip install '.[cli]'",
+            file=sys.stderr,
+        )
+        return 2
+    return run(args)

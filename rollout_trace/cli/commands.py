@@ -1,0 +1,10 @@
+"""The commands: their names, and the line that ``rollout-trace --help`` shows. A module is imported when it is run."""
+
+from __future__ import annotations
+
+COMMANDS = {
+    "annotate": "Note a reward or a label that became known later.",
+    "merge": "Write several files as one: notes folded in, doubles dropped.",
+    "recover": "Show, or write, what dead processes left in their journals.",
+}
+"""``NAME`` is ``NAME`` in ``rollout_trace/cli/NAME.py``: a ``click.Command`` that returns its exit code."""

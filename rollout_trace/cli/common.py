@@ -1,0 +1,64 @@
+"""What commands share: the option ``--json``, which files an argument names, and how results are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from rollout_trace.guard import printable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_SHOWN = 20
+_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+
+def json_option(command: F) -> F:
+    """The option ``--json`` of a command, its parameter ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
+
+
+def files_of(paths: Iterable[str]) -> list[str]:
+    """The files that arguments name: files, patterns, and folders with ``.jsonl`` files in them, however packed.
+
+    Raises:
+        OSError: there are none, or one is a pipe or a device.
+    """
+    from rollout_trace.file.reader import expand_paths
+
+    found: list[str] = []
+    for path in paths:
+        found += _in_folder(path) if os.path.isdir(path) else [path]
+    return expand_paths(found)
+
+
+def _in_folder(folder: str) -> list[str]:
+    names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
+    files = [path for path in (os.path.join(folder, name) for name in names) if os.path.isfile(path)]
+    if not files:
+        raise FileNotFoundError(f"there is no file in {folder} that ends with {', '.join(_SUFFIXES)}.")
+    return files
+
+
+def show(lines: Iterable[str], result: Mapping[str, Any], *, as_json: bool) -> None:
+    """Prints the lines, or the result as JSON. Control characters are escaped in both."""
+    if as_json:
+        click.echo(json.dumps(result))
+        return
+    for line in lines:
+        click.echo(printable(line))
+
+
+def show_problems(problems: Iterable[object], *, as_json: bool) -> None:
+    """Prints what was found wrong to stderr, the first 20; nothing with ``--json``, which has them in the result."""
+    if as_json:
+        return
+    every = list(problems)
+    for problem in every[:_SHOWN]:
+        click.echo(printable(str(problem)), err=True)
+    if len(every) > _SHOWN:
+        click.echo(f"and {len(every) - _SHOWN} more; --json lists them all", err=True)

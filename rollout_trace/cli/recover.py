@@ -1,0 +1,35 @@
+"""``rollout-trace recover PATH [--write]``."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import Any
+
+import click
+
+from rollout_trace.cli.common import json_option, show
+
+
+@click.command()
+@click.argument("path")
+@click.option("--write", is_flag=True, help="Append the trajectories to PATH and delete the journals.")
+@json_option
+def recover(path: str, write: bool, as_json: bool) -> int:
+    """Show the trajectories that dead processes left in the journal beside PATH.
+
+    PATH is the output of a recording, or its folder PATH.journal. Journals of processes that run are left alone.
+
+    Exit code 1: there are trajectories that are not in the file yet, or a journal was damaged or could not be read.
+    """
+    if not os.path.exists(path) and not os.path.isdir(f"{path}.journal"):
+        raise click.UsageError(f"there is neither a file {path} nor a journal beside it.")
+    # By its name, so that the command is there before the module is.
+    found: Any = import_module("rollout_trace.record.recovery").recover(path, write=write)
+    report = found.report
+    trajectories = [{"id": one.id, "name": one.name, "status": one.status, "steps": len(one.steps)} for one in found]
+    problems = [str(one) for name in ("damaged", "unread", "not_written") for one in getattr(report, name, None) or ()]
+    result = {"trajectories": trajectories, "is_written": write, "problems": problems, "report": str(report)}
+    lines = [f"{one['id']}  {one['status']}  steps: {one['steps']}  {one['name']}" for one in trajectories]
+    show([*lines, *str(report).splitlines()], result, as_json=as_json)
+    return int(bool(problems or (trajectories and not write)))

@@ -1,0 +1,182 @@
+"""``annotate``: notes a reward, a label or a measurement that became known after a trajectory was written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import orjson
+
+from rollout_trace.data import user_values
+from rollout_trace.data.user_values import Metrics, Rewards, brief
+from rollout_trace.errors import WriteError
+from rollout_trace.file.append import AppendedFile, AppendError
+from rollout_trace.file.kinds import refuse_special_file
+from rollout_trace.file.notes import STEP_VALUES, SUFFIX, is_notes_file, notes_path
+from rollout_trace.file.plain import dumps
+from rollout_trace.file.records import NOTE_SCHEMA
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+_LOCK_TIMEOUT = 10.0
+"""Seconds that the lock on a file of notes is waited for."""
+
+
+def annotate(
+    path: PathLike,
+    trajectory_id: str,
+    *,
+    reward: float | None = None,
+    rewards: Mapping[str, float | None] | None = None,
+    metrics: Mapping[str, float | None] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    steps: Mapping[str | int, Mapping[str, Any]] | None = None,
+) -> None:
+    """Notes what became known of a trajectory after it was written. Readers of the file apply it from then on.
+
+    One line is appended to the file of notes beside ``path`` (``rollouts.notes.jsonl`` beside ``rollouts.jsonl`` or
+    ``rollouts.jsonl.gz``); the file itself is not changed. Later notes win, field by field; ``rewards``, ``metrics``
+    and ``metadata`` are merged by name. None means not given: a note cannot take a value away. Any number of threads
+    and processes can annotate one file.
+
+    Args:
+        path: of the file with the trajectory.
+        trajectory_id: its ``id``. Whether the file has it is not checked, which would need to read the whole file;
+            readers log a warning that names notes whose trajectory they have not found.
+        reward: as ``Trajectory.reward``.
+        rewards: as ``Trajectory.rewards``.
+        metrics: as ``Trajectory.metrics``.
+        metadata: as ``Trajectory.metadata``.
+        steps: values of single steps by the step's id, or by its ``index``: a dict with any of ``reward``,
+            ``advantage``, ``trainable``, ``policy_version``, ``metadata``.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        TypeError, ValueError: a value is not what its field takes, or none is given.
+        WriteError: the notes cannot be written, or stayed locked for 10 seconds.
+        OSError: the file of notes cannot be opened.
+    """
+    values = {"reward": reward, "rewards": rewards, "metrics": metrics, "metadata": metadata, "steps": steps}
+    note = checked_note(trajectory_id, values)
+    append_notes(path, [note])
+
+
+def checked_note(trajectory_id: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a note.
+
+    Args:
+        trajectory_id: the id.
+        values: as the arguments of ``annotate``; None is not given.
+
+    Raises:
+        TypeError, ValueError: as ``annotate``.
+    """
+    if not isinstance(trajectory_id, str) or not trajectory_id:
+        kind = type(trajectory_id).__name__
+        raise TypeError(f"trajectory_id is {brief(trajectory_id)} ({kind}); give the id of a trajectory as text.")
+    note: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is not None:
+            note[name] = _CHECKS[name](value, name)
+    if not note:
+        raise ValueError(
+            f"nothing is given to note of trajectory {brief(trajectory_id)}: give any of {', '.join(_CHECKS)}."
+        )
+    return {"id": trajectory_id, "at": datetime.now(timezone.utc), **note}
+
+
+def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
+    """Appends notes, as ``checked_note`` makes them, to the file of notes beside ``path``: all of them or none.
+
+    Raises:
+        FileNotFoundError: there is no file ``path``.
+        ValueError: it is itself a file of notes, or its notes would go to a file of trajectories.
+        WriteError, OSError: as ``annotate``.
+    """
+    file = os.fspath(path)
+    refuse_special_file(file)
+    try:
+        state = os.stat(file)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {file}: give the path of the file with the trajectory.") from None
+    if stat.S_ISDIR(state.st_mode):
+        raise IsADirectoryError(f"{file} is a folder: give the path of the file with the trajectory.")
+    if is_notes_file(file):
+        raise ValueError(f"{file} is a file of notes itself: give the path of the file with the trajectory.")
+    beside = notes_path(file)
+    if os.path.exists(beside) and not is_notes_file(beside):
+        raise ValueError(
+            f"{beside} is a file of trajectories, and its name is that of the notes of {file}: move it to a name that "
+            f"does not end with {SUFFIX}."
+        )
+    data = b"".join(dumps({"schema": NOTE_SCHEMA, **note}, orjson.OPT_APPEND_NEWLINE) for note in notes)
+    # With the permissions of the file: who may not read it may not read what is said of it either.
+    _append(Path(beside), data, stat.S_IMODE(state.st_mode) & 0o666 | 0o600)
+
+
+def _append(path: Path, data: bytes, mode: int) -> None:
+    file = AppendedFile(path.absolute(), path, ends_lines=True, fsync=False, mode=mode)
+    try:
+        file.append(data, _LOCK_TIMEOUT)
+    except AppendError as error:
+        left = error.left.replace("its line", "what was to be noted").replace("Its line", "What was to be noted")
+        raise WriteError(f"{path} could not be written: {error.cause}. {left}.") from error.cause
+    finally:
+        file.close()
+
+
+def _steps(value: Any, name: str) -> list[dict[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{name} is {brief(value)} ({type(value).__name__}); give a dict, {{id or index: values}}.")
+    return [_step(key, given, f"{name}[{key!r}]") for key, given in value.items()]
+
+
+def _step(key: Any, given: Any, name: str) -> dict[str, Any]:
+    place = {"id": key} if isinstance(key, str) else {"index": user_values.position(key, f"the index in {name}")}
+    values = user_values.to_builtin(given)
+    if not isinstance(values, dict):
+        raise TypeError(f"{name} is {brief(given)} ({type(given).__name__}); give a dict with any of {_NAMES}.")
+    unknown = [one for one in values if one not in STEP_VALUES]
+    if unknown:
+        raise ValueError(f"{name} has {brief(unknown[0])}, which a note cannot give of a step; it can give {_NAMES}.")
+    found = {one: _STEP_CHECKS[one](value, f"{name}[{one!r}]") for one, value in values.items() if value is not None}
+    if not found:
+        raise ValueError(f"{name} gives nothing to note; give any of {_NAMES}.")
+    return {**place, **found}
+
+
+def _trainable(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {brief(value)} ({type(value).__name__}); give True or False.")
+    return value
+
+
+def _policy_version(value: Any, name: str) -> str | int:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        raise TypeError(f"{name} is {brief(value)} ({type(value).__name__}); give text or a whole number.")
+    return int(value)
+
+
+_NAMES = ", ".join(STEP_VALUES)
+_CHECKS = {
+    "reward": user_values.finite_number,
+    "rewards": lambda value, _: user_values.named_numbers(value, Rewards),
+    "metrics": lambda value, _: user_values.named_numbers(value, Metrics),
+    "metadata": user_values.metadata,
+    "steps": _steps,
+}
+_STEP_CHECKS = {
+    "reward": user_values.finite_number,
+    "advantage": user_values.advantage,
+    "trainable": _trainable,
+    "policy_version": _policy_version,
+    "metadata": user_values.metadata,
+}
+VALUES = tuple(_CHECKS)
+"""What a note can give of a trajectory."""

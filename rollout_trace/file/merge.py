@@ -1,0 +1,240 @@
+"""``merge``: several files, and their notes, as one file in which each trajectory stands once."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from rollout_trace._field_docs import document_fields
+from rollout_trace.data.user_values import brief
+from rollout_trace.errors import FormatError
+from rollout_trace.file.compression import compressor
+from rollout_trace.file.decode import on_a_fresh_stack
+from rollout_trace.file.lines import SplitLine, lines
+from rollout_trace.file.media import MissingMedia
+from rollout_trace.file.merge_media import CarriedMedia, missing_media
+from rollout_trace.file.notes import SUFFIX, is_notes_file, merge_notes, note_lines, notes_path
+from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
+from rollout_trace.file.records import NoteRecord
+from rollout_trace.file.writer import _check_path
+
+
+@document_fields
+@dataclass(slots=True, kw_only=True)
+class MergeReport:
+    """What ``merge`` did."""
+
+    output: str
+    """Path of the file that was written."""
+    read: int = 0
+    """Trajectories in the files, doubles included."""
+    written: int = 0
+    """Trajectories in the output."""
+    doubles: int = 0
+    """Lines left out because a later line has the same trajectory id."""
+    notes: int = 0
+    """Trajectories into which notes were folded."""
+    unmatched_notes: list[str] = field(default_factory=list)
+    """Ids that have notes, and no trajectory in the files. Their notes are not in the output."""
+    unreadable: list[FormatError] = field(default_factory=list)
+    """An error for each line, and each note, that could not be read and is not in the output."""
+
+    def lines(self) -> list[str]:
+        """The report as lines of text."""
+        found = [f"{self.written} trajectories in {self.output}, of {self.read} read"]
+        if self.doubles:
+            found.append(f"doubles dropped: {self.doubles}")
+        found.append(f"trajectories with notes folded in: {self.notes}")
+        if self.unmatched_notes:
+            first = ", ".join(map(brief, self.unmatched_notes[:3]))
+            more = ", ..." if len(self.unmatched_notes) > 3 else ""
+            found.append(f"notes without a trajectory: {len(self.unmatched_notes)} ({first}{more})")
+        if self.unreadable:
+            found.append(f"lines that could not be read: {len(self.unreadable)}, the first: {self.unreadable[0]}")
+        return found
+
+    def __str__(self) -> str:
+        return "; ".join(self.lines())
+
+
+def merge(
+    paths: PathLike | Iterable[PathLike], out: PathLike, *, on_error: OnError = "raise", overwrite: bool = False
+) -> MergeReport:
+    """Writes the trajectories of several files to a new one: notes folded in, and each trajectory id once.
+
+    Of several lines with one id the last one is kept, in its place. The notes of all files are applied, in the order
+    of the files. A line without notes is copied byte for byte, together with the media that it refers to. The files
+    are read twice, one line at a time; ids are kept in memory, trajectories are not. The output appears whole under
+    its name, or not at all; the files read are not changed.
+
+    Args:
+        paths: as for ``read``.
+        out: the suffix chooses the compression, as for ``JSONLWriter``.
+        on_error: ``raise``: raise at a line, or a note, that cannot be read, and write nothing; ``skip``: leave it out
+            and keep its error in the report.
+        overwrite: replace ``out`` if it exists.
+
+    Raises:
+        FileNotFoundError: a path does not exist, or a pattern matches nothing.
+        FileExistsError: ``out`` exists, or notes are beside it that are of none of the files read.
+        ValueError: ``out`` is one of the files read, or its suffix is that of another format.
+        FormatError: a line cannot be read, unless skipped, or a file was changed while it was read.
+        OSError: the output cannot be written.
+    """
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
+    files = expand_paths(paths)
+    target = _check_path(out)
+    _check_output(target, files, overwrite)
+    compress = compressor(target)
+    plan = _Plan(files, on_error)
+    report = MergeReport(
+        output=str(target),
+        read=plan.read,
+        doubles=plan.read - len(plan.kept),
+        unmatched_notes=plan.unmatched,
+        unreadable=plan.unreadable,
+    )
+    media = CarriedMedia(target)
+    try:
+        _write_whole(target, _mode(files), lambda file: _write(file, plan, media, compress, report))
+    except BaseException:
+        media.remove()
+        raise
+    return report
+
+
+class _Plan:
+    """Which lines are written, with which notes: found in a first reading. A line is (index of its file, number)."""
+
+    def __init__(self, files: list[str], on_error: OnError) -> None:
+        self.files = files
+        self.read = 0
+        self.parts: set[tuple[int, int]] = set()
+        """Lines of which only the part behind the last seam is a trajectory."""
+        self._reader = TrajectoryReader(files, on_error, "keep")
+        self._identities = [_identity(path) for path in files]
+        last: dict[str, tuple[int, int]] = {}
+        for index, path in enumerate(files):
+            self._read_file(index, path, last)
+        self.kept = frozenset(last.values())
+        notes = self._read_notes()
+        self.notes = {last[one]: note for one, note in notes.items() if one in last}
+        self.unmatched = [one for one in notes if one not in last]
+
+    @property
+    def unreadable(self) -> list[FormatError]:
+        return self._reader.skipped
+
+    def _read_file(self, index: int, path: str, last: dict[str, tuple[int, int]]) -> None:
+        for line in self._reader.read_lines(path):
+            error = missing_media(line)
+            if error is not None:
+                self._reader.damaged(error)
+                continue
+            self.read += 1
+            last[line.trajectory.id] = index, line.number
+            if not line.is_whole:
+                self.parts.add((index, line.number))
+
+    def _read_notes(self) -> dict[str, NoteRecord]:
+        merged: dict[str, NoteRecord] = {}
+        # Once each: the files of one name in several compressions share theirs.
+        for beside in dict.fromkeys(map(notes_path, self.files)):
+            if os.path.isfile(beside) and is_notes_file(beside):
+                for note in note_lines(beside, self._reader.damaged):
+                    merged[note.id] = merge_notes(merged.get(note.id), note)
+        return merged
+
+    def check_unchanged(self, written: int) -> None:
+        """Raises FormatError where a file is another one than in the first reading. Appended lines are no change."""
+        for path, (identity, size) in zip(self.files, self._identities, strict=True):
+            now, now_size = _identity(path)
+            if now != identity or now_size < size:
+                raise FormatError(f"{path} was replaced or cut while it was read: nothing was written. Merge again.")
+        if written != len(self.kept):
+            raise FormatError("a file was changed while it was read: nothing was written. Merge again.")
+
+
+def _identity(path: str) -> tuple[tuple[int, int], int]:
+    state = os.stat(path)
+    return (state.st_dev, state.st_ino), state.st_size
+
+
+def _write(
+    file: BinaryIO, plan: _Plan, media: CarriedMedia, compress: Callable[[bytes], bytes] | None, report: MergeReport
+) -> None:
+    for index, path in enumerate(plan.files):
+        for number, line in lines(path):
+            if (index, number) not in plan.kept or not isinstance(line, bytes):
+                continue
+            data = bytes(line[line.seam :]) if (index, number) in plan.parts and isinstance(line, SplitLine) else line
+            note = plan.notes.get((index, number))
+            if note is None:
+                media.carry(data, path)
+            else:
+                data = _folded(media, data, note, path, number)
+                report.notes += 1
+            data = bytes(data) + b"\n"
+            file.write(data if compress is None else compress(data))
+            report.written += 1
+    plan.check_unchanged(report.written)
+
+
+def _folded(media: CarriedMedia, line: bytes, note: NoteRecord, path: str, number: int) -> bytes:
+    try:
+        try:
+            return media.folded(line, note, path)
+        except RecursionError:
+            return on_a_fresh_stack(media.folded, line, note, path)
+    except MissingMedia as error:
+        raise FormatError(f"{path}, line {number}, {error}") from error
+
+
+def _check_output(target: Path, files: list[str], overwrite: bool) -> None:
+    if any(target.exists() and os.path.samefile(target, path) for path in files):
+        raise ValueError(
+            f"{target} is one of the files to merge: give a new name, and remove the old files afterwards."
+        )
+    if target.name.endswith(SUFFIX):
+        raise ValueError(f"{target}: names that end with {SUFFIX} are those of notes; give another.")
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder: give the path of a file.")
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{target} exists already: give a new name, or overwrite=True to replace it.")
+    beside = Path(notes_path(target))
+    read = {os.path.abspath(notes_path(path)) for path in files}
+    if beside.exists() and beside.stat().st_size and os.path.abspath(beside) not in read:
+        raise FileExistsError(
+            f"{beside} exists already, and its notes would be applied to the merged trajectories: give another name "
+            "for the output, or move the notes away."
+        )
+
+
+def _mode(files: list[str]) -> int:
+    """Permissions for the output: what all the files allow."""
+    mode = 0o666
+    for path in files:
+        mode &= stat.S_IMODE(os.stat(path).st_mode)
+    return mode
+
+
+def _write_whole(target: Path, mode: int, write: Callable[[BinaryIO], None]) -> None:
+    """Writes a file aside and renames it, so that nobody sees a part of it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.parent / f".{target.name}.{uuid4().hex}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    try:
+        with open(os.open(temporary, flags, mode | 0o600), "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())  # The old files may be removed next.
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,306 @@
+"""``score`` and ``ascore``: a function scores the trajectories of files, and what it returns is noted beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from rollout_trace.data.model import error_info
+from rollout_trace.data.user_values import brief, position
+from rollout_trace.file.annotate import append_notes, checked_note
+from rollout_trace.file.notes import load_notes
+from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
+from rollout_trace.file.records import NoteRecord
+from rollout_trace.file.score_results import ScoreReport, name_of, result_values
+from rollout_trace.guard import describe, printable
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+T = TypeVar("T")
+Function: TypeAlias = "Callable[[Trajectory], Any]"
+Where: TypeAlias = "Callable[[Trajectory], object]"
+
+_ERRORS_KEPT = 10
+_POLL = 0.1
+"""Seconds between two looks at whether a blocked task was cancelled."""
+_LONGEST_MESSAGE = 2000
+"""Characters of an exception's message that are noted."""
+
+
+def score(
+    path: PathLike | Iterable[PathLike],
+    function: Function,
+    *,
+    concurrency: int = 8,
+    where: Where | None = None,
+    name: str | None = None,
+    again: bool = False,
+    on_error: OnError = "raise",
+) -> ScoreReport:
+    """Calls a function with each trajectory that has no reward yet, and notes what it returns (see ``annotate``).
+
+    Each score is noted as soon as it is there: after an interruption (Ctrl-C, a killed process) the next call goes on
+    where this one stopped. A call that fails is noted too, with its exception in ``metadata["score_error"]`` and
+    without any reward; the others go on, and the next ``score`` tries it again.
+
+    Inside a running event loop (a notebook) it blocks that loop; ``await rt.ascore(...)`` does not.
+
+    Args:
+        path: as for ``read``.
+        function: called with a trajectory, its notes applied. A coroutine function runs in an event loop, any other in
+            threads, so that it must be safe to call from several unless ``concurrency`` is 1. It returns the reward (a
+            number), named rewards (a dict of numbers), or a dict or an object with any of ``reward``, ``rewards``,
+            ``metrics``, ``metadata``, ``steps`` (as ``annotate`` takes them). None: no score.
+        concurrency: how many calls are made at the same time, at most. So many trajectories are in memory.
+        where: called with a trajectory; a false result leaves it out. None: those without a reward.
+        name: under which the scores are noted; trajectories that have one of this name are left out. None: the name of
+            the function. A lambda has none: what it scored is known by the rewards alone.
+        again: score those that have a score of this name once more. Give ``where`` too for those with a reward.
+        on_error: ``raise``: raise at a line, or a note, that cannot be read; ``skip``: leave it out and keep its error
+            in the report.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong type or value.
+        FileNotFoundError, FormatError: as ``read``.
+        WriteError: a score cannot be noted.
+    """
+    options: dict[str, Any] = {"where": where, "name": name, "again": again, "on_error": on_error}
+    # Made here, so that mistakes in the arguments raise before any thread or loop is started.
+    scoring = _Scoring(path, function, concurrency, **options)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(scoring.run())
+    return _run_in_thread(scoring.run)
+
+
+async def ascore(
+    path: PathLike | Iterable[PathLike],
+    function: Function,
+    *,
+    concurrency: int = 8,
+    where: Where | None = None,
+    name: str | None = None,
+    again: bool = False,
+    on_error: OnError = "raise",
+) -> ScoreReport:
+    """As ``score``, in the running event loop, which it does not block."""
+    return await _Scoring(path, function, concurrency, where=where, name=name, again=again, on_error=on_error).run()
+
+
+class _Scoring:
+    """One run of a function over files."""
+
+    def __init__(
+        self,
+        path: PathLike | Iterable[PathLike],
+        function: Function,
+        concurrency: int,
+        *,
+        where: Where | None,
+        name: str | None,
+        again: bool,
+        on_error: OnError,
+    ) -> None:
+        if not callable(function):
+            raise TypeError(f"function is {brief(function)} ({type(function).__name__}); give a function.")
+        self._concurrency = position(concurrency, "concurrency")
+        if not self._concurrency:
+            raise ValueError("concurrency is 0; give how many calls may run at the same time, at least 1.")
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
+        self._function = function
+        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+            getattr(type(function), "__call__", None)  # noqa: B004 - its type is asked for, not whether it is there
+        )
+        self._where = where or _has_no_reward
+        self._name = name_of(function) if name is None else name
+        self._again = again
+        self._files = expand_paths(path)
+        self._reader = TrajectoryReader(self._files, on_error)
+        self._report = ScoreReport(unreadable=self._reader.skipped)
+        self._counting = threading.Lock()
+        self._is_stopping = False
+
+    async def run(self) -> ScoreReport:
+        # Enough threads for every worker: what is to be noted never waits behind other calls.
+        self._pool = ThreadPoolExecutor(self._concurrency + 1, thread_name_prefix="rollout_trace score")
+        self._reading = asyncio.Lock()
+        todo = self._todo()
+        workers = [asyncio.ensure_future(self._work(todo)) for _ in range(self._concurrency)]
+        try:
+            await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            for worker in workers:
+                if worker.done():
+                    worker.result()
+        finally:
+            self._is_stopping = True
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            # Functions that run in threads cannot be stopped: they end by themselves, and note what they return.
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        return self._report
+
+    def _todo(self) -> Iterator[tuple[str, Trajectory]]:
+        """The trajectories to score, each with the path of its file."""
+        for path in self._files:
+            scored: set[str] = set()
+            seen: set[str] = set()
+            notes = load_notes(path, self._reader.damaged, partial(self._add_scored, scored))
+            for line in self._reader.read_lines(path):
+                trajectory = line.trajectory
+                if trajectory.id in seen:
+                    continue
+                seen.add(trajectory.id)
+                if notes is not None:
+                    notes.apply(trajectory)
+                is_done = trajectory.id in scored and not self._again
+                if is_done or not self._where(trajectory):
+                    self._count("skipped")
+                else:
+                    yield path, trajectory
+
+    def _add_scored(self, scored: set[str], note: NoteRecord) -> None:
+        if self._name is None or note.scorer != self._name:
+            return
+        if note.score_error is None:
+            scored.add(note.id)
+        else:
+            scored.discard(note.id)
+
+    async def _work(self, todo: Iterator[tuple[str, Trajectory]]) -> None:
+        while True:
+            async with self._reading:
+                item = await self._in_thread(next, todo, None)
+            if item is None:
+                return
+            await (self._await_function(*item) if self._is_async else self._call_function(*item))
+
+    async def _call_function(self, path: str, trajectory: Trajectory) -> None:
+        awaitable = await self._in_thread(self._call_and_note, path, trajectory)
+        if awaitable is not None:  # Of a lambda around a coroutine function.
+            await self._await_result(path, trajectory, awaitable)
+
+    def _call_and_note(self, path: str, trajectory: Trajectory) -> Any:
+        """Calls the function and notes its result in one go, so that no interruption comes between."""
+        try:
+            result = self._function(trajectory)
+        except Exception as error:
+            self._note_failure(path, trajectory, error)
+            return None
+        if inspect.isawaitable(result):
+            return result
+        self._note(path, trajectory, result)
+        return None
+
+    async def _await_function(self, path: str, trajectory: Trajectory) -> None:
+        await self._await_result(path, trajectory, _called(self._function, trajectory))
+
+    async def _await_result(self, path: str, trajectory: Trajectory, awaitable: Any) -> None:
+        try:
+            # A task of its own: what it cancels within itself is its failure, and does not stop this one.
+            result = await asyncio.ensure_future(awaitable)
+        except (Exception, asyncio.CancelledError) as error:
+            if self._is_stopping:
+                raise
+            await self._in_thread(self._note_failure, path, trajectory, error)
+        else:
+            await self._in_thread(self._note, path, trajectory, result)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        context = contextvars.copy_context()
+        call = partial(context.run, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def _note(self, path: str, trajectory: Trajectory, result: Any) -> None:
+        try:
+            values = result_values(result)
+            note = None if values is None else checked_note(trajectory.id, values)
+        except (TypeError, ValueError) as error:
+            self._note_failure(path, trajectory, error)
+            return
+        if note is None:
+            self._count("unscored")
+            return
+        append_notes(path, [{**note, **self._scorer()}])
+        self._count("scored")
+
+    def _note_failure(self, path: str, trajectory: Trajectory, error: BaseException) -> None:
+        info = error_info(error)
+        failure = {"type": info.type, "message": info.message[:_LONGEST_MESSAGE]}
+        note = {"id": trajectory.id, "at": datetime.now(timezone.utc), "score_error": failure, **self._scorer()}
+        append_notes(path, [note])
+        self._count("failed", f"{printable(trajectory.id, 80)}: {describe(error)}")
+
+    def _scorer(self) -> dict[str, str]:
+        return {} if self._name is None else {"scorer": self._name}
+
+    def _count(self, what: str, error: str | None = None) -> None:
+        with self._counting:
+            setattr(self._report, what, getattr(self._report, what) + 1)
+            if error is not None and len(self._report.errors) < _ERRORS_KEPT:
+                self._report.errors.append(error)
+
+
+def _has_no_reward(trajectory: Trajectory) -> bool:
+    return trajectory.reward is None
+
+
+async def _called(function: Function, trajectory: Trajectory) -> Any:
+    return await function(trajectory)
+
+
+def _run_in_thread(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Runs a coroutine in an event loop of another thread, and waits for it."""
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    outcome: list[T | BaseException] = []
+
+    async def run() -> T:
+        task = asyncio.ensure_future(main())
+        started.append((asyncio.get_running_loop(), task))
+        return await task
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(run()))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="rollout_trace score")
+    thread.start()
+    try:
+        _join(thread)
+    except BaseException:  # Ctrl-C.
+        for loop, task in started:
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
+    (found,) = outcome
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _join(thread: threading.Thread) -> None:
+    """Waits for a thread.
+
+    Raises:
+        CancelledError: the running task was cancelled meanwhile. So `asyncio.run` treats the first Ctrl-C, and the task
+            would see it only at its next `await`.
+    """
+    task = asyncio.current_task()
+    cancelling: Callable[[], int] = getattr(task, "cancelling", lambda: 0)  # From Python 3.11 on.
+    before = cancelling()
+    while thread.is_alive():
+        thread.join(_POLL)
+        if cancelling() > before:
+            raise asyncio.CancelledError

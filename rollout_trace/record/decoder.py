@@ -1,0 +1,91 @@
+"""A thread that decodes calls which would keep their caller waiting: large ones, and ones whose log is busy.
+
+One daemon thread a process, started with the first such call. It waits in a queue while there is nothing to do. At the
+interpreter's normal end it finishes the call it is decoding; calls still in the queue are decoded by whoever reads
+their trajectory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import NamedTuple
+
+from rollout_trace import guard
+
+
+class _Task(NamedTuple):
+    call: guard.HoldsFaults
+    size: int
+    settle: Callable[[], object]
+
+
+class Decoder:
+    """The thread and its queue."""
+
+    def __init__(self) -> None:
+        self.reset()
+        atexit.register(self._stop)
+
+    def reset(self) -> None:
+        """Forgets the thread and the queue. For a forked process, which has neither."""
+        # `SimpleQueue`, not `Queue`: its `put` may be interrupted by the garbage collector and called again from there.
+        self._queue: SimpleQueue[_Task | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._lock = threading.RLock()
+        self.backlog = 0
+        """Bytes of the calls in the queue and of the one that is being decoded."""
+
+    def take(self, call: guard.HoldsFaults, size: int, settle: Callable[[], object]) -> bool:
+        """Queues ``settle``, which decodes a call of ``size`` bytes; False where no thread can be had."""
+        with self._lock:
+            if self._stopped or not self._start():
+                return False
+            self.backlog += size
+        self._queue.put(_Task(call, size, settle))
+        return True
+
+    def _start(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="rollout_trace decoder", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # No more threads, or the interpreter is ending.
+                return False
+            self._thread = thread
+        return True
+
+    def _run(self) -> None:
+        while (task := self._queue.get()) is not None and not self._stopped:
+            try:
+                task.settle()
+            except Exception as error:
+                # Under pytest `failed` raises: here nobody would see it. The call stays undecoded, and whoever reads
+                # its trajectory gets the same failure.
+                with suppress(Exception):
+                    guard.failed("decode", task.call, error)
+            finally:
+                with self._lock:
+                    self.backlog -= task.size
+            # Not kept while waiting for the next one: it holds the steps.
+            del task
+
+    def _stop(self) -> None:
+        """Ends the thread: one that is frozen in the middle of a call would keep its log locked for ever."""
+        with self._lock:
+            self._stopped, thread = True, self._thread
+        self._queue.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+
+decoder = Decoder()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=decoder.reset)

@@ -1,0 +1,69 @@
+"""The end of the process: runs what closes open trajectories and recordings, while there is still time."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+from rollout_trace import guard
+
+_closers: list[Callable[[], object]] = []
+_watched_pid: int | None = None
+"""The process that is watched: a fork takes over the handlers, and not what `multiprocessing` runs at its end."""
+
+
+def add_closer(closer: Callable[[], object], *, first: bool = False) -> None:
+    """Adds a function to run at the end of a process that is watched: after the others, or before them."""
+    _closers.insert(0 if first else len(_closers), closer)
+
+
+def watch() -> None:
+    """Has the closers run when this process ends: normally, by an exception, or by SIGTERM.
+
+    SIGTERM ends a Python process at once unless the program handles it. Where it does not, a handler is set (from the
+    main thread, which alone can) that runs the closers and then ends the process by the same signal.
+    """
+    global _watched_pid
+    if _watched_pid != os.getpid():
+        _watched_pid = os.getpid()
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+        _watch_worker()
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+
+
+def unwatch() -> None:
+    """Takes the handler of SIGTERM off again, unless the program has set one of its own since."""
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _watch_worker() -> None:
+    """Registers with ``multiprocessing`` in its child processes: they end without running what atexit has."""
+    util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
+    if util is not None and process is not None and process.parent_process() is not None:
+        # Below 0: after the user's finalizers, which may close what would be aborted here.
+        util.Finalize(None, _close_all, exitpriority=-1)
+
+
+def _close_all() -> None:
+    guard.run_all("exit", *_closers)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    # On a thread: the main thread may have been interrupted while it held a lock that closing needs.
+    closing = threading.Thread(target=_close_all, name="rollout_trace SIGTERM", daemon=True)
+    closing.start()
+    closing.join(CLOSE_TIMEOUT)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+CLOSE_TIMEOUT = 60.0
+"""Most seconds that the end of a process is held up by writing; the journal has what was not written."""

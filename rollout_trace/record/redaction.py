@@ -1,0 +1,169 @@
+"""``redact=``: the user's rules for texts that are not to be written, and the keys of this process's clients."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rollout_trace import credentials, guard
+from rollout_trace.data import user_values
+from rollout_trace.data.model import Step
+from rollout_trace.data.redact import StepRedaction, redacted, redacted_steps
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+Rule: TypeAlias = "str | re.Pattern[str] | Callable[[str, str], str]"
+Redact: TypeAlias = "Rule | Iterable[Rule]"
+
+FAILED = "[redaction failed]"
+"""Stands for a text that a function raised on, or for which it returned no text."""
+_EXAMPLE = 'give a regular expression (r"sk-[\\w-]{20,}"), a compiled one, a function (text, place) -> text, or a list'
+
+
+class Redactor:
+    """Changes the texts of trajectories by a user's rules; keys of this process's clients are cut in any case.
+
+    Safe to use from several threads, if the user's functions are.
+    """
+
+    def __init__(self, redact: Redact | None = None) -> None:
+        """Checks the rules.
+
+        Args:
+            redact: a regular expression (a text, or compiled), all of whose matches are replaced by ``[redacted]``; a
+                function of a text and its place (``messages[2].content``) that returns the text to write; or a list of
+                these, applied in order. None: no rules.
+
+        Raises:
+            TypeError: it is none of these, or a function does not take two arguments.
+            ValueError: a text is no regular expression, or an expression matches the empty text.
+        """
+        rules = [] if redact is None else [redact] if _is_rule(redact) else _list_of(redact)
+        self._rules = [_compiled(rule) for rule in rules]
+
+    @property
+    def has_rules(self) -> bool:
+        """Whether the user gave any."""
+        return bool(self._rules)
+
+    def apply(self, trajectory: Trajectory) -> Trajectory:
+        """A copy of a closed trajectory with its texts changed; the trajectory itself if nothing changes in it.
+
+        The copy shares with the original what is unchanged. ``rollout_trace.data.redact`` has what is changed.
+        """
+        return redacted(trajectory, self.change)
+
+    def apply_steps(self, steps: Iterable[Step]) -> list[Step]:
+        """All steps of one trajectory as ``apply`` changes them. An unchanged step is the same object."""
+        return redacted_steps(steps, self.change)
+
+    def begin(self) -> StepRedaction:
+        """For the steps of one trajectory that come one by one: an object whose ``step(step)`` changes the next one.
+
+        It keeps what later steps repeat: messages that were looked at, and ids of completions that were changed.
+        """
+        return StepRedaction(self.change)
+
+    def cut_bytes(self, data: bytes) -> bytes:
+        """Bytes without the keys of this process's clients; the same object where they hold none."""
+        return credentials.cut_bytes(data)
+
+    def change(self, text: str, place: str) -> str:
+        """One text as it may be written."""
+        for rule in self._rules:
+            text = _by_function(rule, text, place) if callable(rule) else rule.sub(credentials.MASK, text)
+        return credentials.cut(text)
+
+
+def cut_keys(trajectory: Trajectory) -> None:
+    """Cuts the keys of this process's clients out of a closed trajectory, in place.
+
+    For what did not come over the wire (tool runs, metadata, task data) and for keys that were learned after a step was
+    decoded. The values that the user put there are not changed: copies take their place.
+    """
+    if not credentials.any_known():
+        return
+    clean = redacted(trajectory, credentials.change)
+    if clean is trajectory:
+        return
+    for name in ("steps", "tool_runs", "error", "stop_reason", "task", "environment", "metadata"):
+        # Past `__setattr__`, which reports what a user sets.
+        value = getattr(clean, name)
+        if name == "steps":
+            trajectory.steps = value
+        elif value is not getattr(trajectory, name):
+            object.__setattr__(trajectory, name, value)
+
+
+def _is_rule(value: Any) -> bool:
+    return isinstance(value, (str, re.Pattern)) or callable(value)
+
+
+def _list_of(value: Any) -> list[Any]:
+    if isinstance(value, (bytes, dict)) or not isinstance(value, Iterable):
+        raise TypeError(f"redact is {user_values.brief(value)} ({type(value).__name__}); {_EXAMPLE} of these.")
+    return list(value)
+
+
+def _compiled(rule: Any) -> Any:
+    if isinstance(rule, str):
+        try:
+            rule = re.compile(rule)
+        except re.error as error:
+            raise ValueError(f"redact has {rule!r}, which is no regular expression: {error}; {_EXAMPLE}.") from None
+    if isinstance(rule, re.Pattern):
+        if not isinstance(rule.pattern, str):
+            raise TypeError(f"redact has {rule!r}, an expression for bytes; {_EXAMPLE} of these.")
+        if rule.match(""):
+            raise ValueError(
+                f"redact has {rule.pattern!r}, which matches the empty text, and so everywhere; say what it must hold, "
+                "such as + in place of *."
+            )
+        return rule
+    if not callable(rule):
+        raise TypeError(f"redact has {user_values.brief(rule)} ({type(rule).__name__}); {_EXAMPLE} of these.")
+    _check_function(rule)
+    return rule
+
+
+def _check_function(function: Any) -> None:
+    name = getattr(function, "__qualname__", type(function).__name__)
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"redact has the async function {name}; give one that returns the text itself.")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # A function of C's, such as `str.replace`, may have none.
+        return
+    try:
+        signature.bind("text", "place")
+    except TypeError:
+        raise TypeError(
+            f"redact has the function {name}{signature}; give one that takes a text and its place, (text, place), and "
+            "returns the text to write."
+        ) from None
+
+
+def _by_function(function: Callable[[str, str], Any], text: str, place: str) -> str:
+    try:
+        changed = function(text, place)
+    except Exception as error:
+        # Without its message, which may hold the text.
+        _failed(f"raised {type(error).__name__}", place)
+        return FAILED
+    if not isinstance(changed, str):
+        _failed(f"returned {type(changed).__name__}, not a text,", place)
+        return FAILED
+    return str.__str__(changed)
+
+
+def _failed(what: str, place: str) -> None:
+    guard.count("redaction_failures")
+    # The place without what the user's own keys add to it.
+    guard.warn_once(
+        "redaction-failed",
+        f"the function given as redact= {what} for {re.split(r'[.[]', place)[0]}: {FAILED!r} is written in place of "
+        "the whole text, there and wherever it fails again (rt.stats().redaction_failures counts them).",
+    )

@@ -1,0 +1,284 @@
+"""How processes end, and what is in the file then. Each program is run as one of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.testing import ScriptedServer
+
+LIBRARY = str(Path(rt.__file__).parents[1])
+
+BEGINNING = """
+import asyncio, multiprocessing, os, signal, sys, threading
+import openai
+import rollout_trace as rt
+
+client = rt.wrap_openai(openai.OpenAI(base_url=sys.argv[1], api_key="none", max_retries=0))
+path = sys.argv[2]
+
+def ask(name="hi", **options):
+    return client.chat.completions.create(model="m", messages=[{"role": "user", "content": name}], **options)
+"""
+
+ABORTED = [("a", "aborted", ["ok"])]
+
+ENDS: dict[str, tuple[str, int, list[tuple[str, str, list[str]]], str]] = {
+    "entered by hand": (
+        """
+rt.recording(path).__enter__()
+rt.trajectory("a").__enter__()
+ask()
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "sys.exit inside": (
+        """
+with rt.recording(path), rt.trajectory("a"):
+    ask()
+    sys.exit(3)
+""",
+        3,
+        ABORTED,
+        "",
+    ),
+    "an uncaught exception": (
+        """
+with rt.recording(path), rt.trajectory("a"):
+    ask()
+    raise KeyError("mine")
+""",
+        1,
+        [("a", "failed", ["ok"])],
+        "KeyError: 'mine'",
+    ),
+    "an uncaught exception, entered by hand": (
+        """
+rt.recording(path).__enter__()
+rt.trajectory("a").__enter__()
+ask()
+raise KeyError("mine")
+""",
+        1,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "SIGTERM": (
+        """
+with rt.recording(path), rt.trajectory("a"):
+    ask()
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(60)
+""",
+        -signal.SIGTERM,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "SIGTERM with a handler of the program's": (
+        """
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+with rt.recording(path), rt.trajectory("a"):
+    ask()
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(60)
+""",
+        7,
+        ABORTED,
+        "",
+    ),
+    "SIGINT": (
+        """
+with rt.recording(path), rt.trajectory("a"):
+    ask()
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(60)
+""",
+        -signal.SIGINT,
+        ABORTED,
+        "KeyboardInterrupt",
+    ),
+    "a daemon thread": (
+        """
+asked = threading.Event()
+
+def agent():
+    with rt.trajectory("a"):
+        ask()
+        asked.set()
+        threading.Event().wait()
+
+rt.recording(path).__enter__()
+threading.Thread(target=agent, daemon=True).start()
+asked.wait(60)
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "a thread": (
+        """
+main = threading.main_thread()
+
+def agent():
+    with rt.trajectory("a"):
+        main.join()
+        ask()
+
+rt.recording(path).__enter__()
+threading.Thread(target=agent).start()
+""",
+        0,
+        [("a", "completed", ["ok"])],
+        "",
+    ),
+    "a suspended generator": (
+        """
+def agent():
+    with rt.trajectory("a"):
+        yield ask()
+
+kept = agent()
+rt.recording(path).__enter__()
+next(kept)
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "children first": (
+        """
+rt.recording(path).__enter__()
+rt.trajectory("a").__enter__()
+ask()
+rt.trajectory("b").__enter__()
+ask()
+""",
+        0,
+        [("a", "aborted", ["ok"]), ("b", "aborted", ["ok"])],
+        "2 trajectories were open",
+    ),
+    "a stream that is still read": (
+        """
+rt.recording(path).__enter__()
+with rt.trajectory("a"):
+    stream = ask("held", stream=True)
+    next(stream)
+""",
+        0,
+        [("a", "completed", ["abandoned"])],
+        "",
+    ),
+    "an event loop that is stopped": (
+        """
+async def agent():
+    with rt.trajectory("a"):
+        ask()
+        await asyncio.Event().wait()
+
+async def main():
+    rt.recording(path).__enter__()
+    task = asyncio.create_task(agent())
+    await asyncio.sleep(0)
+
+asyncio.run(main())
+""",
+        0,
+        [("a", "aborted", ["ok"])],
+        "",
+    ),
+    "a worker of multiprocessing": (
+        """
+def work():
+    rt.recording(path).__enter__()
+    rt.trajectory("a").__enter__()
+    ask()
+
+worker = multiprocessing.get_context("fork").Process(target=work)
+worker.start()
+worker.join()
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "a forked child": (
+        """
+with rt.recording(path):
+    child = os.fork()
+    if child == 0:
+        with rt.trajectory("a"):
+            ask()
+        os._exit(0)
+    os.waitpid(child, 0)
+    with rt.trajectory("parent"):
+        ask()
+""",
+        0,
+        [("a", "completed", ["ok"]), ("parent", "completed", ["ok"])],
+        "",
+    ),
+    "nothing open": (
+        """
+with rt.recording(path), rt.trajectory("a"):
+    ask()
+""",
+        0,
+        [("a", "completed", ["ok"])],
+        "",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer("fine") as one:
+        yield one
+
+
+def run(program: str, server: ScriptedServer, path: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([LIBRARY, os.environ.get("PYTHONPATH", "")])}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program]
+    return subprocess.run(
+        [*command, server.base_url, str(path)], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_is_written(end: str, server: ScriptedServer, tmp_path: Path) -> None:
+    program, code, expected, said = ENDS[end]
+    path = tmp_path / "runs.jsonl"
+    ended = run(program, server, path)
+    assert ended.returncode == code, ended.stderr
+    assert [(one.name, one.status, [step.status for step in one.steps]) for one in rt.read(path)] == expected
+    assert said in ended.stderr
+    assert ("open when the process ended" in ended.stderr) == ("open" in said), ended.stderr
+    assert "recording failed" not in ended.stderr
+    assert sorted(os.listdir(tmp_path)) == ["runs.jsonl"]
+
+
+def test_the_handler_of_sigterm_is_taken_off_again(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        with rt.recording(tmp_path / "a.jsonl"):
+            with rt.recording(tmp_path / "b.jsonl"):
+                pass
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        mine = lambda number, frame: None  # noqa: E731
+        signal.signal(signal.SIGTERM, mine)
+        with rt.recording(tmp_path / "a.jsonl"):
+            assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,313 @@
+"""The recording's own thread: what it does, and what the agent's threads do not wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.record import sink, write_queue
+from rollout_trace.testing import Fault, ScriptedServer
+
+
+class Held:
+    """A target whose `write` waits until it is released, and tells when it has begun."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+        self.threads: set[str] = set()
+        self.written: list[rt.Trajectory] = []
+
+    def write(self, trajectory: rt.Trajectory) -> None:
+        self.begun.set()
+        assert self.released.wait(60)
+        self.threads.add(threading.current_thread().name)
+        self.written.append(trajectory)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer("fine") as one:
+        yield one
+
+
+def client_of(server: ScriptedServer, **options: Any) -> openai.OpenAI:
+    return rt.wrap_openai(openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0, **options))
+
+
+def ask(client: Any, **options: Any) -> Any:
+    return client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}], **options)
+
+
+def test_closing_does_not_wait_for_the_target(server: ScriptedServer) -> None:
+    target = Held()
+    with client_of(server) as client, rt.recording(target):
+        for number in range(3):
+            with rt.trajectory(str(number)):
+                ask(client)
+        assert target.begun.wait(60)
+        assert target.written == []
+        target.released.set()
+    assert [(one.name, len(one.steps)) for one in target.written] == [("0", 1), ("1", 1), ("2", 1)]
+    assert target.threads == {"rollout_trace recording"}
+
+
+def test_past_the_limit_a_close_waits(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(write_queue, "QUEUE_LIMIT", 1000)
+    target, closed = Held(), threading.Event()
+
+    def run(client: openai.OpenAI) -> None:
+        with rt.trajectory():
+            ask(client, user="x" * 2000)
+        closed.set()
+
+    with ScriptedServer("fine") as server, client_of(server) as client, rt.recording(target):
+        thread = threading.Thread(target=run, args=[client])
+        thread.start()
+        assert target.begun.wait(60)
+        assert not closed.is_set()
+        target.released.set()
+        assert closed.wait(60)
+        thread.join()
+    assert len(target.written) == 1
+    assert [message for message in caplog.messages if "close faster than they can be written" in message]
+
+
+def test_an_event_loop_goes_on_while_its_recording_ends() -> None:
+    target = Held()
+
+    async def run() -> list[str]:
+        done = []
+
+        async def other() -> None:
+            await asyncio.to_thread(target.begun.wait, 60)
+            done.append("other")
+            target.released.set()
+
+        async with rt.recording(target):
+            task = asyncio.create_task(other())
+            async with rt.trajectory():
+                pass
+        done.append("recording")
+        await task
+        return done
+
+    assert asyncio.run(run()) == ["other", "recording"]
+    assert len(target.written) == 1
+
+
+def test_the_line_has_what_was_set_inside_the_block(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "runs.jsonl"
+    with rt.recording(path):
+        with rt.trajectory(metadata={"a": 1}) as trajectory:
+            trajectory.reward = 1.0
+            trajectory.rewards = {"format": 0.5}
+        trajectory.reward = 2.0
+        assert trajectory.rewards is not None
+        trajectory.rewards["format"] = 0.75
+        trajectory.metadata = {"b": 2}
+    (read,) = rt.read(path)
+    assert (read.reward, read.rewards, read.metadata) == (1.0, {"format": 0.5}, {"a": 1})
+    (warning,) = [message for message in caplog.messages if "was set after" in message]
+    assert "Trajectory.reward was set after the trajectory had closed: its line in" in warning
+    assert "rt.annotate()" in warning
+
+
+def test_what_a_step_was_given_inside_the_block_is_in_the_line(server: ScriptedServer, tmp_path: Path) -> None:
+    with client_of(server) as client, rt.recording(tmp_path / "runs.jsonl"), rt.trajectory() as trajectory:
+        ask(client)
+        trajectory.steps[0].reward = 3.0
+        ask(client)
+    (read,) = rt.read(tmp_path / "runs.jsonl")
+    assert [step.reward for step in read.steps] == [3.0, None]
+
+
+def test_flush_waits_for_what_has_closed(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    recording = rt.recording(path)
+    with recording:
+        for number in range(100):
+            with rt.trajectory(str(number)):
+                pass
+        assert recording.flush(60)
+        assert len(list(rt.read(path))) == 100
+
+
+def test_a_closed_trajectory_has_its_tool_runs_linked_when_they_are_read(server: ScriptedServer) -> None:
+    target = Held()
+    with client_of(server) as client, rt.recording(target):
+        with rt.trajectory() as trajectory:
+            ask(client)
+            with rt.tool_run("f", tool_call_id="call_1"):
+                pass
+        assert [run.name for run in trajectory.tool_runs] == ["f"]
+        assert trajectory.steps[0].agent == "agent"
+        target.released.set()
+
+
+# Streams that outlive their trajectory.
+
+
+def test_a_stream_read_after_the_block_is_written_when_it_ends(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+
+    def handler(client: openai.OpenAI) -> Any:
+        with rt.trajectory("handler"):
+            return ask(client, stream=True)
+
+    recording = rt.recording(path)
+    with ScriptedServer(Fault("fine", hold_after=1)) as server, client_of(server) as client, recording:
+        stream = handler(client)
+        next(stream)
+        assert recording.flush(60)
+        assert list(rt.read(path)) == []
+        server.release()
+        assert len(list(stream)) > 1
+        assert recording.flush(60)
+        (written,) = rt.read(path)
+    assert [(one.status, one.completion.content) for one in written.steps if one.completion] == [("ok", "fine")]
+    assert written.status == "completed"
+
+
+def test_a_parent_waits_for_the_stream_of_its_child(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    recording = rt.recording(path)
+    with ScriptedServer(Fault("fine", hold_after=1)) as server, client_of(server) as client, recording:
+        with rt.trajectory("parent"):
+            with rt.trajectory("child"):
+                stream = ask(client, stream=True)
+        assert recording.flush(60)
+        assert list(rt.read(path)) == []
+        server.release()
+        list(stream)
+        assert recording.flush(60)
+        assert [(one.name, [step.status for step in one.steps]) for one in rt.read(path)] == [
+            ("parent", []),
+            ("child", ["ok"]),
+        ]
+
+
+def test_the_end_of_the_recording_abandons_what_is_still_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    with ScriptedServer(Fault("a longer answer", hold_after=2)) as server, client_of(server) as client:
+        with rt.recording(path):
+            with rt.trajectory():
+                stream = ask(client, stream=True)
+                next(stream)
+                next(stream)
+        (written,) = rt.read(path)
+        server.release()
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == " longer answer"
+    (step,) = written.steps
+    assert (step.status, step.completion.content if step.completion else None) == ("abandoned", "a")
+
+
+def test_a_call_that_begins_after_its_trajectory_is_an_orphan(server: ScriptedServer, tmp_path: Path) -> None:
+    """Only calls that began inside go on: in whose trajectory else should it be?"""
+    started = threading.Event()
+
+    def late(client: openai.OpenAI) -> None:
+        assert started.wait(60)
+        ask(client)
+
+    with client_of(server) as client, rt.recording(tmp_path / "runs.jsonl"):
+        with rt.trajectory("closed"):
+            thread = threading.Thread(target=rt.propagate(late), args=[client])
+            thread.start()
+        before = rt.stats().orphans
+        started.set()
+        thread.join()
+        assert rt.stats().orphans == before + 1
+    assert [len(one.steps) for one in rt.read(tmp_path / "runs.jsonl")] == [0]
+
+
+# Files that cannot be written for a while.
+
+
+@pytest.fixture
+def in_production(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides that this is a test, in which the recorder's failures are raised."""
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+
+
+@pytest.mark.usefixtures("in_production")
+def test_a_locked_file_is_written_when_the_lock_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sink, "FIRST_RETRY", 0.001)
+    path = tmp_path / "runs.jsonl"
+    recording = rt.recording(path, lock_timeout=0.01)
+    with recording:
+        holder = os.open(path, os.O_RDWR)
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        for number in range(3):
+            with rt.trajectory(str(number)):
+                pass
+        assert recording.flush(60)
+        assert path.read_bytes() == b""
+        os.close(holder)
+        with rt.trajectory("3"):
+            pass
+    assert [one.name for one in rt.read(path)] == ["0", "1", "2", "3"]
+    first, last = [message for message in caplog.messages if "model call" not in message]
+    assert "holds its lock" in first
+    assert "tried again; the agent goes on" in first
+    assert last.startswith(f"{path}: ")
+    assert "trajectories could not be written at once: " in last
+    assert last.endswith(" were written later.")
+    assert (recording.lost, rt.stats().trajectories_lost) == ([], 0)
+
+
+@pytest.mark.usefixtures("in_production")
+def test_past_the_limit_of_memory_they_are_counted(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sink, "KEEP_LIMIT", 25_000)
+    before = rt.stats().trajectories_lost
+    path = tmp_path / "runs.jsonl"
+    holder = -1
+    with pytest.raises(rt.WriteError) as raised, client_of(server) as client:
+        with rt.recording(path, lock_timeout=0.0, journal=False):
+            holder = os.open(path, os.O_RDWR)
+            fcntl.flock(holder, fcntl.LOCK_EX)
+            for _ in range(3):
+                with rt.trajectory():
+                    ask(client, user="x" * 10_000)
+    os.close(holder)
+    assert len(raised.value.lost) == 2
+    assert rt.stats().trajectories_lost == before + 3
+    assert "2 are in the `lost` of the recording, 1 more had no room in memory. There is no journal" in caplog.text
+    assert raised.value.write(path) == 2
+    assert len(list(rt.read(path))) == 2
+
+
+def test_a_writer_of_ones_own_that_exits_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    class Exits:
+        def write(self, trajectory: rt.Trajectory) -> None:
+            raise SystemExit("no more")
+
+    recording = rt.recording(Exits())
+    with caplog.at_level(logging.ERROR), pytest.raises((rt.WriteError, RuntimeError)):
+        with recording:
+            for _ in range(2):
+                with rt.trajectory():
+                    pass
+    assert [type(cause) for _, cause in recording.lost] == [SystemExit, SystemExit]
+
+
+@pytest.mark.parametrize("name", ["fsync", "lock_timeout", "mode", "media"])
+def test_settings_of_files_are_refused_for_a_writer(name: str) -> None:
+    values: dict[str, Any] = {"fsync": True, "lock_timeout": 1.0, "mode": 0o600, "media": "folder"}
+    options: dict[str, Any] = {name: values[name]}
+    make: Callable[..., Any] = rt.recording
+    with pytest.raises(ValueError, match="is for a path: give it to the writer"):
+        make(Held(), **options)
