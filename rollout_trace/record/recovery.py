@@ -177,22 +177,32 @@ def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
 
 
 def _trajectories(journals: list[_Journal], report: RecoveryReport) -> list[Trajectory]:
+    """The trajectories that the output lacks."""
     pieces, places = _pieces(journals)
-    waiting = {name: one for name, one in pieces.items() if not one.is_written}
-    present = ids_in(report.output, waiting) if waiting else set()
-    report.present = [name for name in pieces if name in present or name not in waiting]
-    found: list[Trajectory] = []
-    for name, one in waiting.items():
-        if name not in present:
-            damaged = partial(_damaged, report, places)
-            try:
-                found.append(trajectory_of(one, damaged))
-            except Exception as error:
-                # What the records hold is not what this library writes: the other trajectories are recovered.
-                damaged((one.heads or one.steps or one.runs or next(iter(one.calls.values())))[0],
-                        f"trajectory {name} cannot be restored: {guard.describe(error)}")  # fmt: skip
-    found.sort(key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
-    return found
+    damaged = partial(_damaged, report, places)
+    found: dict[str, Trajectory] = {}
+    for name, one in pieces.items():
+        try:
+            if not one.is_written:
+                found[name] = trajectory_of(one, damaged)
+        except Exception as error:
+            # What the records hold is not what this library writes: the other trajectories are recovered.
+            first = (one.heads or one.steps or one.runs or next(iter(one.calls.values())))[0]
+            damaged(first, f"trajectory {name} cannot be restored: {guard.describe(error)}")
+    if report.is_write and found:
+        _cut(found, report)
+    # After the locks were taken, and after the cut: a line that is found here is whole, and stays.
+    present = ids_in(report.output, found) if found else set()
+    report.present = [name for name, one in pieces.items() if one.is_written or name in present]
+    lacking = [one for name, one in found.items() if name not in present]
+    return sorted(lacking, key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
+
+
+def _cut(found: dict[str, Trajectory], report: RecoveryReport) -> None:
+    try:
+        report.bytes_cut = cut_partial_line(report.output, found.__contains__)
+    except OSError as error:
+        report.not_written.append(f"the end of the output could not be looked at: {guard.describe(error)}")
 
 
 def _pieces(journals: list[_Journal]) -> tuple[dict[str, Pieces], dict[int, _Journal]]:
@@ -217,8 +227,6 @@ def _damaged(report: RecoveryReport, places: dict[int, _Journal], record: form.R
 def _write(trajectories: list[Trajectory], report: RecoveryReport) -> None:
     try:
         if trajectories:
-            known = set(report.recovered)
-            report.bytes_cut = cut_partial_line(report.output, known.__contains__)
             with JSONLWriter(report.output) as writer:
                 for trajectory in trajectories:
                     writer.write(trajectory)

@@ -86,7 +86,7 @@ def asynchronous(server: ScriptedServer) -> None:
         async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
             wrapped = rt.wrap_openai(client)
             for number in range(3):
-                asked = [{"role": "user", "content": f"{number}"}]
+                asked: list[Any] = [{"role": "user", "content": f"{number}"}]
                 await wrapped.chat.completions.create(messages=asked, **ASKED)
 
     asyncio.run(agent())
@@ -112,7 +112,7 @@ SCENARIOS: dict[str, tuple[Any, Scenario]] = {
     "gzip": (Reply("packed", compress="gzip"), lambda server: ask(sdk(server))),
     "a stream in gzip": (Reply("packed", compress="gzip"), stream),
     "two choices": (lambda request, choice: f"{choice}", lambda server: ask(sdk(server), n=2)),
-    "tool calls": (Reply(None, [ToolCall("add", "{\"a\": 1}")]), lambda server: ask(sdk(server))),
+    "tool calls": (Reply(None, [ToolCall("add", '{"a": 1}')]), lambda server: ask(sdk(server))),
     "an error": (Fault(status=500), failing),
     "no JSON": (Fault(bad_json=True), failing_stream),
     "an error in a stream": (Fault("long answer", error_event_after=2), failing_stream),
@@ -231,7 +231,7 @@ def test_values_that_are_changed_in_place(tmp_path: Path) -> None:
 
 def test_tool_runs_are_linked(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "out.jsonl")
-    script = [Reply(None, [ToolCall("add", '{"a": 1}')]), "done"]
+    script: list[Any] = [Reply(None, [ToolCall("add", '{"a": 1}')]), "done"]
     with ScriptedServer(script) as server, journaled(journal):
         answer = ask(sdk(server))
         (called,) = answer.choices[0].message.tool_calls
