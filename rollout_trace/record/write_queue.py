@@ -14,7 +14,7 @@ from weakref import WeakSet
 from rollout_trace import guard
 from rollout_trace.record.handover import Family
 
-QUEUE_LIMIT = 256 * 1024 * 1024
+QUEUE_LIMIT = 64 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
 
 
@@ -81,8 +81,9 @@ class WriteQueue:
         family.on_call_end(partial(self._items.put, family))
         with self._changed:
             self._bytes += family.size
-        self._items.put(family)
+        # Started first: a thread that finds work at once would hold the interpreter while this one waits for its start.
         self._start()
+        self._items.put(family)
         if self.must_wait:
             self.flush()
         else:
