@@ -321,6 +321,10 @@ class TrajectoryJournal:
         if unseen:
             self._redacted_steps(unseen)
         if self._head is not None:
+            # Its environment is complete only now; redacted, as it is given here.
+            record = dumps(trajectory_record(trajectory))
+            if record != self._head and self._write(form.HEAD, {"is_closed": True}, [self._cut(record)]):
+                self._head = record
             amended = [facts for step in steps if (facts := _amended(step, trajectory))]
             self._write(form.FINAL, {"amended": amended, "order": [step.id for step in steps]})
 
