@@ -248,7 +248,6 @@ class TrajectoryJournal:
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
         head = journal_calls.head_of(call)
-        head["at"] = time.perf_counter()
         body = b"" if request is None else self._cut(request)
         part = None if has is not None else self._bases.difference(body)
         number = next(self._numbers) if has is None else has.number
@@ -370,7 +369,8 @@ class TrajectoryJournal:
         return trajectory_record(redactor.apply(copy) if redactor is not None and self._has_rules else copy)
 
     def _write(self, kind: int, head: dict[str, Any], blobs: list[bytes] | tuple[bytes, ...] = ()) -> bool:
-        head["trajectory"] = self._id
+        # By the time records are put in order: of two files that threads begin at once, either may be written to first.
+        head["trajectory"], head["at"] = self._id, time.perf_counter()
         encoded, journal = dumps(head), self._journal
         if journal.redactor is not None:
             encoded = journal.redactor.cut_bytes(encoded)
