@@ -54,8 +54,8 @@ def test_it_is_one_line_at_the_first_failure_and_one_at_the_end(
         work()
     first, last = caplog.messages
     assert first == (
-        f"trajectory {ids[0]} could not be written to {path}: [Errno 28] No space left on device. The file is as it was "
-        "before, and the trajectory can be written again. It is kept in memory, as those that follow are, and "
+        f"trajectory {ids[0]} could not be written to {path}: [Errno 28] No space left on device. The file is as it "
+        "was before, and the trajectory can be written again. It is kept in memory, as those that follow are, and "
         "tried again; the agent goes on."
     )
     assert last == (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
-from typing import Any
 
 import click
 
@@ -24,8 +22,10 @@ def recover(path: str, write: bool, as_json: bool) -> int:
     """
     if not os.path.exists(path) and not os.path.isdir(f"{path}.journal"):
         raise click.UsageError(f"there is neither a file {path} nor a journal beside it.")
-    # By its name, so that the command is there before the module is.
-    found: Any = import_module("rollout_trace.record.recovery").recover(path, write=write)
+    # Imported on use: the other commands need no recorder.
+    from rollout_trace.record.recovery import recover as recover_journals
+
+    found = recover_journals(path, write=write)
     report = found.report
     trajectories = [{"id": one.id, "name": one.name, "status": one.status, "steps": len(one.steps)} for one in found]
     problems = [str(one) for name in ("damaged", "unread", "not_written") for one in getattr(report, name, None) or ()]

@@ -16,6 +16,7 @@ from rollout_trace.record import process_end
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
 from rollout_trace.record.recording import attach, open_recordings, write_closed
+from rollout_trace.record.redaction import cut_keys
 from rollout_trace.record.state import TrajectoryState, state_of
 from rollout_trace.record.tool_links import link_tool_runs
 
@@ -109,6 +110,8 @@ def _complete(trajectory: Trajectory) -> None:
         lambda: costs.fill_provider_costs(trajectory.steps),
         partial(link_tool_runs, trajectory),
         partial(_warn_if_no_ids, trajectory),
+        # Last: the others may copy texts that hold one.
+        partial(cut_keys, trajectory),
     )
 
 

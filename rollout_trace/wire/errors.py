@@ -17,12 +17,13 @@ def error_of(body: bytes, status: int) -> ErrorInfo:
     A text that is no JSON is cut to 2000 characters, and so is any body over 1 MiB: it may be read while its caller
     waits for the exception.
     """
+    is_long = len(body) > _LONGEST
     # Before it is cut short: half a key at the limit would not be found.
-    body = credentials.cut_bytes(body)
+    body = credentials.cut_bytes(body[:_LONGEST])
     try:
-        value = loads(body if len(body) <= _LONGEST else b"")
+        value = loads(b"" if is_long else body)
     except ValueError:
-        text = body[:_LONGEST].decode("utf-8", "replace").strip()
+        text = body.decode("utf-8", "replace").strip()
         return ErrorInfo(type=_kind(status), message=text[:2000] or "empty body", status=status)
     if isinstance(value, dict):
         value = value.get("error") or value

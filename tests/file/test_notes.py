@@ -262,6 +262,26 @@ def test_a_damaged_note_is_named_or_skipped(line: str, said: str, path: Path, ca
     assert len(caplog.messages) == 1
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no flock")
+def test_notes_that_stay_locked_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    from rollout_trace.file import annotate as module
+
+    monkeypatch.setattr(module, "_LOCK_TIMEOUT", 0.01)
+    beside = path.parent / "rollouts.notes.jsonl"
+    with beside.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(rt.WriteError) as found:
+            rt.annotate(path, "trace", reward=1)
+    assert str(found.value).startswith(f"{beside} could not be written: ")
+    assert "holds its lock" in str(found.value)
+    assert str(found.value).endswith("Nothing of what was to be noted is in the file.")
+    assert beside.read_bytes() == b""
+    rt.annotate(path, "trace", reward=1)
+    assert one(path).reward == 1
+
+
 def test_notes_cut_at_any_place_give_the_whole_ones(path: Path) -> None:
     rt.annotate(path, "trace", reward=0.5, metadata={"é": "数"})
     whole = len((path.parent / "rollouts.notes.jsonl").read_bytes())

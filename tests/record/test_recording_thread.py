@@ -295,12 +295,15 @@ def test_a_writer_of_ones_own_that_exits_stops_nothing(caplog: pytest.LogCapture
         def write(self, trajectory: rt.Trajectory) -> None:
             raise SystemExit("no more")
 
-    recording = rt.recording(Exits())
-    with caplog.at_level(logging.ERROR), pytest.raises((rt.WriteError, RuntimeError)):
+    def run() -> None:
         with recording:
             for _ in range(2):
                 with rt.trajectory():
                     pass
+
+    recording = rt.recording(Exits())
+    with caplog.at_level(logging.ERROR), pytest.raises((rt.WriteError, RuntimeError)):
+        run()
     assert [type(cause) for _, cause in recording.lost] == [SystemExit, SystemExit]
 
 
