@@ -213,12 +213,12 @@ class TrajectoryJournal:
     # Records
 
     def _call(self, call: Call) -> None:
-        if self._has_rules:
+        request, chunks, progress = call.request, call.chunks, call.journal_progress
+        if self._must_be_decoded(call, request):
             # Decoding may take locks, and rules are the user's code: later, where both may run.
             self._journal.waiting.append((self, call))
             call_module.deferred.append(self._journal.drain)
             return
-        request, chunks, progress = call.request, call.chunks, call.journal_progress
         if call.steps is not None:
             # Another thread has decoded it meanwhile, and dropped the bytes.
             self._steps(call.steps)
@@ -228,11 +228,23 @@ class TrajectoryJournal:
         call.journal_progress = None
 
     def _part(self, call: Call) -> None:
-        if not self._has_rules:
+        if not self._must_be_decoded(call, call.request):
             self._fields_in_place()
             call.journal_progress = self._exchange(
                 form.PART, call, call.request, list(call.chunks), call.journal_progress
             )
+
+    def _must_be_decoded(self, call: Call, request: bytes | None) -> bool:
+        """Whether its bytes may hold what must not be written, where a search of the bytes would not find it."""
+        redactor = self._journal.redactor
+        if redactor is None:
+            return False
+        # A model that was sent a key may repeat it, in the pieces of a stream; a compressed error may name one.
+        return (
+            redactor.has_rules
+            or (request is not None and redactor.cut_bytes(request) is not request)
+            or (call.encoding is not None and (call.attempts[-1].status or 0) >= 400)
+        )
 
     @property
     def _has_rules(self) -> bool:
