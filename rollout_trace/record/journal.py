@@ -213,12 +213,12 @@ class TrajectoryJournal:
     # Records
 
     def _call(self, call: Call) -> None:
-        if self._has_rules:
+        request, chunks, progress = call.request, call.chunks, call.journal_progress
+        if self._must_be_decoded(call, request):
             # Decoding may take locks, and rules are the user's code: later, where both may run.
             self._journal.waiting.append((self, call))
             call_module.deferred.append(self._journal.drain)
             return
-        request, chunks, progress = call.request, call.chunks, call.journal_progress
         if call.steps is not None:
             # Another thread has decoded it meanwhile, and dropped the bytes.
             self._steps(call.steps)
@@ -228,11 +228,23 @@ class TrajectoryJournal:
         call.journal_progress = None
 
     def _part(self, call: Call) -> None:
-        if not self._has_rules:
+        if not self._must_be_decoded(call, call.request):
             self._fields_in_place()
             call.journal_progress = self._exchange(
                 form.PART, call, call.request, list(call.chunks), call.journal_progress
             )
+
+    def _must_be_decoded(self, call: Call, request: bytes | None) -> bool:
+        """Whether its bytes may hold what must not be written, where a search of the bytes would not find it."""
+        redactor = self._journal.redactor
+        if redactor is None:
+            return False
+        # A model that was sent a key may repeat it, in the pieces of a stream; a compressed error may name one.
+        return (
+            redactor.has_rules
+            or (request is not None and redactor.cut_bytes(request) is not request)
+            or (call.encoding is not None and (call.attempts[-1].status or 0) >= 400)
+        )
 
     @property
     def _has_rules(self) -> bool:
@@ -248,7 +260,6 @@ class TrajectoryJournal:
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
         head = journal_calls.head_of(call)
-        head["at"] = time.perf_counter()
         body = b"" if request is None else self._cut(request)
         part = None if has is not None else self._bases.difference(body)
         number = next(self._numbers) if has is None else has.number
@@ -321,6 +332,10 @@ class TrajectoryJournal:
         if unseen:
             self._redacted_steps(unseen)
         if self._head is not None:
+            # Its environment is complete only now; redacted, as it is given here.
+            record = dumps(trajectory_record(trajectory))
+            if record != self._head and self._write(form.HEAD, {"is_closed": True}, [self._cut(record)]):
+                self._head = record
             amended = [facts for step in steps if (facts := _amended(step, trajectory))]
             self._write(form.FINAL, {"amended": amended, "order": [step.id for step in steps]})
 
@@ -366,7 +381,8 @@ class TrajectoryJournal:
         return trajectory_record(redactor.apply(copy) if redactor is not None and self._has_rules else copy)
 
     def _write(self, kind: int, head: dict[str, Any], blobs: list[bytes] | tuple[bytes, ...] = ()) -> bool:
-        head["trajectory"] = self._id
+        # By the time records are put in order: of two files that threads begin at once, either may be written to first.
+        head["trajectory"], head["at"] = self._id, time.perf_counter()
         encoded, journal = dumps(head), self._journal
         if journal.redactor is not None:
             encoded = journal.redactor.cut_bytes(encoded)

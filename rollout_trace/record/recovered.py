@@ -44,6 +44,12 @@ class Pieces:
     is_written: bool = False
     """True if the journal itself has it that the output holds the trajectory."""
 
+    @property
+    def first(self) -> Record:
+        """One of its records, for messages."""
+        calls = [one for records in self.calls.values() for one in records]
+        return next(iter([*self.heads, *calls, *self.steps, *self.runs, *([self.final] if self.final else [])]))
+
     def add(self, record: Record) -> None:
         """Adds a record; ignores one of a kind that this version does not know."""
         if record.kind == form.HEAD:

@@ -179,23 +179,31 @@ def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
 def _trajectories(journals: list[_Journal], report: RecoveryReport) -> list[Trajectory]:
     """The trajectories that the output lacks."""
     pieces, places = _pieces(journals)
-    damaged = partial(_damaged, report, places)
     found: dict[str, Trajectory] = {}
+    damaged: dict[str, list[tuple[form.Record, str]]] = {name: [] for name in pieces}
     for name, one in pieces.items():
         try:
             if not one.is_written:
-                found[name] = trajectory_of(one, damaged)
+                found[name] = trajectory_of(one, partial(_keep, damaged[name]))
         except Exception as error:
             # What the records hold is not what this library writes: the other trajectories are recovered.
-            first = (one.heads or one.steps or one.runs or next(iter(one.calls.values())))[0]
-            damaged(first, f"trajectory {name} cannot be restored: {guard.describe(error)}")
+            problem = f"trajectory {name} cannot be restored: {guard.describe(error)}"
+            damaged[name].append((one.first, problem))
     if report.is_write and found:
         _cut(found, report)
     # After the locks were taken, and after the cut: a line that is found here is whole, and stays.
     present = ids_in(report.output, found) if found else set()
     report.present = [name for name, one in pieces.items() if one.is_written or name in present]
+    for name in pieces:
+        # Of a trajectory that is in the output, a recovery that was killed may have deleted some files already.
+        for record, problem in damaged[name] if name not in present else ():
+            _report_damage(report, places, record, problem)
     lacking = [one for name, one in found.items() if name not in present]
     return sorted(lacking, key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
+
+
+def _keep(damaged: list[tuple[form.Record, str]], record: form.Record, problem: str) -> None:
+    damaged.append((record, problem))
 
 
 def _cut(found: dict[str, Trajectory], report: RecoveryReport) -> None:
@@ -206,18 +214,27 @@ def _cut(found: dict[str, Trajectory], report: RecoveryReport) -> None:
 
 
 def _pieces(journals: list[_Journal]) -> tuple[dict[str, Pieces], dict[int, _Journal]]:
-    pieces: dict[str, Pieces] = {}
+    records: dict[str, list[form.Record]] = {}
     places: dict[int, _Journal] = {}
     for journal in journals:
         for record in journal.records:
             places[id(record)] = journal
             name = record.head.get("trajectory")
             if isinstance(name, str):
-                pieces.setdefault(name, Pieces(name)).add(record)
+                records.setdefault(name, []).append(record)
+    pieces = {name: Pieces(name) for name in records}
+    for name, found in records.items():
+        for record in sorted(found, key=_written_at):
+            pieces[name].add(record)
     return pieces, places
 
 
-def _damaged(report: RecoveryReport, places: dict[int, _Journal], record: form.Record, problem: str) -> None:
+def _written_at(record: form.Record) -> float:
+    at = record.head.get("at")
+    return float(at) if isinstance(at, (int, float)) else 0.0
+
+
+def _report_damage(report: RecoveryReport, places: dict[int, _Journal], record: form.Record, problem: str) -> None:
     journal = places[id(record)]
     journal.is_damaged = True
     length = sum(map(len, record.blobs))

@@ -34,6 +34,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[rt.Traje
             with journaled(journal, task=f"{number}") as trajectory:
                 talk(client, 4)
                 trajectory.reward = float(number)
+            # The rest of the environment is collected when the trajectory is written.
+            trajectory.environment = None
             recorded.append(trajectory)
     died(journal)
     (file,) = files_of(output)
