@@ -66,7 +66,7 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
         trajectories = _trajectories(journals, report)
         report.recovered = [one.id for one in trajectories]
         if write:
-            _write(trajectories, report)
+            _write(trajectories, journals, report)
             _delete(journals, report)
         for journal in journals:
             # They are views of the files, which could not be closed and unlocked.
@@ -241,10 +241,12 @@ def _report_damage(report: RecoveryReport, places: dict[int, _Journal], record: 
     report.damaged.append(DamagedPlace(journal.path, record.offset, length, problem))
 
 
-def _write(trajectories: list[Trajectory], report: RecoveryReport) -> None:
+def _write(trajectories: list[Trajectory], journals: list[_Journal], report: RecoveryReport) -> None:
     try:
         if trajectories:
-            with JSONLWriter(report.output) as writer:
+            # Where the output has to be made, nobody may read it who may not read the journals.
+            mode = min(journal.path.stat().st_mode & 0o777 for journal in journals)
+            with JSONLWriter(report.output, mode=mode) as writer:
                 for trajectory in trajectories:
                     writer.write(trajectory)
                     report.written.append(trajectory.id)

@@ -41,7 +41,22 @@ def died(journal: Journal) -> None:
 
 def sdk(server: ScriptedServer) -> Any:
     """A wrapped client."""
-    return rt.wrap_openai(openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0))
+    return rt.wrap_openai(track(openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)))
+
+
+def track(client: Any) -> Any:
+    """The client, to be closed after the test."""
+    _clients.append(client)
+    return client
+
+
+def close_clients() -> None:
+    """Closes those that were made since the last time."""
+    while _clients:
+        _clients.pop().close()
+
+
+_clients: list[Any] = []
 
 
 def ask(client: Any, text: str = "hi", **options: Any) -> Any:

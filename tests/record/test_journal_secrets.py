@@ -14,14 +14,14 @@ from rollout_trace.record.journal import Journal
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 
-from .journaled import ASKED, ask, died, files_of, journaled
+from .journaled import ASKED, ask, died, files_of, journaled, track
 
 KEY = "sk-live-1234567890abcdef"
 SECRET = "4929 1188 0042"
 
 
 def client_of(server: ScriptedServer) -> Any:
-    return rt.wrap_openai(openai.OpenAI(base_url=server.base_url, api_key=KEY, max_retries=0))
+    return rt.wrap_openai(track(openai.OpenAI(base_url=server.base_url, api_key=KEY, max_retries=0)))
 
 
 def bytes_of(folder: Path) -> bytes:

@@ -248,6 +248,13 @@ def test_the_partial_line_of_another_trajectory_stays(left: tuple[bytes, list[rt
     assert output.read_bytes().startswith(partial + b"\n")
 
 
+def test_the_output_is_as_private_as_the_journal(left: tuple[bytes, list[rt.Trajectory]], tmp_path: Path) -> None:
+    output = place(tmp_path, left[0])
+    files_of(output)[0].chmod(0o600)
+    assert len(rt.recover(output, write=True)) == 3
+    assert output.stat().st_mode & 0o777 == 0o600
+
+
 def test_an_unreadable_output_stops_it(left: tuple[bytes, list[rt.Trajectory]], tmp_path: Path) -> None:
     output = place(tmp_path, left[0])
     output.mkdir()

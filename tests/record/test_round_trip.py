@@ -22,7 +22,7 @@ from rollout_trace.record.journal import Journal
 from rollout_trace.record.model_frame import ModelFrame
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 
-from .journaled import ASKED, ask, attach, died, files_of, journaled, sdk, talk
+from .journaled import ASKED, ask, attach, died, files_of, journaled, sdk, talk, track
 
 Scenario = Callable[[ScriptedServer], object]
 
@@ -69,7 +69,7 @@ def completions(server: ScriptedServer) -> None:
 
 
 def messages(server: ScriptedServer) -> None:
-    client = rt.wrap_anthropic(anthropic.Anthropic(base_url=server.url, api_key="none"))
+    client = rt.wrap_anthropic(track(anthropic.Anthropic(base_url=server.url, api_key="none")))
     asked: dict[str, Any] = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}]}
     client.messages.create(**asked)
     with client.messages.stream(**asked) as events:
@@ -77,7 +77,7 @@ def messages(server: ScriptedServer) -> None:
 
 
 def settings(server: ScriptedServer) -> None:
-    client = openai.OpenAI(base_url=server.base_url, api_key="none")
+    client = track(openai.OpenAI(base_url=server.base_url, api_key="none"))
     ask(rt.wrap_openai(client, engine="vllm", keep_bytes=True, logprobs_mode="processed"))
 
 
