@@ -35,6 +35,9 @@ class FamilySink(Protocol):
     def retry(self) -> None:
         """Tries to write what is kept, if it is time."""
 
+    def drain(self) -> None:
+        """Does what waits for the recording's thread beside the families."""
+
     def finish(self) -> None:
         """Tries to write what is kept for the last time, and closes the target."""
 
@@ -61,7 +64,7 @@ class WriteQueue:
 
     def _reset(self) -> None:
         # A SimpleQueue: its `put` may interrupt itself. The garbage collector ends calls, and closes generators.
-        self._items: queue.SimpleQueue[Family | _Mark] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[Family | _Mark | None] = queue.SimpleQueue()
         self._waiting: dict[int, Family] = {}
         """Families with running calls."""
         self._bytes = 0
@@ -86,6 +89,14 @@ class WriteQueue:
             self.flush()
         else:
             self._wait_for_room()
+
+    def start(self) -> None:
+        """Starts the thread now, so that ``wake`` finds it."""
+        self._start()
+
+    def wake(self) -> None:
+        """Has the thread call ``drain``. Takes no lock: the garbage collector may be the caller."""
+        self._items.put(None)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until everything queued is written; False after ``timeout`` seconds.
@@ -169,7 +180,10 @@ class WriteQueue:
             # Otherwise the last family would stay in memory until the next one comes.
             del item
 
-    def _do(self, item: Family | _Mark) -> None:
+    def _do(self, item: Family | _Mark | None) -> None:
+        if item is None:
+            self._guarded(self._sink.drain)
+            return
         if isinstance(item, Family):
             self._guarded(partial(self._take, item))
             return
