@@ -127,10 +127,11 @@ class recording:
             journal=self.journal,
         )
         self._queue = WriteQueue(self._sink)
-        if self.journal is not None and self._redactor.has_rules:
-            # What is redacted is journaled by the thread: it must be there when the first call ends.
+        if self.journal is not None:
             self.journal.wake = self._queue.wake
-            self._queue.start()
+            if self._redactor.has_rules:
+                # What is redacted is journaled by the thread: it must be there when the first call ends.
+                self._queue.start()
         self._outer = _current.get()
         _current.set(self)
         _open_recordings.append(self)
