@@ -18,7 +18,7 @@ SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS)
 
-.PHONY: demo test check check-core bench fuzz clean test-core test-install test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz kills clean test-core test-install test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -55,6 +55,10 @@ $(CONSUMERS:%=test-%): test-%: environment-%
 # 10,000 runs against the rule of sequences, of which `make test` looks at a part.
 test-sequences: environment
 	ROLLOUT_TRACE_EXAMPLES=10000 $(BIN)/python -m pytest -q tests/test_sequences.py
+
+# 200 processes killed at any moment, and recovered; `make test` kills 20.
+kills: environment
+	ROLLOUT_TRACE_KILLS=200 $(BIN)/python -m pytest -q tests/kills
 
 # Against live engines, those that are installed: docs/engines.md.
 test-engines: environment

@@ -53,10 +53,12 @@ JOURNAL_SECONDS = 1.0
 """Seconds between two records of one stream in flight in the journal."""
 PENDING_LIMIT = 4 * 1024 * 1024
 """Most bytes of finished calls that wait for decoding in this process; beyond it the oldest are decoded at once."""
-LARGE = 256 * 1024
-"""Most bytes of a call that is decoded by the caller of another one (a few ms); a thread decodes larger ones."""
+LARGE = 64 * 1024
+"""Most bytes of a response that is decoded by the caller of another call (about 3 ms); a thread decodes longer ones."""
 _PACKED = 8
-"""Times by which a compressed response counts more, as it is longer once unpacked."""
+"""Times by which a compressed response counts more: it is longer once unpacked."""
+_REQUEST = 16
+"""Times by which a request counts less: it is split into messages, most of which are known already."""
 BACKLOG_LIMIT = 256 * 1024 * 1024
 """Most bytes that wait for that thread; beyond it callers decode large calls too, which keeps the bytes bounded."""
 
@@ -385,7 +387,8 @@ def settle(call: Call, *, wait: bool = True) -> bool:
 
 def _settle_soon(call: Call, size: int) -> None:
     """Decodes a finished call here if that is quick, else on the decoder's thread."""
-    if size * (1 if call.encoding is None else _PACKED) <= LARGE and settle(call, wait=False):
+    work = call.held * (1 if call.encoding is None else _PACKED) + len(call.request or b"") // _REQUEST
+    if work <= LARGE and settle(call, wait=False):
         return
     if decoder.backlog + size > BACKLOG_LIMIT or not decoder.take(call, size, partial(settle, call)):
         settle(call)

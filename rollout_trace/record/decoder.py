@@ -82,7 +82,8 @@ class Decoder:
             self._stopped, thread = True, self._thread
         self._queue.put(None)
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            # Bounded: what a thread waits for that nobody releases must not keep the process from ending.
+            thread.join(30)
 
 
 decoder = Decoder()

@@ -17,6 +17,10 @@ _LATER = frozenset({"steps", "tool_runs", "environment"})
 """Fields that are complete only on the recording's thread; reading them here would decode the calls."""
 
 
+_OF_ONE = 16 * 1024
+"""Roughly, the bytes that a trajectory occupies beside its calls' bodies."""
+
+
 class Member:
     """One trajectory of a family, with its fields as they were at the close: what is set later is not written."""
 
@@ -51,7 +55,7 @@ class Family:
         self.is_written = False
         """Set once the family was written, or could not be."""
         logs = [state.closed_log for state in self._states() if state.closed_log is not None]
-        self.size = sum(log.size_in_memory() for log in logs)
+        self.size = _OF_ONE * len(self.members) + sum(log.size_in_memory() for log in logs)
         """Roughly, the bytes that it occupies in memory."""
 
     @property

@@ -68,6 +68,8 @@ class Journal:
         self.is_closed = False
         self.waiting: deque[tuple[TrajectoryJournal, Call]] = deque()
         """Calls to decode and redact before they can be written: ``drain`` does it."""
+        self.wake: Callable[[], object] | None = None
+        """Has the recording's thread call ``drain``, if set. The garbage collector may be its caller."""
 
     @property
     def path(self) -> Path:
@@ -218,6 +220,8 @@ class TrajectoryJournal:
             # Decoding may take locks, and rules are the user's code: later, where both may run.
             self._journal.waiting.append((self, call))
             call_module.deferred.append(self._journal.drain)
+            if self._journal.wake is not None:
+                self._journal.wake()
             return
         if call.steps is not None:
             # Another thread has decoded it meanwhile, and dropped the bytes.

@@ -138,6 +138,8 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
         if step.engine is None
         and step.status == "ok"
         and step.completion_token_ids is None
+        # Otherwise ids were there, and are withheld.
+        and (step.token_issue is None or step.token_issue.code == "ids_missing")
         # Of a protocol without ids, no `engine=` would help.
         and can_request_ids(step.protocol)
     ]

@@ -124,9 +124,13 @@ class recording:
             close=close,
             prices=self._prices,
             redactor=self._redactor,
-            journal_path=None if self.journal is None else str(self.journal.path),
+            journal=self.journal,
         )
         self._queue = WriteQueue(self._sink)
+        if self.journal is not None and self._redactor.has_rules:
+            # What is redacted is journaled by the thread: it must be there when the first call ends.
+            self.journal.wake = self._queue.wake
+            self._queue.start()
         self._outer = _current.get()
         _current.set(self)
         _open_recordings.append(self)

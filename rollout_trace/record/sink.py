@@ -15,6 +15,7 @@ from rollout_trace.record.handover import Family, Member
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.journal import Journal
     from rollout_trace.record.redaction import Redactor
 
 KEEP_LIMIT = 256 * 1024 * 1024
@@ -51,7 +52,7 @@ class Sink:
         close: Callable[[], object],
         redactor: Redactor,
         prices: PriceTable | None = None,
-        journal_path: str | None = None,
+        journal: Journal | None = None,
     ) -> None:
         """Opens nothing.
 
@@ -61,7 +62,7 @@ class Sink:
             close: called at the end, when nothing more will be written.
             redactor: removes what must not be written.
             prices: sets the cost of calls that have none.
-            journal_path: the folder of the journal, for messages; None without one.
+            journal: keeps what has not been written; None without one.
         """
         self._writer = writer
         self._name = name
@@ -70,7 +71,7 @@ class Sink:
         self._close_target = close
         self._prices = prices
         self._redactor = redactor
-        self._journal_path = journal_path
+        self._journal = journal
         self.reset()
 
     def reset(self) -> None:
@@ -99,6 +100,8 @@ class Sink:
     def write(self, family: Family) -> None:
         """Completes and writes a family, trajectory by trajectory."""
         for member in family.members:
+            # As after each call that is decoded: an agent that waits for the interpreter comes first.
+            time.sleep(0)
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
             self._write(member, family.size // len(family.members))
@@ -189,6 +192,11 @@ class Sink:
         if self._kept and not self.retry_in:
             self._write_kept()
 
+    def drain(self) -> None:
+        """Writes the calls to the journal that had to be redacted first."""
+        if self._journal is not None:
+            self._journal.drain()
+
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
         guard.run_all("write", self._write_kept, self._close_target)
@@ -236,6 +244,6 @@ class Sink:
         return f"{self._name}: {total} trajectories could not be written at once: {told}.{where}"
 
     def _where(self) -> str:
-        if self._journal_path is None:
+        if self._journal is None:
             return " There is no journal of them."
-        return f" The journal has them: rt.recover({self._name!r}) reads {self._journal_path}."
+        return f" The journal has them: rt.recover({self._name!r}) reads {self._journal.path}."

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from rollout_trace import guard
 from rollout_trace.record.handover import Family
 
-QUEUE_LIMIT = 256 * 1024 * 1024
+QUEUE_LIMIT = 64 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
 
 
@@ -34,6 +34,9 @@ class FamilySink(Protocol):
 
     def retry(self) -> None:
         """Tries to write what is kept, if it is time."""
+
+    def drain(self) -> None:
+        """Does what waits for the recording's thread beside the families."""
 
     def finish(self) -> None:
         """Tries to write what is kept for the last time, and closes the target."""
@@ -61,7 +64,7 @@ class WriteQueue:
 
     def _reset(self) -> None:
         # A SimpleQueue: its `put` may interrupt itself. The garbage collector ends calls, and closes generators.
-        self._items: queue.SimpleQueue[Family | _Mark] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[Family | _Mark | None] = queue.SimpleQueue()
         self._waiting: dict[int, Family] = {}
         """Families with running calls."""
         self._bytes = 0
@@ -81,12 +84,19 @@ class WriteQueue:
         family.on_call_end(partial(self._items.put, family))
         with self._changed:
             self._bytes += family.size
-        self._items.put(family)
-        self._start()
+        self._submit(family)
         if self.must_wait:
             self.flush()
         else:
             self._wait_for_room()
+
+    def start(self) -> None:
+        """Starts the thread now, so that ``wake`` finds it."""
+        self._start()
+
+    def wake(self) -> None:
+        """Has the thread call ``drain``. Takes no lock: the garbage collector may be the caller."""
+        self._items.put(None)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until everything queued is written; False after ``timeout`` seconds.
@@ -111,9 +121,16 @@ class WriteQueue:
         if threading.current_thread() is self._thread:
             # The garbage collector closes something on this very thread.
             return False
-        self._items.put(mark)
-        self._start()
+        self._submit(mark)
         return mark.reached.wait(timeout)
+
+    def _submit(self, item: Family | _Mark) -> None:
+        # The thread first: started after it has ended the queue, it would wait for ever; and one that finds work at
+        # once would hold the interpreter while this thread waits for its start.
+        has_thread = self._start()
+        self._items.put(item)
+        if not has_thread:
+            self._run_here()
 
     def _wait_for_room(self) -> None:
         if self._bytes <= QUEUE_LIMIT or threading.current_thread() is self._thread:
@@ -127,40 +144,53 @@ class WriteQueue:
             while self._bytes > QUEUE_LIMIT and not self._sink.is_failing:
                 self._changed.wait(1.0)
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Starts the thread, unless it runs; False where none can be started: the interpreter is ending."""
         with self._changed:
             if self._thread is not None and self._thread.is_alive():
-                return
-            thread = threading.Thread(target=self._run, name="rollout_trace recording", daemon=True)
-            self._thread = thread
+                return True
+            self._thread = threading.Thread(target=self._run, name="rollout_trace recording", daemon=True)
             try:
-                thread.start()
-                return
+                self._thread.start()
             except RuntimeError:
-                # No thread can be started when the interpreter is ending.
-                self._thread = threading.current_thread()
+                self._thread = None
+                return False
+            return True
+
+    def _run_here(self) -> None:
+        """Does the thread's work on this one."""
+        self._thread = threading.current_thread()
         try:
-            self._run(is_inline=True)
+            while not self._items.empty():
+                self._do(self._items.get())
         finally:
             self._thread = None
 
-    def _run(self, *, is_inline: bool = False) -> None:
+    def _run(self) -> None:
         items, sink = self._items, self._sink
-        while not (is_inline and items.empty()):
+        while True:
             try:
                 item = items.get(timeout=sink.retry_in)
             except queue.Empty:
                 self._guarded(sink.retry)
                 continue
-            if isinstance(item, Family):
-                self._guarded(partial(self._take, item))
-                continue
-            if item.is_end:
-                self._guarded(self._end_waiting)
-                self._guarded(sink.finish)
-            item.reached.set()
-            if item.is_end:
+            self._do(item)
+            if isinstance(item, _Mark) and item.is_end:
                 return
+            # Otherwise the last family would stay in memory until the next one comes.
+            del item
+
+    def _do(self, item: Family | _Mark | None) -> None:
+        if item is None:
+            self._guarded(self._sink.drain)
+            return
+        if isinstance(item, Family):
+            self._guarded(partial(self._take, item))
+            return
+        if item.is_end:
+            self._guarded(self._end_waiting)
+            self._guarded(self._sink.finish)
+        item.reached.set()
 
     def _take(self, family: Family) -> None:
         """Writes a family, or sets it aside while a call of it runs."""

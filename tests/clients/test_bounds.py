@@ -15,12 +15,18 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.integration import wrap_httpx
-from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord
+from rollout_trace.record import bounds
+from rollout_trace.record.call import Call
+from rollout_trace.record.settings import Settings
+from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Part, Response, json_bytes
 from rollout_trace.train.selection import reason_left_out
+from rollout_trace.wire.sse import events
 
 from .either import Kind, done, each, shown
 from .engine_servers import on
@@ -240,6 +246,36 @@ def test_what_comes_after_a_gap_is_not_kept(kind: Kind) -> None:
     assert (step.status, step.completion.content) == ("ok", "a")
 
 
+@pytest.mark.parametrize("protocol", ["anthropic.messages", "openai.responses", "openai.completions"])
+def test_every_protocol_keeps_the_beginning_of_a_long_stream(protocol: str) -> None:
+    """Read to its end it is ok, although the record lacks the end."""
+    import anthropic
+    import openai
+
+    with ScriptedServer("fine " * 300) as server, rt.trajectory() as trajectory:
+        with openai.OpenAI(base_url=server.base_url, api_key="x") as one:
+            limited(one)
+            with anthropic.Anthropic(base_url=server.url, api_key="x") as other:
+                rt.wrap_anthropic(other, max_call_bytes=LIMIT)
+                ask: dict[str, Callable[..., Any]] = {
+                    "anthropic.messages": functools.partial(
+                        other.messages.create, max_tokens=1000, messages=CHAT["messages"]
+                    ),
+                    "openai.responses": functools.partial(one.responses.create, input="hi"),
+                    "openai.completions": functools.partial(one.completions.create, prompt="hi"),
+                }
+                for _ in ask[protocol](model="m", stream=True):
+                    pass
+    (step,) = trajectory.steps
+    sent = len(server.requests[0].response_body)
+    assert step.protocol == protocol
+    assert_cut(
+        step, "ok", f"the response has {sent:,} bytes, and the first {LIMIT:,} are kept (max_call_bytes is {LIMIT:,})."
+    )
+    assert step.completion is not None
+    assert str(step.completion.content).startswith("fine fine")
+
+
 # Compressed answers.
 
 
@@ -248,9 +284,7 @@ def test_an_answer_that_unpacks_to_too_much(kind: Kind) -> None:
     body = gzip.compress(b"".join([chunk("x" * 1000)] * 400 + ANSWER))
     _, step = same(kind, lambda: Raw([body], encoding="gzip"), read)
     assert len(body) < LIMIT
-    limits = (
-        f"unpack to more than {4 * LIMIT:,}, and the first {LIMIT:,} of them are read (max_call_bytes is {LIMIT:,})."
-    )
+    limits = f"unpack to more than {4 * LIMIT:,}, and the first {LIMIT:,} of them are read"
     assert step.token_issue is not None
     assert (step.token_issue.code, step.token_issue.message) == (
         "bytes_left_out",
@@ -299,6 +333,34 @@ def test_heartbeats_are_nothing(kind: Kind, size: int | None, newline: bytes) ->
     assert step.completion.content == "fine"
     assert step.completion_token_ids is not None
     assert step.completion_token_ids.tolist() == [1, 2, 3, 4]
+
+
+LINES = st.lists(st.sampled_from([b"", b"", b": ping", b":", b"data: a", b"data: : b", b"event: x"]), max_size=60)
+
+
+@given(LINES, st.sampled_from([b"\n", b"\r\n", b"\r"]), st.lists(st.integers(1, 30)), st.integers(1, 40))
+def test_however_a_stream_is_cut_its_events_stay(
+    lines: list[bytes], newline: bytes, sizes: list[int], piece: int
+) -> None:
+    """What is kept of a stream in chunks of any size holds the same events, and is counted right."""
+    body = newline.join(lines)
+    parts, usual = [], bounds.PIECE
+    try:
+        bounds.PIECE = piece
+        call = Call(Settings(lambda *_: None, max_call_bytes=10_000), "openai.chat")
+        call.attempt(b"{}")
+        call.answered(200, {"content-type": "text/event-stream; charset=utf-8"})
+        rest = body
+        for size in sizes:
+            parts.append(rest[:size])
+            rest = rest[size:]
+        for part in (*parts, rest):
+            call.receive(part)
+    finally:
+        bounds.PIECE = usual
+    kept = b"".join(call.chunks)
+    assert list(events(kept)) == list(events(body))
+    assert (call.held, call.left_out) == (len(kept), 0)
 
 
 def test_what_looks_like_a_comment_and_is_none(kind: Kind) -> None:

@@ -271,17 +271,21 @@ def test_a_locked_file_is_written_when_the_lock_is_free(
 def test_past_the_limit_of_memory_they_are_counted(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sink, "KEEP_LIMIT", 25_000)
+    monkeypatch.setattr(sink, "KEEP_LIMIT", 65_000)
     before = rt.stats().trajectories_lost
     path = tmp_path / "runs.jsonl"
-    holder = -1
-    with pytest.raises(rt.WriteError) as raised, client_of(server) as client:
-        with rt.recording(path, lock_timeout=0.0, journal=False):
-            holder = os.open(path, os.O_RDWR)
-            fcntl.flock(holder, fcntl.LOCK_EX)
+    path.touch()
+    holder = os.open(path, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    def run() -> None:
+        with client_of(server) as client, rt.recording(path, lock_timeout=0.0, journal=False):
             for _ in range(3):
                 with rt.trajectory():
                     ask(client, user="x" * 10_000)
+
+    with pytest.raises(rt.WriteError) as raised:
+        run()
     os.close(holder)
     assert len(raised.value.lost) == 2
     assert rt.stats().trajectories_lost == before + 3

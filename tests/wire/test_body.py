@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import random
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Callable
 
@@ -13,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollout_trace.wire.body import decompress
+from rollout_trace.wire.body import decompress, unpack
 from tests.wire.raw import exchanges
 
 TEXT = exchanges()["chat_ids_stream"].response
@@ -142,3 +144,54 @@ def test_a_body_of_several_members_is_all_of_them(kind: str) -> None:
     """RFC 1952 and RFC 8878 let a body be several members one after another."""
     name, encode = ENCODERS[kind]
     assert decompress(encode(b"one ") + encode(b"two"), name) == b"one two"
+
+
+BOMBS = [name for name in ENCODERS if name != "x-gzip"]
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_no_more_is_unpacked_than_is_wanted(kind: str) -> None:
+    """A few kB that hold 64 MB: only the first come out, and no more memory is taken than they need."""
+    name, encode = ENCODERS[kind]
+    body, limit = encode(bytes(64 * 1024 * 1024)), 1024 * 1024
+    unpack(encode(b"x"), name, limit)  # its library is loaded
+    tracemalloc.start()
+    try:
+        found, has_more = unpack(body, name, limit)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found, has_more) == (bytes(limit), True)
+    assert peak < 4 * limit
+
+
+@pytest.mark.parametrize("outer", ["gzip", "deflate", "br", "zstd"])
+@pytest.mark.parametrize("kind", [None, *BOMBS])
+def test_the_limit_is_exact(kind: str | None, outer: str) -> None:
+    """As many bytes as wanted, and whether there are more; also in two encodings, and without any."""
+    name, encode = ENCODERS[kind] if kind is not None else ("identity", bytes)
+    body = ENCODERS[outer][1](encode(TEXT))
+    for limit in (0, 1, len(TEXT) - 1, len(TEXT), len(TEXT) + 1):
+        assert unpack(body, f"{name}, {outer}", limit) == (TEXT[:limit], limit < len(TEXT))
+        assert unpack(encode(TEXT), name, limit) == (TEXT[:limit], limit < len(TEXT))
+
+
+def test_a_bomb_inside_a_bomb_is_bounded() -> None:
+    """What unpacks to much, and holds nothing: the limit is for each encoding."""
+    inner = gzip.compress(b"") * 400_000
+    assert unpack(gzip.compress(inner), "gzip, gzip", 100_000) == (b"", True)
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_members_that_hold_nothing_cost_little(kind: str) -> None:
+    """Many empty members, one after another, and then a text."""
+    name, encode = ENCODERS[kind]
+    assert unpack(encode(b"") * 100_000 + encode(TEXT), name, len(TEXT)) == (TEXT, False)
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_a_long_body_is_undone_whole(kind: str) -> None:
+    """Bytes that do not compress, of many times what is unpacked at once."""
+    name, encode = ENCODERS[kind]
+    text = random.Random(1).randbytes(3_000_000)
+    assert decompress(encode(text), name) == text

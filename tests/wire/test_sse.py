@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from rollout_trace.data.model import Step
 from rollout_trace.testing.recordings import Exchange
 from rollout_trace.wire import decode
-from rollout_trace.wire.sse import Event, events
+from rollout_trace.wire import sse as sse_module
+from rollout_trace.wire.sse import Event, events, without_comments
 from tests.wire.raw import SSE, delta, entries, exchanges, read, said, sse, steps_of, tokens, unary
 from tests.wire.recorded import differing
 
@@ -74,6 +75,44 @@ def test_any_newline_ends_a_line(name: str, newline: bytes) -> None:
     """Every recorded stream with CR or CRLF gives the steps it gives with LF."""
     exchange = exchanges()[name]
     assert same(with_body(exchange, exchange.response.replace(b"\n", newline)), steps_of(exchange))
+
+
+LINES = st.lists(
+    st.sampled_from(
+        [b"", b"", b": ping", b":", b": pong", b"data: a", b"data:", b" : no comment", b"event: x", b"id: 1"]
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=500)
+@given(LINES, NEWLINES, st.booleans(), st.integers(0, 60))
+def test_a_stream_without_its_comments_is_the_same(lines: list[bytes], newline: bytes, ended: bool, at: int) -> None:
+    """Whatever stands around them, also where only a part of the stream, from a line's beginning on, is searched."""
+    body = newline.join(lines) + (newline if ended else b"")
+    assert list(events(without_comments(body))) == list(events(body))
+    start = body.find(b"\n", at) + 1
+    assert list(events(body[:start] + without_comments(body[start:]))) == list(events(body))
+
+
+@given(LINES, NEWLINES, st.integers(0, 20))
+def test_a_long_stream_is_split_as_a_short_one(lines: list[bytes], newline: bytes, size: int) -> None:
+    """The events of a stream that is split slice by slice."""
+    body, whole = newline.join(lines), sse_module._SLICE
+    expected = list(events(body))
+    try:
+        sse_module._SLICE = size
+        assert list(events(body)) == expected
+    finally:
+        sse_module._SLICE = whole
+
+
+def test_heartbeats_are_removed() -> None:
+    """Comments and all but two of the line ends around them; nothing that only looks like a comment."""
+    assert without_comments(b": ping\n\n" * 1000) == b"\n\n"
+    assert without_comments(b": a\r\n\r\n: b\r\n\r\ndata: x\r\n: c\r\n") == b"\r\n\r\ndata: x\r\n"
+    kept = b"data: : ping\n\ndata: x\n: cut of"
+    assert without_comments(kept) == kept
 
 
 def test_events_of_a_stream() -> None:
