@@ -192,7 +192,7 @@ def _trajectories(journals: list[_Journal], report: RecoveryReport) -> list[Traj
     if report.is_write and found:
         _cut(found, report)
     # After the locks were taken, and after the cut: a line that is found here is whole, and stays.
-    present = ids_in(report.output, found) if found else set()
+    present = _present(found, report)
     report.present = [name for name, one in pieces.items() if one.is_written or name in present]
     for name in pieces:
         # Of a trajectory that is in the output, a recovery that was killed may have deleted some files already.
@@ -206,9 +206,15 @@ def _keep(damaged: list[tuple[form.Record, str]], record: form.Record, problem: 
     damaged.append((record, problem))
 
 
+def _present(found: dict[str, Trajectory], report: RecoveryReport) -> set[str]:
+    """Those that the output has, by the ids of their records: users may set another one."""
+    ids = ids_in(report.output, {one.id for one in found.values()}) if found else set()
+    return {name for name, one in found.items() if one.id in ids}
+
+
 def _cut(found: dict[str, Trajectory], report: RecoveryReport) -> None:
     try:
-        report.bytes_cut = cut_partial_line(report.output, found.__contains__)
+        report.bytes_cut = cut_partial_line(report.output, {one.id for one in found.values()}.__contains__)
     except OSError as error:
         report.not_written.append(f"the end of the output could not be looked at: {guard.describe(error)}")
 
