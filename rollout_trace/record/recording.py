@@ -167,8 +167,16 @@ class recording:
         await _outside_the_loop(queue.stop)
         self._raise_lost(error)
 
-    def _stop(self, timeout: float | None = None) -> None:
-        self._leave().stop(timeout)
+    def _stop(self, timeout: float | None = None) -> bool:
+        return self._leave().stop(timeout)
+
+    def _end_with_process(self, deadline: float) -> None:
+        """Ends the recording and logs what was not written. ``deadline``: in ``time.monotonic`` seconds."""
+        where = "" if self.journal is None else f" The journal has the rest: rt.recover({self.name!r})."
+        if not self._stop(max(0.0, deadline - time.monotonic())):
+            guard.warn(f"{self.name} could not be written to its end within {process_end.CLOSE_TIMEOUT:g} s.{where}")
+        elif self._sink is not None and (self._sink.lost or self._sink.dropped):
+            guard.warn(str(self._sink.write_error()))
 
     def _leave(self) -> WriteQueue:
         """Takes no further trajectory; returns the queue, which is to be stopped."""
@@ -307,9 +315,7 @@ def _end_open_recordings() -> None:
     """Ends the recordings whose blocks were not left, and waits for those that still write. For the process's end."""
     deadline = time.monotonic() + process_end.CLOSE_TIMEOUT
     for one in reversed(open_recordings()):
-        guard.run_all("exit", partial(one._stop, process_end.CLOSE_TIMEOUT))
-        if one._sink is not None and one._sink.lost:
-            guard.warn(str(one._sink.write_error()))
+        guard.run_all("exit", partial(one._end_with_process, deadline))
     # Interrupted while they waited, by Ctrl-C: their threads go on.
     write_queue.wait_for_all(deadline)
 
