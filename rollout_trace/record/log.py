@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +15,7 @@ from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import join_frames_with_calls
+from rollout_trace.record.pace import give_way
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
@@ -155,8 +155,7 @@ class StepLog:
                 call.drop_bytes()
         finally:
             self._decoding.release()
-        # Lets a waiting thread run now, not after the interpreter's switch interval of 5 ms: agents come first.
-        time.sleep(0)
+        give_way()
         return True
 
     def _count_bytes(self, call: Call) -> None:

@@ -100,8 +100,6 @@ class Sink:
     def write(self, family: Family) -> None:
         """Completes and writes a family, trajectory by trajectory."""
         for member in family.members:
-            # As after each call that is decoded: an agent that waits for the interpreter comes first.
-            time.sleep(0)
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
             self._write(member, family.size // len(family.members))

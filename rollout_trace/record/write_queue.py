@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from rollout_trace import guard
 from rollout_trace.record.handover import Family
+from rollout_trace.record.pace import give_way, set_polite
 
 QUEUE_LIMIT = 64 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
@@ -196,6 +197,9 @@ class WriteQueue:
         """Writes a family, or sets it aside while a call of it runs."""
         if family.is_written:
             return
+        # Agents come first as long as the thread keeps up with them.
+        set_polite(self._bytes < QUEUE_LIMIT // 4)
+        give_way()
         if not family.is_running:
             self._waiting.pop(id(family), None)
             self._write(family)
