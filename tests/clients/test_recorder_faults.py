@@ -141,11 +141,10 @@ class Observed:
                     seen[name] = shown(await scenario(world, name))
                 except Exception as error:
                     seen[name] = shown(error)
-            # A stream that broke off is closed by older SDKs only when it is collected.
+            # A stream that broke off is closed by older SDKs only when it is collected, over several turns of the loop.
             gc.collect()
-            if world.kind == "async":
-                for _ in range(3):
-                    await asyncio.sleep(0)
+            for _ in range(100 if world.kind == "async" else 0):
+                await asyncio.sleep(0)
             list(trajectory.steps)  # Decoded here, not when the recording of `run` ends.
             self.counted[name] = since(before).recorder_errors
             self.trajectories[name] = trajectory
