@@ -205,23 +205,19 @@ class StepLog:
             if call.ended is None:
                 end(call)
 
-    def finish(self) -> list[Step] | None:
-        """The final steps of a closed log; everything is decoded. None where a call is still running.
+    def trim(self) -> None:
+        """Frees what storing further steps would need. To be called with ``completing`` held, like ``forget``."""
+        if self._stores is not None:
+            self._stores.tokens.finish()
 
-        To be called once, by one thread at a time: hold ``completing``.
-        """
-        if self.is_running:
-            return None
-        steps = self.steps()
+    def forget(self) -> None:
+        """Lets go of the calls and frames of a closed log: its steps have been taken, and there are none any more."""
         for call in self._calls:
             # The caller's stream references its call: kept for long, it would keep all steps alive. The empty list, not
             # None, marks the call as decoded.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
         guard.run_all("frame", *(frame.forget for frame in frames))
-        if self._stores is not None:
-            self._stores.tokens.finish()
-        return steps
 
     @property
     def completing(self) -> threading.RLock:

@@ -94,6 +94,7 @@ class recording:
         self.journal: Journal | None = None
         """Where finished calls are kept until their trajectory is written; None without one."""
         self._is_entered = False
+        self._is_ended_by_exit = False
         self._outer: recording | None = None
 
     def __enter__(self) -> Writer:
@@ -153,6 +154,8 @@ class recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._was_ended():
+            return
         self._stop()
         self._raise_lost(error)
 
@@ -162,16 +165,30 @@ class recording:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._was_ended():
+            return
         # The event loop goes on meanwhile: streams that are still read may end by themselves.
         queue = self._leave()
-        await _outside_the_loop(queue.stop)
+        try:
+            await _outside_the_loop(queue.stop)
+        finally:
+            _unwatch()
         self._raise_lost(error)
 
+    def _was_ended(self) -> bool:
+        """Whether the end of the process has ended it: finalizers and functions of atexit may leave it after that."""
+        return self._queue is None and self._is_ended_by_exit
+
     def _stop(self, timeout: float | None = None) -> bool:
-        return self._leave().stop(timeout)
+        queue = self._leave()
+        try:
+            return queue.stop(timeout)
+        finally:
+            _unwatch()
 
     def _end_with_process(self, deadline: float) -> None:
         """Ends the recording and logs what was not written. ``deadline``: in ``time.monotonic`` seconds."""
+        self._is_ended_by_exit = True
         where = "" if self.journal is None else f" The journal has the rest: rt.recover({self.name!r})."
         if not self._stop(max(0.0, deadline - time.monotonic())):
             guard.warn(f"{self.name} could not be written to its end within {process_end.CLOSE_TIMEOUT:g} s.{where}")
@@ -184,11 +201,13 @@ class recording:
             raise RuntimeError(f"the recording to {self._target} is left that had not been entered, or left before.")
         if self in _open_recordings:
             _open_recordings.remove(self)
-        if not _open_recordings:
-            guard.run_all("exit", process_end.unwatch)
-        # Not reset(token): a fixture may leave the block in another context than it entered.
-        _current.set(self._outer)
         left, self._queue, self._writer, self.journal = self._queue, None, None, None
+        # Not reset(token): a fixture may leave the block in another context than it entered, or before an inner one.
+        here, outer = _current.get(), self._outer
+        if here is None or not here.is_open:
+            while outer is not None and not outer.is_open:
+                outer = outer._outer
+            _current.set(outer)
         self._is_entered = False
         return left
 
@@ -212,21 +231,39 @@ class recording:
         """True inside the block."""
         return self._writer is not None
 
+    def _is_inside(self, outer: recording) -> bool:
+        """Whether this block is open, and is ``outer`` or was entered inside it."""
+        if not self.is_open:
+            return False
+        one: recording | None = self
+        while one is not None and one is not outer:
+            one = one._outer
+        return one is not None
+
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until what has closed so far is in the file, save what cannot be written; False after ``timeout``.
 
         Trajectories that a stream is still read from are not waited for.
         """
-        return self._queue is None or self._queue.flush(timeout)
+        queue = self._queue
+        return queue is None or queue.flush(timeout)
 
-    def write(self, family: list[Trajectory]) -> None:
-        """Queues closed trajectories, to be written together by the recording's thread."""
-        if self._queue is None:
-            raise RuntimeError(f"the recording to {self._target} is closed")
+    def write(self, family: list[Trajectory]) -> bool:
+        """Queues closed trajectories, to be written together by the recording's thread; False once it has ended."""
+        # Read once: another thread may leave the block meanwhile.
+        queue = self._queue
+        if queue is None or not queue.put(Family(family)):
+            return False
         for trajectory in family:
             if (state := state_of(trajectory)) is not None:
                 state.handed_to = str(self._target)
-        self._queue.put(Family(family))
+        return True
+
+
+def _unwatch() -> None:
+    """Takes off the handler of SIGTERM, once nothing is left to write."""
+    if not _open_recordings:
+        guard.run_all("exit", process_end.unwatch)
 
 
 def _nothing() -> None:
@@ -338,10 +375,13 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
             if parent.is_open:
                 parent._children.extend(family)
                 return
-    target = _target_recording(family)
-    if target is not None:
-        target.write(family)
-    else:
+    target, missing = _target_recording(family[0])
+    if target is not None and not target.write(family):
+        # Left by another thread meanwhile.
+        target, missing = None, _ENDED
+    if target is None:
+        if missing is not None:
+            _warn_lost(family, missing)
         guard.run_all("silence", *(partial(_complete, one) for one in family))
 
 
@@ -352,18 +392,31 @@ def _complete(trajectory: Trajectory) -> None:
         state.was_closed(trajectory)
 
 
-def _target_recording(family: list[Trajectory]) -> recording | None:
-    """The recording of this context; in a thread without one, the one it opened in, or the only open one; else None."""
+_ENDED = "its recording had ended before it did"
+
+
+def _target_recording(trajectory: Trajectory) -> tuple[recording | None, str | None]:
+    """The recording that a closed trajectory is for, and why it has none where it should have one.
+
+    It is the recording of this context, unless the trajectory opened in another one: its agent may be closed by the
+    garbage collector, or by the end of the process, in the context of any other. In a thread without a recording it is
+    the one that the trajectory opened in, or the only open one.
+    """
     own = _current.get()
-    if own is not None and own.is_open:
-        return own
+    state = state_of(trajectory)
+    opened_in: recording | None = None if state is None else state.recording
+    if opened_in is not None and opened_in.is_open and (own is None or not own._is_inside(opened_in)):
+        return opened_in, None
+    if own is not None:
+        return (own, None) if own.is_open else (None, _ENDED)
+    others = open_recordings()
+    if not others:
+        return None, None if opened_in is None else _ENDED
+    return (others[0], None) if len(others) == 1 else (None, "several recordings are open")
+
+
+def _warn_lost(family: list[Trajectory], reason: str) -> None:
     state = state_of(family[0])
-    if own is None and state is not None and state.recording is not None and state.recording.is_open:
-        opened_in: recording = state.recording
-        return opened_in
-    if own is None and len(_open_recordings) < 2:
-        return _open_recordings[0] if _open_recordings else None
-    reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
     guard.count("trajectories_lost", len(family))
     kept = "" if state is None or state.journal is None else " The journal has it: rt.recover() reads it."
@@ -372,4 +425,3 @@ def _target_recording(family: list[Trajectory]) -> recording | None:
         f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
         f"thread use rt.propagate(function), or open the recording there.{kept}"
     )
-    return None

@@ -112,10 +112,10 @@ class Sink:
         trajectory = member.trajectory
         try:
             trajectory = self._as_written(member)
-        except Exception as error:
+        except BaseException as error:
             # Kept nowhere: what could not be redacted must not get into a file.
             self.dropped.append(trajectory.id)
-            guard.failed("redact", None, error)
+            guard.failed("redact", None, error if isinstance(error, Exception) else RuntimeError(repr(error)))
             return
         try:
             self.retry()

@@ -228,6 +228,79 @@ with rt.recording(path):
         [("a", "completed", ["ok"]), ("parent", "completed", ["ok"])],
         "",
     ),
+    "a recording in a suspended generator": (
+        """
+def agent():
+    with rt.recording(path), rt.trajectory("a"):
+        yield ask()
+
+kept = agent()
+next(kept)
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "a function of atexit leaves the recording": (
+        """
+import atexit
+from contextlib import ExitStack
+
+stack = ExitStack()
+atexit.register(stack.close)
+stack.enter_context(rt.recording(path))
+stack.enter_context(rt.trajectory("a"))
+ask()
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "a daemon thread with a recording of its own": (
+        """
+class Other:
+    def write(self, trajectory):
+        print("recording failed: the wrong one", file=sys.stderr)
+
+asked = threading.Event()
+
+def agent():
+    with rt.recording(path), rt.trajectory("a"):
+        ask()
+        asked.set()
+        threading.Event().wait()
+
+rt.recording(Other()).__enter__()
+threading.Thread(target=agent, daemon=True).start()
+asked.wait(60)
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
+    "SIGTERM while the recording ends": (
+        """
+class Target:
+    file, signalled = rt.JSONLWriter(path), threading.Event()
+
+    def write(self, trajectory):
+        while recording.is_open:
+            pass
+        if not self.signalled.is_set():
+            self.signalled.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+        self.file.write(trajectory)
+
+recording = rt.recording(Target())
+with recording:
+    for name in "ab":
+        with rt.trajectory(name):
+            ask()
+""",
+        -signal.SIGTERM,
+        [("a", "completed", ["ok"]), ("b", "completed", ["ok"])],
+        "",
+    ),
     "nothing open": (
         """
 with rt.recording(path), rt.trajectory("a"):
@@ -265,6 +338,7 @@ def test_what_is_written(end: str, server: ScriptedServer, tmp_path: Path) -> No
     assert said in ended.stderr
     assert ("open when the process ended" in ended.stderr) == ("open" in said), ended.stderr
     assert "recording failed" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
     assert sorted(os.listdir(tmp_path)) == ["runs.jsonl"]
 
 
