@@ -354,12 +354,19 @@ def _target_recording(family: list[Trajectory]) -> recording | None:
     if own is None and state is not None and state.recording is not None and state.recording.is_open:
         opened_in: recording = state.recording
         return opened_in
-    if own is None and len(_open_recordings) < 2:
-        return _open_recordings[0] if _open_recordings else None
+    if own is None and len(_open_recordings) == 1:
+        return _open_recordings[0]
+    if own is None and not _open_recordings:
+        if state is None or state.recording is None:
+            return None
+        # Begun inside of a recording, it was to be written.
+        own = state.recording
     reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
     guard.count("trajectories_lost", len(family))
-    kept = "" if state is None or state.journal is None else " The journal has it: rt.recover() reads it."
+    kept = ""
+    if state is not None and state.journal is not None and state.journal.has_records:
+        kept = " The journal has its calls that ended before: rt.recover() reads it."
     # Not once per process: every time a trajectory is lost.
     guard.warn(
         f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
