@@ -115,8 +115,8 @@ class JournalFiles:
 
     def __init__(self, output: str | os.PathLike[str], mode: int | None = None) -> None:
         """``mode``: permission bits of the files, and of the folder where it is made; None: as the system has it."""
-        # Absolute: the process may change its folder.
-        self.output = Path(os.path.abspath(output))
+        # Absolute: the process may change its folder. Real: whoever recovers may name the file, or another link to it.
+        self.output = Path(os.path.realpath(output))
         self.folder = folder_of(self.output)
         self.failures = 0
         """Records that could not be written so far."""

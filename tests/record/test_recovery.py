@@ -418,3 +418,35 @@ def test_a_completed_trajectory_is_whole_after_its_journal_was_deleted(
         died(journal)
     (found,) = rt.recover(output)
     assert found == trajectory
+
+
+def test_a_link_and_its_file_have_one_journal(tmp_path: Path) -> None:
+    """Also where the link leads elsewhere by the time of the recovery."""
+    output, link = tmp_path / "17" / "out.jsonl", tmp_path / "latest.jsonl"
+    output.parent.mkdir()
+    link.symlink_to(output)
+    journal = Journal(link)
+    with ScriptedServer("an answer") as server, journaled(journal):
+        ask(sdk(server))
+        died(journal)
+    assert [len(rt.recover(path)) for path in (output, link, f"{link}.journal", f"{output}.journal")] == [1] * 4
+    link.unlink()
+    link.symlink_to(tmp_path / "18.jsonl")
+    assert rt.recover(link, write=True) == []
+    assert len(rt.recover(output, write=True)) == len(list(rt.read(output))) == 1
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    folder = place(tmp_path, b"").with_name("out.jsonl.journal")
+    files_of(tmp_path / "out.jsonl")[0].unlink()
+    for name in ("diary.journal", "empty.journal", "2026-11-22.journal"):
+        (folder / name).write_bytes(b"dear diary" * (name != "empty.journal"))
+    found = rt.recover(tmp_path / "out.jsonl", write=True)
+    assert (found, found.report.journals, found.report.is_clean) == ([], [], True)
+    assert len(files_of(tmp_path / "out.jsonl")) == 3
+
+
+def test_an_empty_path_is_refused() -> None:
+    """It would be the folder of the process."""
+    with pytest.raises(ValueError, match=r"expected the path of an output"):
+        rt.recover("")
