@@ -20,7 +20,7 @@ def recover(path: str, write: bool, as_json: bool) -> int:
 
     Exit code 1: there are trajectories that are not in the file yet, or a journal was damaged or could not be read.
     """
-    if not os.path.exists(path) and not os.path.isdir(f"{path}.journal"):
+    if not os.path.exists(path) and not os.path.isdir(f"{os.path.realpath(path)}.journal"):
         raise click.UsageError(f"there is neither a file {path} nor a journal beside it.")
     # Imported on use: the other commands need no recorder.
     from rollout_trace.record.recovery import recover as recover_journals

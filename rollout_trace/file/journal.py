@@ -84,6 +84,14 @@ class JournalFile:
         """Whether an unfinished trajectory has records in it, or one is being written."""
         return bool(self.pins or self.writing)
 
+    @property
+    def is_there(self) -> bool:
+        """False where another program has deleted it."""
+        try:
+            return os.fstat(self.fd).st_nlink > 0
+        except OSError:
+            return False
+
     def delete(self) -> None:
         """Removes the file; a second call does nothing."""
         try:
@@ -107,8 +115,8 @@ class JournalFiles:
 
     def __init__(self, output: str | os.PathLike[str], mode: int | None = None) -> None:
         """``mode``: permission bits of the files, and of the folder where it is made; None: as the system has it."""
-        # Absolute: the process may change its folder.
-        self.output = Path(os.path.abspath(output))
+        # Absolute: the process may change its folder. Real: whoever recovers may name the file, or another link to it.
+        self.output = Path(os.path.realpath(output))
         self.folder = folder_of(self.output)
         self.failures = 0
         """Records that could not be written so far."""
@@ -145,9 +153,33 @@ class JournalFiles:
             return False
         return True
 
-    def release(self, pin: Pin) -> None:
-        """Its trajectory is finished: deletes the files that no other one needs, and the folder if it is empty."""
+    def has(self, pin: Pin) -> bool:
+        """Whether the files with its records are all there still."""
+        return bool(pin.files) and all(file.is_there for file in list(pin.files))
+
+    def forget_deleted(self, pin: Pin) -> None:
+        """Another program deleted files: they hold nothing of the trajectory any more."""
         for file in list(pin.files):
+            if not file.is_there:
+                pin.files.pop(file, None)
+                file.pins.discard(pin)
+                self._reap(file)
+
+    def release(self, pin: Pin, record: list[bytes] | None = None) -> None:
+        """Its trajectory is finished: deletes the files that no other one needs, and the folder if it is empty.
+
+        Args:
+            pin: what it was kept by.
+            record: appended to the files that stay for other trajectories. It saves looking into the output, which may
+                have been moved away when they are read.
+        """
+        for file in list(pin.files):
+            if record is not None and file.pins - {pin}:
+                # Not to the current file instead: that one may be deleted before this one.
+                try:
+                    self._write(file, record)
+                except OSError as error:
+                    self._failed(error)
             pin.files.pop(file, None)
             file.pins.discard(pin)
             if not file.is_needed and self._current is file:
@@ -191,7 +223,7 @@ class JournalFiles:
         now = time.monotonic()
         if now >= file.check_at:
             file.check_at = now + CHECK_SECONDS
-            if os.fstat(file.fd).st_nlink == 0:
+            if not file.is_there:
                 self._lost(file)
                 raise FileNotFoundError(errno.ENOENT, "another program deleted the journal", os.fspath(file.path))
         size = sum(map(len, buffers))

@@ -123,8 +123,9 @@ class _Progress(NamedTuple):
 class TrajectoryJournal:
     """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
 
-    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_head", "_id", "_is_done",
-                 "_journal", "_mutable", "_numbers", "_pin", "_stores", "_trajectory")  # fmt: skip
+    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_head", "_id", "_is_closed",
+                 "_is_done", "_is_whole", "_journal", "_mutable", "_numbers", "_pin", "_runs", "_stores",
+                 "_trajectory")  # fmt: skip
 
     def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
         self._journal = journal
@@ -140,6 +141,11 @@ class TrajectoryJournal:
         self._mutable: bytes = b""
         self._calls: set[str] = set()
         """Ids of the calls that are written."""
+        self._runs = 0
+        """Number of tool runs that are written."""
+        self._is_closed = False
+        """Whether the fields that it closed with are written."""
+        self._is_whole = False
         self._earlier: list[Step] = []
         """With redaction by rules, the steps before: they are decoded here, in storage of their own."""
         self._stores = Stores()
@@ -191,6 +197,16 @@ class TrajectoryJournal:
         To be called when they are final, before the line is written; with redaction, with the redacted trajectory.
         """
         self._safely(self._completed, trajectory)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether anything of the trajectory was written, and may be there still."""
+        return self._head is not None and not self._is_done
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the completed trajectory is in the journal. Not to be asked once the journal is closed."""
+        return self._is_whole and self._is_ours and self._journal.files.has(self._pin)
 
     def written(self) -> None:
         """Its line is in the output: deletes the files that only it needed."""
@@ -283,7 +299,8 @@ class TrajectoryJournal:
         return _Progress(self._epoch, number, len(call.attempts), len(chunks), before + len(new), last)
 
     def _amend(self, call: Call) -> None:
-        if self._head is not None:
+        # With rules the call is written as steps, and the message of an exception may hold what they remove.
+        if self._head is not None and not self._has_rules:
             attempts = journal_calls.head_of(call)["attempts"]
             self._write(form.AMEND, {"call": call.id, "attempts": attempts, **journal_calls.ends_of(call)})
 
@@ -322,7 +339,8 @@ class TrajectoryJournal:
         redactor = self._journal.redactor
         if redactor is not None and self._has_rules:
             run = redactor.apply(Trajectory(id=self._id, tool_runs=[run])).tool_runs[0]
-        self._write(form.TOOL_RUN, {"run": tool_run_record(run)})
+        if self._write(form.TOOL_RUN, {"run": tool_run_record(run)}):
+            self._runs += 1
 
     def _closed(self, _: Trajectory) -> None:
         # Without any record there is nothing that its end would complete.
@@ -331,26 +349,37 @@ class TrajectoryJournal:
 
     def _completed(self, trajectory: Trajectory) -> None:
         self._journal.drain()
-        steps = trajectory.steps
-        unseen = [step for step in steps if step.call_id not in self._calls]
-        if unseen:
-            self._redacted_steps(unseen)
-        if self._head is not None:
-            # Its environment is complete only now; redacted, as it is given here.
-            record = dumps(trajectory_record(trajectory))
-            if record != self._head and self._write(form.HEAD, {"is_closed": True}, [self._cut(record)]):
-                self._head = record
-            amended = [facts for step in steps if (facts := _amended(step, trajectory))]
-            self._write(form.FINAL, {"amended": amended, "order": [step.id for step in steps]})
+        for _ in range(2):
+            self._forget_lost()
+            self._is_whole = self._final(trajectory)
+            if self._epoch == self._journal.files.epoch:
+                return
+            # Only now it was seen that files are lost: once more, whole.
+
+    def _final(self, trajectory: Trajectory) -> bool:
+        """Writes what the journal lacks of a completed trajectory; False where some of it could not be written."""
+        steps, runs = trajectory.steps, trajectory.tool_runs
+        self._redacted_steps([step for step in steps if step.call_id not in self._calls])
+        # Its environment is complete only now; redacted, as it is given here.
+        record = dumps(trajectory_record(trajectory))
+        if (record != self._head or not self._is_closed) and not self._write(
+            form.HEAD, {"is_closed": True}, [self._cut(record)]
+        ):
+            return False
+        self._head, self._is_closed = record, True
+        final: dict[str, Any] = {"amended": [facts for step in steps if (facts := _amended(step, trajectory))]}
+        if self._runs != len(runs):
+            final["tool_runs"] = [tool_run_record(run) for run in runs]
+        is_written = self._write(form.FINAL, {**final, "order": [step.id for step in steps]})
+        return is_written and all(step.call_id in self._calls for step in steps)
 
     def _written(self) -> None:
         self._is_done = True
         self._bases.clear()
-        pin, files = self._pin, self._journal.files
-        if len(pin.files) == 1 and next(iter(pin.files)).pins - {pin}:
-            # Its file stays for others: the record saves looking into the output.
-            files.append(form.pack(form.WRITTEN, dumps({"trajectory": self._id})), pin)
-        files.release(pin)
+        self._journal.files.release(self._pin, self._written_record())
+
+    def _written_record(self) -> list[bytes]:
+        return form.pack(form.WRITTEN, dumps({"trajectory": self._id}))
 
     def _fields_in_place(self) -> None:
         """As ``_fields``, where nothing was set: looks only at what can be changed in place."""
@@ -366,16 +395,21 @@ class TrajectoryJournal:
     def _fields(self, more: dict[str, Any] | None = None) -> None:
         """Writes the trajectory's fields where they have not been, or have changed since; or with ``more``."""
         trajectory = self._trajectory()
-        if self._epoch != self._journal.files.epoch:
-            # Files were lost: nothing is built upon what was in them.
-            self._epoch = self._journal.files.epoch
-            self._bases.clear()
-            self._head = None
+        self._forget_lost()
         if trajectory is None:
             return
         mutable, record = _in_place(trajectory), dumps(self._record(trajectory))
         if (record != self._head or more) and self._write(form.HEAD, more or {}, [self._cut(record)]):
-            self._head, self._mutable = record, mutable
+            self._head, self._mutable, self._is_closed = record, mutable, bool(more)
+
+    def _forget_lost(self) -> None:
+        """Where files were lost: nothing is built upon what was in them, and ``completed`` writes it again."""
+        if self._epoch != self._journal.files.epoch:
+            self._epoch = self._journal.files.epoch
+            self._journal.files.forget_deleted(self._pin)
+            self._bases.clear()
+            self._calls.clear()
+            self._head, self._runs, self._is_closed = None, 0, False
 
     def _record(self, trajectory: Trajectory) -> dict[str, Any]:
         values = {name: getattr(trajectory, name) for name in _HEAD_FIELDS}
@@ -393,7 +427,7 @@ class TrajectoryJournal:
         is_written = journal.files.append(form.pack(kind, encoded, blobs), self._pin)
         if self._is_done:
             # Finished by another thread meanwhile.
-            journal.files.release(self._pin)
+            journal.files.release(self._pin, self._written_record())
         return is_written
 
     def _cut(self, data: bytes) -> bytes:

@@ -52,6 +52,14 @@ class TrajectoryJournal(Protocol):
     def completed(self, trajectory: Trajectory) -> None:
         """Stores what the final steps have beside what their calls' bytes give."""
 
+    @property
+    def has_records(self) -> bool:
+        """Whether anything is stored."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of a completed trajectory is stored."""
+
     def written(self) -> None:
         """Drops what is stored: the trajectory's line is in its file."""
 

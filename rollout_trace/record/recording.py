@@ -419,7 +419,9 @@ def _warn_lost(family: list[Trajectory], reason: str) -> None:
     state = state_of(family[0])
     guard.count("recorder_errors")
     guard.count("trajectories_lost", len(family))
-    kept = "" if state is None or state.journal is None else " The journal has it: rt.recover() reads it."
+    kept = ""
+    if state is not None and state.journal is not None and state.journal.has_records:
+        kept = " The journal has its calls that ended before: rt.recover() reads it."
     # Not once per process: every time a trajectory is lost.
     guard.warn(
         f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "

@@ -90,7 +90,7 @@ def _start(step: Step) -> float:
 
 
 def _fields(pieces: Pieces, report: Report) -> Trajectory:
-    runs = [dumps(record.head.get("run")) for record in pieces.runs]
+    runs = [dumps(run) for run in _runs(pieces)]
     for record in reversed(pieces.heads):
         try:
             head = bytes(record.blobs[0])
@@ -100,6 +100,12 @@ def _fields(pieces: Pieces, report: Report) -> Trajectory:
     # No record of its fields is whole: the calls are worth having without them.
     found = _with_runs(dumps({"schema": SCHEMA, "id": pieces.id}), [])
     return new_trajectory({"id": pieces.id, "tool_runs": found.tool_runs})
+
+
+def _runs(pieces: Pieces) -> list[Any]:
+    """The tool runs: as the final record has them, where it was needed for that."""
+    all_of_them = None if pieces.final is None else pieces.final.head.get("tool_runs")
+    return all_of_them if isinstance(all_of_them, list) else [record.head.get("run") for record in pieces.runs]
 
 
 def _with_runs(head: bytes, runs: list[bytes]) -> Trajectory:
@@ -138,8 +144,13 @@ def _steps(pieces: Pieces, report: Report) -> list[Step]:
 def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:
     """The steps of all calls. One that a framework reported is left out where the bytes of the same call are there."""
     calls = {step.call_id for step in decoded}
-    answers = Counter(step.response_id for step in decoded if step.choice == 0)
-    return decoded + [step for step in reported if step.call_id not in calls and answers.get(step.response_id) != 1]
+    # As live ones are joined: by the provider's id of the answer, where there is one, and one answer has it.
+    answers = Counter(step.response_id for step in decoded if step.choice == 0 and step.response_id is not None)
+    return decoded + [
+        step
+        for step in reported
+        if step.call_id not in calls and (step.response_id is None or answers[step.response_id] != 1)
+    ]
 
 
 def _call(records: list[Record], report: Report) -> Call | None:

@@ -25,6 +25,8 @@ from rollout_trace.record.recovery_report import DamagedPlace, RecoveryReport, U
 
 DAMAGED_SUFFIX = ".damaged"
 _CUT = "ends inside a record"
+_NAME = re.compile(rf"(?P<process>.+-\d+-[0-9a-f]+)-(?P<number>\d+){re.escape(SUFFIX)}({re.escape(NEW_SUFFIX)})?")
+"""Of a journal: host, process and a random number; number of the file."""
 
 
 class Recovered(list[Trajectory]):
@@ -52,13 +54,16 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
 
     Raises:
         TypeError: ``path`` is not a path.
+        ValueError: ``path`` is empty.
         OSError: the output exists and cannot be read: what it has already is not known.
         ImportError: the output is compressed with zstd and the package zstandard is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f'expected the path of an output, such as "rollouts.jsonl", got {brief(path)}.')
+    if not os.fspath(path):
+        raise ValueError("expected the path of an output, such as \"rollouts.jsonl\", got ''.")
     text = os.path.abspath(os.fspath(path))
-    output = Path(text.removesuffix(SUFFIX) if os.path.basename(text) != SUFFIX else text)
+    output = Path(os.path.realpath(text.removesuffix(SUFFIX) if os.path.basename(text) != SUFFIX else text))
     report = RecoveryReport(output, is_write=write)
     with ExitStack() as stack:
         # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.
@@ -85,7 +90,8 @@ class _Journal:
 
 def _files(folder: Path, report: RecoveryReport) -> list[Path]:
     try:
-        found = [one for one in folder.iterdir() if one.name.endswith((SUFFIX, SUFFIX + NEW_SUFFIX))]
+        # By their whole names: a folder of this name may be the user's, with files that are not ours to change.
+        found = [one for one in folder.iterdir() if _NAME.fullmatch(one.name)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -96,8 +102,8 @@ def _files(folder: Path, report: RecoveryReport) -> list[Path]:
 
 def _order(path: Path) -> tuple[str, int]:
     """The files of one process come in the order in which it wrote them."""
-    match = re.fullmatch(r"(.*)-(\d+)", path.name.partition(SUFFIX)[0])
-    return (path.name, 0) if match is None else (match[1], int(match[2]))
+    match = _NAME.fullmatch(path.name)
+    return (path.name, 0) if match is None else (match["process"], int(match["number"]))
 
 
 def _open(path: Path, report: RecoveryReport, stack: ExitStack) -> _Journal | None:

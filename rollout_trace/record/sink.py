@@ -80,6 +80,9 @@ class Sink:
         """Trajectories that were not written, each with the exception."""
         self.dropped: list[str] = []
         """Ids of further ones, which memory had no room for."""
+        self._in_journal = 0
+        """Number of those lost and dropped that the journal has whole."""
+        self._has_failed = False
         self.written_later = 0
         """Number of trajectories that were written after a first attempt had failed."""
         self._kept: deque[_Kept] = deque()
@@ -90,7 +93,7 @@ class Sink:
     @property
     def is_failing(self) -> bool:
         """Whether the latest write failed."""
-        return bool(self._kept or self.dropped)
+        return self._has_failed
 
     @property
     def retry_in(self) -> float | None:
@@ -154,6 +157,7 @@ class Sink:
             guard.run_all("silence", partial(member.state.was_written, member.trajectory, self._name))
 
     def _count_written(self, member: Member) -> None:
+        self._has_failed = False
         guard.count("trajectories_written")
         if member.state is not None and member.state.journal is not None:
             member.state.journal.written()
@@ -165,6 +169,7 @@ class Sink:
         guard.failed("write", None, error if isinstance(error, Exception) else RuntimeError(repr(error)), message)
 
     def _keep(self, kept: _Kept) -> None:
+        self._has_failed = True
         if not self._kept:
             self._delay = FIRST_RETRY
             self._retry_at = time.monotonic() + self._delay
@@ -174,6 +179,7 @@ class Sink:
             )
         if self._kept_bytes + kept.size > KEEP_LIMIT:
             self.dropped.append(kept.trajectory.id)
+            self._in_journal += _is_in_journal(kept.member)
             return
         self._kept.append(kept)
         self._kept_bytes += kept.size
@@ -197,13 +203,17 @@ class Sink:
 
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
-        guard.run_all("write", self._write_kept, self._close_target)
+        guard.run_all("write", self._write_kept, self._count_journaled, self._close_target)
         lost = [(kept.trajectory, kept.error) for kept in self._kept]
         self.lost += lost
         self._kept.clear()
         guard.count("trajectories_lost", len(lost) + len(self.dropped))
         if self.written_later or lost or self.dropped:
             guard.warn(self._account(len(lost)))
+
+    def _count_journaled(self) -> None:
+        # Before the journal is closed, which lets go of its files.
+        self._in_journal += sum(_is_in_journal(kept.member) for kept in self._kept)
 
     def _write_kept(self) -> None:
         while self._kept:
@@ -214,6 +224,7 @@ class Sink:
                 self._delay = min(2 * self._delay, _LONGEST_RETRY)
                 self._retry_at = time.monotonic() + self._delay
                 self._kept[0] = kept._replace(error=error)
+                self._has_failed = True
                 return
             self._kept.popleft()
             self._kept_bytes -= kept.size
@@ -223,9 +234,10 @@ class Sink:
         """The exception for leaving the recording's block, if something is lost."""
         if not self.lost:
             count = len(self.dropped)
+            which = f"the first is {self.dropped[0]}" if count > 1 else f"it is {self.dropped[0]}"
             return WriteError(
-                f"{count} trajectories could not be written to {self._name}, and memory had no room for them; the "
-                f"first is {self.dropped[0]}.{self._where()}"
+                f"{_trajectories(count)} could not be written to {self._name}, and memory had no room for "
+                f"{'them' if count > 1 else 'it'}; {which}.{self._where()}"
             )
         open_writer = getattr(self._writer, "same_options", None)
         return WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
@@ -233,15 +245,34 @@ class Sink:
     def _account(self, lost: int) -> str:
         total = self.written_later + lost + len(self.dropped)
         counts = [
-            f"{self.written_later} were written later" if self.written_later else "",
-            f"{lost} are in the `lost` of the recording" if lost else "",
+            f"{self.written_later} {_were(self.written_later)} written later" if self.written_later else "",
+            f"{lost} {'is' if lost == 1 else 'are'} in the `lost` of the recording" if lost else "",
             f"{len(self.dropped)} more had no room in memory" if self.dropped else "",
         ]
         told = ", ".join(filter(None, counts))
         where = self._where() if lost or self.dropped else ""
-        return f"{self._name}: {total} trajectories could not be written at once: {told}.{where}"
+        return f"{self._name}: {_trajectories(total)} could not be written at once: {told}.{where}"
 
     def _where(self) -> str:
         if self._journal is None:
             return " There is no journal of them."
-        return f" The journal has them: rt.recover({self._name!r}) reads {self._journal.path}."
+        reads = f"rt.recover({self._name!r}) reads {self._journal.path}"
+        count = len(self.lost) + len(self.dropped)
+        if self._in_journal >= count:
+            return f" The journal has {'it' if count == 1 else 'them'}: {reads}."
+        if not self._in_journal:
+            return f" The journal has none of them whole; what it has of them, {reads}."
+        return f" The journal has {self._in_journal} of these {count} whole: {reads}."
+
+
+def _trajectories(count: int) -> str:
+    return "1 trajectory" if count == 1 else f"{count} trajectories"
+
+
+def _were(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _is_in_journal(member: Member) -> bool:
+    journal = None if member.state is None else member.state.journal
+    return journal is not None and journal.is_whole

@@ -10,8 +10,11 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.record.call import Call, Failure
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.redaction import Redactor
+from rollout_trace.record.settings import Settings
+from rollout_trace.record.state import state_of
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
 
 from .journaled import ASKED, ask, died, files_of, journaled, track
@@ -90,3 +93,26 @@ def test_rules_leave_no_raw_bytes(tmp_path: Path) -> None:
     assert all(step.completion_token_ids is None and not step.trainable for step in one.steps)
     assert one.steps[0].messages == [{"role": "user", "content": "is it [redacted]?"}]
     assert SECRET.encode() not in (tmp_path / "out.jsonl").read_bytes()
+
+
+def test_rules_hold_for_failures_that_come_after_the_end(tmp_path: Path) -> None:
+    """An exception may quote what the client could not read."""
+    journal = Journal(tmp_path / "out.jsonl", redactor=Redactor(re.compile(re.escape(SECRET))))
+    with ScriptedServer("fine") as server, journaled(journal) as trajectory:
+        ask(client_of(server), "first")
+        trajectory.metadata = {"any": "thing"}
+        call = Call(Settings(lambda method, path: None), "openai.chat")
+        assert call.log is None
+        state = state_of(trajectory)
+        assert state is not None
+        assert state.log is not None
+        state.log.admit(call)
+        call.attempt(b'{"messages": []}')
+        call.end()
+        call.failure = Failure.of(ValueError(f"cannot read {SECRET}"))
+        call.end()
+        journal.drain()
+        data = bytes_of(tmp_path)
+        died(journal)
+    assert data
+    assert SECRET.encode() not in data

@@ -230,6 +230,28 @@ def test_a_call_that_begins_after_its_trajectory_is_an_orphan(server: ScriptedSe
     assert [len(one.steps) for one in rt.read(tmp_path / "runs.jsonl")] == [0]
 
 
+@pytest.mark.parametrize("is_asked", [True, False], ids=["with a call before", "without"])
+def test_a_trajectory_that_outlives_its_recording_is_counted_and_told(
+    is_asked: bool, server: ScriptedServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The journal ended with the recording: what it has is told, and no more."""
+    before = rt.stats().trajectories_lost
+    path = tmp_path / "runs.jsonl"
+    with client_of(server) as client:
+        with rt.recording(path):
+            late = rt.trajectory("late")
+            trajectory = late.__enter__()
+            if is_asked:
+                ask(client)
+        ask(client)
+        late.__exit__(None, None, None)
+    assert rt.stats().trajectories_lost == before + 1
+    (told,) = [message for message in caplog.messages if "was not written to a file" in message]
+    assert trajectory.id in told
+    assert ("The journal has its calls that ended before" in told) == is_asked
+    assert [len(one.steps) for one in rt.recover(path)] == [1] * is_asked
+
+
 # Files that cannot be written for a while.
 
 
@@ -292,6 +314,36 @@ def test_past_the_limit_of_memory_they_are_counted(
     assert "2 are in the `lost` of the recording, 1 more had no room in memory. There is no journal" in caplog.text
     assert raised.value.write(path) == 2
     assert len(list(rt.read(path))) == 2
+
+
+@pytest.mark.usefixtures("in_production")
+def test_the_queue_is_bounded_again_once_the_file_can_be_written(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after some had no room in memory: those are not written by this process any more."""
+    monkeypatch.setattr(sink, "KEEP_LIMIT", 0)
+    path = tmp_path / "runs.jsonl"
+    recording = rt.recording(path, lock_timeout=0.0)
+    failing = []
+
+    def run() -> None:
+        with client_of(server) as client, recording:
+            holder = os.open(path, os.O_RDWR)
+            fcntl.flock(holder, fcntl.LOCK_EX)
+            for name in "ab":
+                with rt.trajectory(name):
+                    ask(client)
+                assert recording.flush(60)
+                assert recording._sink is not None
+                failing.append(recording._sink.is_failing)
+                fcntl.flock(holder, fcntl.LOCK_UN)
+            os.close(holder)
+
+    with pytest.raises(rt.WriteError, match=r"1 trajectory could not be written .* The journal has it:"):
+        run()
+    assert failing == [True, False]
+    assert [one.name for one in rt.read(path)] == ["b"]
+    assert [one.name for one in rt.recover(path)] == ["a"]
 
 
 def test_a_writer_of_ones_own_that_exits_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

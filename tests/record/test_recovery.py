@@ -18,6 +18,7 @@ import rollout_trace as rt
 from rollout_trace.file import journal as journal_files
 from rollout_trace.file import journal_format as form
 from rollout_trace.record.journal import Journal
+from rollout_trace.record.state import state_of
 from rollout_trace.testing import Reply, ScriptedServer
 
 from .journaled import ask, died, files_of, journaled, sdk, talk
@@ -373,3 +374,79 @@ def test_gzip_bodies_are_kept_as_they_came(tmp_path: Path) -> None:
     (file,) = files_of(tmp_path / "out.jsonl")
     assert gzip.compress(b"")[:3] in file.read_bytes()
     assert b"data:" not in file.read_bytes()
+
+
+def test_a_written_trajectory_is_known_by_each_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another trajectory needs one of the two; the output has been moved away."""
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with ScriptedServer("an answer") as server, journaled(journal, name="open") as outer:
+        with journaled(journal, name="written") as inner:
+            for one in (outer, inner):
+                ask(rt.bind(sdk(server), one))
+            monkeypatch.setattr(journal_files, "ROTATE_AT", 1)
+            ask(rt.bind(sdk(server), inner))
+        state = state_of(inner)
+        assert state is not None
+        assert state.journal is not None
+        state.journal.written()
+        died(journal)
+    assert [one.name for one in rt.recover(output)] == ["open"]
+
+
+def test_a_completed_trajectory_is_whole_after_its_journal_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted is written again: fields, calls and tool runs."""
+    monkeypatch.setattr(journal_files, "CHECK_SECONDS", 0.0)
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with ScriptedServer("an answer") as server:
+        with journaled(journal, name="a", task="t") as trajectory:
+            talk(sdk(server), 3)
+            with rt.tool_run("look") as run:
+                run.result = 5
+            for file in files_of(output):
+                file.unlink()
+        state = state_of(trajectory)
+        assert state is not None
+        assert state.journal is not None
+        # Read, so that the journal gives the same.
+        assert trajectory.environment is not None
+        state.journal.completed(trajectory)
+        assert state.journal.is_whole
+        died(journal)
+    (found,) = rt.recover(output)
+    assert found == trajectory
+
+
+def test_a_link_and_its_file_have_one_journal(tmp_path: Path) -> None:
+    """Also where the link leads elsewhere by the time of the recovery."""
+    output, link = tmp_path / "17" / "out.jsonl", tmp_path / "latest.jsonl"
+    output.parent.mkdir()
+    link.symlink_to(output)
+    journal = Journal(link)
+    with ScriptedServer("an answer") as server, journaled(journal):
+        ask(sdk(server))
+        died(journal)
+    assert [len(rt.recover(path)) for path in (output, link, f"{link}.journal", f"{output}.journal")] == [1] * 4
+    link.unlink()
+    link.symlink_to(tmp_path / "18.jsonl")
+    assert rt.recover(link, write=True) == []
+    assert len(rt.recover(output, write=True)) == len(list(rt.read(output))) == 1
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    folder = place(tmp_path, b"").with_name("out.jsonl.journal")
+    files_of(tmp_path / "out.jsonl")[0].unlink()
+    for name in ("diary.journal", "empty.journal", "2026-11-22.journal"):
+        (folder / name).write_bytes(b"dear diary" * (name != "empty.journal"))
+    found = rt.recover(tmp_path / "out.jsonl", write=True)
+    assert (found, found.report.journals, found.report.is_clean) == ([], [], True)
+    assert len(files_of(tmp_path / "out.jsonl")) == 3
+
+
+def test_an_empty_path_is_refused() -> None:
+    """It would be the folder of the process."""
+    with pytest.raises(ValueError, match=r"expected the path of an output"):
+        rt.recover("")

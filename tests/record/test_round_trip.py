@@ -320,6 +320,21 @@ def test_steps_that_a_framework_reported(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in files_of(tmp_path / "out.jsonl")) < 9000
 
 
+def test_steps_without_a_response_id_are_not_taken_for_a_failed_call(tmp_path: Path) -> None:
+    """A call that failed has no response id either; they are two."""
+    journal = Journal(tmp_path / "out.jsonl")
+    with ScriptedServer(Fault(status=400)) as server, journaled(journal) as trajectory:
+        with pytest.raises(openai.BadRequestError):
+            ask(sdk(server))
+        with AgentFrame("agent"), ModelFrame("tiny", facts={"messages": [], "model": "m"}) as frame:
+            frame.answered({"completion": rt.Completion(content="answer")})
+        recorded = list(trajectory.steps)
+        died(journal)
+    assert [step.status for step in recorded] == ["error", "ok"]
+    (one,) = rt.recover(tmp_path / "out.jsonl")
+    assert one.steps == recorded
+
+
 def test_a_long_agent_is_linear_in_what_is_new(tmp_path: Path) -> None:
     sizes = []
     for turns in (20, 40):
