@@ -117,6 +117,11 @@ class _Scoring:
             raise ValueError("concurrency is 0; give how many calls may run at the same time, at least 1.")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
+        if where is not None and not callable(where):
+            raise TypeError(f"where is {brief(where)} ({type(where).__name__}); give a function of a trajectory.")
+        # Anything else would make notes that no reader accepts.
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name is {brief(name)} ({type(name).__name__}); give a name for the scores, as text.")
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(type(function), "__call__", None)  # noqa: B004 - its type is asked for, not whether it is there
