@@ -30,7 +30,7 @@ Where: TypeAlias = "Callable[[Trajectory], object]"
 
 _ERRORS_KEPT = 10
 _POLL = 0.1
-"""Seconds between two looks at whether a blocked task was cancelled."""
+"""Seconds between two looks at whether a blocked task was cancelled, or a signal has come."""
 _LONGEST_MESSAGE = 2000
 """Characters of an exception's message that are noted."""
 
@@ -142,7 +142,12 @@ class _Scoring:
         todo = self._todo()
         workers = [asyncio.ensure_future(self._work(todo)) for _ in range(self._concurrency)]
         try:
-            await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            # Python handles a signal that comes just before the loop begins to wait only when the loop wakes up: Ctrl-C
+            # would last as long as the calls that run in threads.
+            has_ended = False
+            while not has_ended:
+                done, running = await asyncio.wait(workers, timeout=_POLL, return_when=asyncio.FIRST_EXCEPTION)
+                has_ended = not running or any(one.cancelled() or one.exception() for one in done)
             for worker in workers:
                 if worker.done():
                     worker.result()
