@@ -360,7 +360,7 @@ def _target_recording(family: list[Trajectory]) -> recording | None:
     reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
     guard.count("trajectories_lost", len(family))
-    kept = "" if state is None or state.journal is None else " The journal has it: rt.recover() reads it."
+    kept = "" if state is None or state.journal is None else " rt.recover() reads what the journal has of it."
     # Not once per process: every time a trajectory is lost.
     guard.warn(
         f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "

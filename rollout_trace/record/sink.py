@@ -246,4 +246,10 @@ class Sink:
     def _where(self) -> str:
         if self._journal is None:
             return " There is no journal of them."
+        if failures := self._journal.files.failures:
+            # Full, most often, as the file's own disk is.
+            return (
+                f" The journal lacks {failures} records, which could not be written: rt.recover({self._name!r}) reads "
+                f"what {self._journal.path} has."
+            )
         return f" The journal has them: rt.recover({self._name!r}) reads {self._journal.path}."
