@@ -33,9 +33,10 @@ class recording:
     """Writes every outermost trajectory that closes inside the block, with its children, to a file or a writer.
 
     It covers all threads of the process: a trajectory that closes in a thread without a recording of its own is written
-    to the only one that is open. Yields the writer. Trajectories are decoded and written on a thread of the recording;
-    leaving the block waits until all are written. A stream that began inside a trajectory and is read after it is
-    recorded to its end, and the trajectory written then; leaving the block of the recording ends it (``abandoned``).
+    to the only one that is open. ``with ... as`` gives the writer. Trajectories are decoded and written on a thread of
+    the recording; leaving the block waits until all are written. A stream that began inside a trajectory and is read
+    after it is recorded to its end, and the trajectory written then; leaving the block of the recording ends it
+    (``abandoned``).
     A trajectory that cannot be written does not stop the agent: it is kept and tried again, and on leaving the block
     WriteError has what the file lacks.
 

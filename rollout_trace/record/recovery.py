@@ -55,7 +55,7 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
     Raises:
         TypeError: ``path`` is not a path.
         ValueError: ``path`` is empty.
-        OSError: the output exists and cannot be read: what it has already is not known.
+        OSError: the output exists and cannot be read: what it has already is not known. Or it is a folder of files.
         ImportError: the output is compressed with zstd and the package zstandard is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -64,6 +64,10 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
         raise ValueError("expected the path of an output, such as \"rollouts.jsonl\", got ''.")
     text = os.path.abspath(os.fspath(path))
     output = Path(os.path.realpath(text.removesuffix(SUFFIX) if os.path.basename(text) != SUFFIX else text))
+    if output.is_dir():
+        raise IsADirectoryError(
+            f"{output} is a folder: give the path of an output in it, or of a folder <output>{SUFFIX}."
+        )
     report = RecoveryReport(output, is_write=write)
     with ExitStack() as stack:
         # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.
