@@ -14,6 +14,6 @@ def set_polite(is_polite: bool) -> None:
 
 
 def give_way() -> None:
-    """Lets a thread that waits for the interpreter run now, not after its switch interval of 5 ms. Between two calls."""
+    """Lets a thread that waits for the interpreter run now, not after its switch interval of 5 ms."""
     if getattr(_background, "is_polite", False):
         time.sleep(0)

@@ -193,7 +193,7 @@ class recording:
         where = "" if self.journal is None else f" The journal has the rest: rt.recover({self.name!r})."
         if not self._stop(max(0.0, deadline - time.monotonic())):
             guard.warn(f"{self.name} could not be written to its end within {process_end.CLOSE_TIMEOUT:g} s.{where}")
-        elif self._sink is not None and (self._sink.lost or self._sink.dropped):
+        elif self._sink is not None and self._sink.has_lost:
             guard.warn(str(self._sink.write_error()))
 
     def _leave(self) -> WriteQueue:
@@ -214,7 +214,7 @@ class recording:
 
     def _raise_lost(self, error: BaseException | None) -> None:
         """Raises what could not be written, unless an exception of the agent is on its way."""
-        if self._sink is not None and (self._sink.lost or self._sink.dropped) and error is None:
+        if self._sink is not None and self._sink.has_lost and error is None:
             raise self._sink.write_error()
 
     @property

@@ -80,6 +80,8 @@ class Sink:
         """Trajectories that were not written, each with the exception."""
         self.dropped: list[str] = []
         """Ids of further ones, which memory had no room for."""
+        self.unredacted: list[str] = []
+        """Ids of further ones, which could not be redacted."""
         self._in_journal = 0
         """Number of those lost and dropped that the journal has whole."""
         self._has_failed = False
@@ -117,28 +119,36 @@ class Sink:
             trajectory = self._as_written(member)
         except BaseException as error:
             # Kept nowhere: what could not be redacted must not get into a file.
-            self.dropped.append(trajectory.id)
+            self.unredacted.append(trajectory.id)
             guard.failed("redact", None, error if isinstance(error, Exception) else RuntimeError(repr(error)))
             return
+        self.retry()
+        if self._kept:
+            # After those before it, and without waiting for the same lock or disk again.
+            self._keep(_Kept(member, trajectory, size, self._kept[-1].error))
+            return
+        _, refusal = self._attempt(member, trajectory)
+        if refusal is not None:
+            self._keep(_Kept(member, trajectory, size, refusal))
+
+    def _attempt(self, member: Member, trajectory: Trajectory) -> tuple[bool, OSError | None]:
+        """Whether a trajectory was written; if not, the file system's error where it may be tried again, else None."""
         try:
-            self.retry()
-            if self._kept:
-                # After those before it, and without waiting for the same lock or disk again.
-                self._keep(_Kept(member, trajectory, size, self._kept[-1].error))
-                return
             self._write_one(member, trajectory)
+            return True, None
         except OSError as error:
             if isinstance(error, WriteError) and error.is_in_file:
                 # Whole in the file, though maybe not on the disk: to write it again would double it.
                 guard.warn(str(error))
                 self._count_written(member)
-            elif self._is_file:
-                self._keep(_Kept(member, trajectory, size, error))
-            else:
-                self._lose(trajectory, error)
-        except BaseException as error:
-            # Of a writer of the user's own; on this thread there is nobody to interrupt.
+                return True, None
+            if self._is_file:
+                return False, error
             self._lose(trajectory, error)
+        except BaseException as error:
+            # Of a writer of the user's own, or of a trajectory that cannot be encoded. There is nobody to interrupt.
+            self._lose(trajectory, error)
+        return False, None
 
     def _as_written(self, member: Member) -> Trajectory:
         """The trajectory as it is to be written: with the values of its close, and redacted."""
@@ -207,9 +217,14 @@ class Sink:
         lost = [(kept.trajectory, kept.error) for kept in self._kept]
         self.lost += lost
         self._kept.clear()
-        guard.count("trajectories_lost", len(lost) + len(self.dropped))
-        if self.written_later or lost or self.dropped:
+        guard.count("trajectories_lost", len(lost) + len(self.dropped) + len(self.unredacted))
+        if self.written_later or lost or self.dropped or self.unredacted:
             guard.warn(self._account(len(lost)))
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a trajectory was not written; final once ``finish`` has run."""
+        return bool(self.lost or self.dropped or self.unredacted)
 
     def _count_journaled(self) -> None:
         # Before the journal is closed, which lets go of its files.
@@ -217,47 +232,52 @@ class Sink:
 
     def _write_kept(self) -> None:
         while self._kept:
-            kept = self._kept[0]
-            try:
-                self._write_one(kept.member, kept.trajectory)
-            except Exception as error:
+            kept = self._kept.popleft()
+            is_written, refusal = self._attempt(kept.member, kept.trajectory)
+            if refusal is not None:
                 self._delay = min(2 * self._delay, _LONGEST_RETRY)
                 self._retry_at = time.monotonic() + self._delay
-                self._kept[0] = kept._replace(error=error)
+                self._kept.appendleft(kept._replace(error=refusal))
                 self._has_failed = True
                 return
-            self._kept.popleft()
             self._kept_bytes -= kept.size
-            self.written_later += 1
+            self.written_later += is_written
 
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
         if not self.lost:
-            count = len(self.dropped)
-            which = f"the first is {self.dropped[0]}" if count > 1 else f"it is {self.dropped[0]}"
-            return WriteError(
-                f"{_trajectories(count)} could not be written to {self._name}, and memory had no room for "
-                f"{'them' if count > 1 else 'it'}; {which}.{self._where()}"
-            )
+            missing = [*self.dropped, *self.unredacted]
+            count = len(missing)
+            which = f"the first is {missing[0]}" if count > 1 else f"it is {missing[0]}"
+            what = f"{_trajectories(count)} could not be written to {self._name} ({self._reasons()})"
+            return WriteError(f"{what}; {which}.{self._where()}")
         open_writer = getattr(self._writer, "same_options", None)
         return WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
 
     def _account(self, lost: int) -> str:
-        total = self.written_later + lost + len(self.dropped)
+        total = self.written_later + lost + len(self.dropped) + len(self.unredacted)
         counts = [
             f"{self.written_later} {_were(self.written_later)} written later" if self.written_later else "",
             f"{lost} {'is' if lost == 1 else 'are'} in the `lost` of the recording" if lost else "",
-            f"{len(self.dropped)} more had no room in memory" if self.dropped else "",
+            self._reasons(),
         ]
         told = ", ".join(filter(None, counts))
-        where = self._where() if lost or self.dropped else ""
+        where = self._where() if self.has_lost else ""
         return f"{self._name}: {_trajectories(total)} could not be written at once: {told}.{where}"
+
+    def _reasons(self) -> str:
+        """Why trajectories are lost that are not in ``lost``."""
+        reasons = [
+            f"{len(self.dropped)} had no room in memory" if self.dropped else "",
+            f"{len(self.unredacted)} could not be redacted" if self.unredacted else "",
+        ]
+        return ", ".join(filter(None, reasons))
 
     def _where(self) -> str:
         if self._journal is None:
             return " There is no journal of them."
         reads = f"rt.recover({self._name!r}) reads {self._journal.path}"
-        count = len(self.lost) + len(self.dropped)
+        count = len(self.lost) + len(self.dropped) + len(self.unredacted)
         if self._in_journal >= count:
             return f" The journal has {'it' if count == 1 else 'them'}: {reads}."
         if not self._in_journal:

@@ -16,6 +16,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.record import sink, write_queue
+from rollout_trace.record.handover import Family
+from rollout_trace.record.redaction import Redactor
 from rollout_trace.testing import Fault, ScriptedServer
 
 
@@ -311,7 +313,7 @@ def test_past_the_limit_of_memory_they_are_counted(
     os.close(holder)
     assert len(raised.value.lost) == 2
     assert rt.stats().trajectories_lost == before + 3
-    assert "2 are in the `lost` of the recording, 1 more had no room in memory. There is no journal" in caplog.text
+    assert "2 are in the `lost` of the recording, 1 had no room in memory. There is no journal" in caplog.text
     assert raised.value.write(path) == 2
     assert len(list(rt.read(path))) == 2
 
@@ -370,3 +372,46 @@ def test_settings_of_files_are_refused_for_a_writer(name: str) -> None:
     make: Callable[..., Any] = rt.recording
     with pytest.raises(ValueError, match="is for a path: give it to the writer"):
         make(Held(), **options)
+
+
+@pytest.mark.usefixtures("in_production")
+def test_one_that_cannot_be_encoded_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    bad = rt.Trajectory(
+        name="bad", steps=[rt.Step(id="a.0", call_id="a", completion_token_ids=[1, 2], logprobs=[-1.0])]
+    )
+    with rt.JSONLWriter(path, lock_timeout=0.0) as writer:
+        target = sink.Sink(writer, str(path), close=lambda: None, redactor=Redactor())
+        holder = os.open(path, os.O_RDWR)
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        for trajectory in (rt.Trajectory(name="first"), bad, rt.Trajectory(name="last")):
+            target.write(Family([trajectory]))
+        os.close(holder)
+        target.finish()
+    assert [one.name for one in rt.read(path)] == ["first", "last"]
+    assert [(one.name, type(cause)) for one, cause in target.lost] == [("bad", ValueError)]
+    assert target.written_later == 2
+
+
+@pytest.mark.usefixtures("in_production")
+def test_a_line_that_is_in_the_file_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its fsync fails at the second attempt, on a disk that takes nothing back either."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    path = tmp_path / "runs.jsonl"
+    with rt.JSONLWriter(path, lock_timeout=0.0, fsync=True) as writer:
+        target = sink.Sink(writer, str(path), close=lambda: None, redactor=Redactor())
+        holder = os.open(path, os.O_RDWR)
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        target.write(Family([rt.Trajectory(name="one")]))
+        os.close(holder)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", refuse)
+            patched.setattr(os, "ftruncate", refuse)
+            monkeypatch.setattr(target, "_retry_at", 0.0)
+            target.retry()
+        target.finish()
+    assert [one.name for one in rt.read(path)] == ["one"]
+    assert target.lost == []
