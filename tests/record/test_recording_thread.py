@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
@@ -257,16 +258,15 @@ def test_a_trajectory_that_outlives_its_recording_is_counted_and_told(
 # Files that cannot be written for a while.
 
 
-@pytest.fixture
 def in_production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hides that this is a test, in which the recorder's failures are raised."""
+    """Hides that this is a test, in which the recorder's failures are raised (pytest says so anew in each phase)."""
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
 
 
-@pytest.mark.usefixtures("in_production")
 def test_a_locked_file_is_written_when_the_lock_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    in_production(monkeypatch)
     monkeypatch.setattr(sink, "FIRST_RETRY", 0.001)
     path, before = tmp_path / "runs.jsonl", rt.stats().trajectories_lost
     recording = rt.recording(path, lock_timeout=0.01)
@@ -291,10 +291,10 @@ def test_a_locked_file_is_written_when_the_lock_is_free(
     assert (recording.lost, rt.stats().trajectories_lost) == ([], before)
 
 
-@pytest.mark.usefixtures("in_production")
 def test_past_the_limit_of_memory_they_are_counted(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    in_production(monkeypatch)
     monkeypatch.setattr(sink, "KEEP_LIMIT", 65_000)
     before = rt.stats().trajectories_lost
     path = tmp_path / "runs.jsonl"
@@ -318,11 +318,11 @@ def test_past_the_limit_of_memory_they_are_counted(
     assert len(list(rt.read(path))) == 2
 
 
-@pytest.mark.usefixtures("in_production")
 def test_the_queue_is_bounded_again_once_the_file_can_be_written(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after some had no room in memory: those are not written by this process any more."""
+    in_production(monkeypatch)
     monkeypatch.setattr(sink, "KEEP_LIMIT", 0)
     path = tmp_path / "runs.jsonl"
     recording = rt.recording(path, lock_timeout=0.0)
@@ -374,12 +374,13 @@ def test_settings_of_files_are_refused_for_a_writer(name: str) -> None:
         make(Held(), **options)
 
 
-@pytest.mark.usefixtures("in_production")
-def test_one_that_cannot_be_encoded_does_not_hold_up_those_behind_it(tmp_path: Path) -> None:
+def test_one_that_cannot_be_encoded_does_not_hold_up_those_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production(monkeypatch)
     path = tmp_path / "runs.jsonl"
-    bad = rt.Trajectory(
-        name="bad", steps=[rt.Step(id="a.0", call_id="a", completion_token_ids=[1, 2], logprobs=[-1.0])]
-    )
+    step = rt.Step(id="a.0", call_id="a", completion_token_ids=np.zeros(2, np.int32), logprobs=np.zeros(1, np.float32))
+    bad = rt.Trajectory(name="bad", steps=[step])
     with rt.JSONLWriter(path, lock_timeout=0.0) as writer:
         target = sink.Sink(writer, str(path), close=lambda: None, redactor=Redactor())
         holder = os.open(path, os.O_RDWR)
@@ -393,9 +394,9 @@ def test_one_that_cannot_be_encoded_does_not_hold_up_those_behind_it(tmp_path: P
     assert target.written_later == 2
 
 
-@pytest.mark.usefixtures("in_production")
 def test_a_line_that_is_in_the_file_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its fsync fails at the second attempt, on a disk that takes nothing back either."""
+    in_production(monkeypatch)
 
     def refuse(*_: Any) -> None:
         raise OSError(5, "Input/output error")
