@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -55,7 +56,7 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
     Raises:
         TypeError: ``path`` is not a path.
         ValueError: ``path`` is empty.
-        OSError: the output exists and cannot be read: what it has already is not known.
+        OSError: the output is a folder, or cannot be read: what it has already is not known.
         ImportError: the output is compressed with zstd and the package zstandard is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -64,6 +65,9 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
         raise ValueError("expected the path of an output, such as \"rollouts.jsonl\", got ''.")
     text = os.path.abspath(os.fspath(path))
     output = Path(os.path.realpath(text.removesuffix(SUFFIX) if os.path.basename(text) != SUFFIX else text))
+    if output.is_dir():
+        # Not an empty list, which would read as if nothing were left in it.
+        raise IsADirectoryError(errno.EISDIR, "is a folder: give the output in it that is to be recovered", str(output))
     report = RecoveryReport(output, is_write=write)
     with ExitStack() as stack:
         # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.

@@ -252,6 +252,13 @@ def test_a_trajectory_that_outlives_its_recording_is_counted_and_told(
     assert [len(one.steps) for one in rt.recover(path)] == [1] * is_asked
 
 
+def test_a_device_has_no_journal(server: ScriptedServer) -> None:
+    with client_of(server) as client, rt.recording(os.devnull) as writer, rt.trajectory():
+        ask(client)
+        assert not os.path.exists(f"{os.devnull}.journal")
+        assert isinstance(writer, rt.JSONLWriter)
+
+
 # Files that cannot be written for a while.
 
 
