@@ -317,6 +317,8 @@ def test_past_the_limit_of_memory_they_are_counted(
         run()
     os.close(holder)
     assert len(raised.value.lost) == 2
+    assert str(raised.value).startswith("2 trajectories could not be written to ")
+    assert str(raised.value).endswith(" 1 more had no room in memory. There is no journal of them.")
     assert rt.stats().trajectories_lost == before + 3
     assert "2 are in the `lost` of the recording, 1 more had no room in memory. There is no journal" in caplog.text
     assert raised.value.write(path) == 2
