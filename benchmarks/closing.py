@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterator
+from contextlib import ExitStack
 from itertools import cycle
 from pathlib import Path
 
@@ -147,7 +148,7 @@ async def _longest_pause(work: Coroutine[object, object, None]) -> float:
 
 def _rollouts(effort: Effort) -> Row:
     """Memory of a process over many rollouts, as a line through its last three quarters."""
-    count = effort.size(20_000, 2_000)
+    count = effort.size(20_000, 4_000)
     command = [sys.executable, "-m", "benchmarks.closing", "rollouts", str(count)]
     output = subprocess.run(command, check=True, capture_output=True, cwd=Path(__file__).parents[1]).stdout
     found = json.loads(output)
@@ -163,11 +164,17 @@ def _run_rollouts(count: int) -> dict[str, float]:
     exchanges, first = cycle([payloads.small()]), 0.0
     client = rt.wrap_openai(sync_client(exchanges))
     one = payloads.small()
-    with tempfile.TemporaryDirectory() as folder, rt.recording(Path(folder) / "runs.jsonl"):
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        recording = rt.recording(Path(folder) / "runs.jsonl")
+        stack.enter_context(recording)
         for number in range(count):
             with rt.trajectory(task=f"task/{number}", metadata={"number": number}) as trajectory:
                 ask(client, one)
                 trajectory.reward = 1.0
+            if number % 20 == 0:
+                # Agents wait for their model, and the thread keeps up; this loop waits for nothing, and would let the
+                # queue fill to its limit.
+                recording.flush()
             if number == count // 4:
                 first = _resident()
         last = _resident()

@@ -89,7 +89,7 @@ def test_what_is_known_before_it_is_collected(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(provenance, "_collected", None)
     rt.environment(seed=1)
     trajectory = closed()
-    assert environment_so_far(trajectory) == {**provenance.versions(), "seed": 1}
+    assert environment_so_far(trajectory) == {**provenance.versions(), "pid": os.getpid(), "seed": 1}
     assert provenance._collected is None
     assert environment_so_far(closed()) != environment_of(trajectory)
     assert environment_so_far(closed()) == trajectory.environment

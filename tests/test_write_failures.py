@@ -71,6 +71,24 @@ def test_it_is_one_line_at_the_first_failure_and_one_at_the_end(
 
 
 @pytest.mark.usefixtures("half_written")
+def test_a_journal_on_the_same_full_disk_is_not_said_to_have_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    in_production(monkeypatch)
+    (tmp_path / "rollouts.jsonl.journal").write_text("a file, so that there can be no folder of this name")
+
+    def work() -> None:
+        with rt.recording(path), rt.trajectory() as trajectory:
+            trajectory.metadata = {"label": "solved"}
+
+    with caplog.at_level(logging.INFO, "rollout_trace"), pytest.raises(rt.WriteError):
+        work()
+    assert "The journal has" not in caplog.text
+    assert re.search(r"The journal lacks \d+ records, which could not be written: rt\.recover\(", caplog.messages[-1])
+
+
+@pytest.mark.usefixtures("half_written")
 def test_a_line_that_cannot_be_taken_back_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,8 @@ def merge(paths: tuple[str, ...], output: str, overwrite: bool, as_json: bool) -
     What was noted of them (rollout-trace annotate) is folded in. Of lines with one trajectory id the last is kept.
     Lines without notes are copied byte for byte, with their media. PATH is a file, a pattern, or a folder.
 
-    Exit code 1: lines that could not be read, which are not in OUT, or notes that match no trajectory.
+    Exit code 1: lines that could not be read, which are not in OUT, or notes that match no trajectory
+    or no step.
     """
     from rollout_trace.file.merge import merge as merge_files
 
@@ -35,9 +36,10 @@ def merge(paths: tuple[str, ...], output: str, overwrite: bool, as_json: bool) -
         "doubles": report.doubles,
         "notes": report.notes,
         "unmatched_notes": report.unmatched_notes,
+        "unmatched_steps": report.unmatched_steps,
         "unreadable": [str(error) for error in report.unreadable],
     }
     show(report.lines(), result, as_json=as_json)
     # The first stands in the report already.
     show_problems(report.unreadable[1:], as_json=as_json)
-    return int(bool(report.unreadable or report.unmatched_notes))
+    return int(bool(report.unreadable or report.unmatched_notes or report.unmatched_steps))

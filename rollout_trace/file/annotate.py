@@ -80,8 +80,10 @@ def checked_note(trajectory_id: Any, values: Mapping[str, Any]) -> dict[str, Any
         raise TypeError(f"trajectory_id is {brief(trajectory_id)} ({kind}); give the id of a trajectory as text.")
     note: dict[str, Any] = {}
     for name, value in values.items():
-        if value is not None:
-            note[name] = _CHECKS[name](value, name)
+        checked = None if value is None else _CHECKS[name](value, name)
+        # An empty dict gives nothing either.
+        if checked is not None and checked != {} and checked != []:
+            note[name] = checked
     if not note:
         raise ValueError(
             f"nothing is given to note of trajectory {brief(trajectory_id)}: give any of {', '.join(_CHECKS)}."
@@ -97,6 +99,8 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
         ValueError: it is itself a file of notes, or its notes would go to a file of trajectories.
         WriteError, OSError: as ``annotate``.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f'expected the path of a file, such as "rollouts.jsonl", got {brief(path)}.')
     file = os.fspath(path)
     refuse_special_file(file)
     try:
@@ -105,6 +109,8 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
         raise FileNotFoundError(f"there is no file {file}: give the path of the file with the trajectory.") from None
     if stat.S_ISDIR(state.st_mode):
         raise IsADirectoryError(f"{file} is a folder: give the path of the file with the trajectory.")
+    if not stat.S_ISREG(state.st_mode):  # /dev/null, which can be written and read.
+        raise ValueError(f"{file} keeps no trajectories: give the path of the file with the trajectory.")
     if is_notes_file(file):
         raise ValueError(f"{file} is a file of notes itself: give the path of the file with the trajectory.")
     beside = notes_path(file)

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import orjson
 
+from rollout_trace.data.user_values import brief
 from rollout_trace.file.notes import STEP_VALUES, metadata_of
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import NoteRecord
@@ -47,13 +48,30 @@ def without_mark(line: bytes) -> bytes:
     return dumps(_as_fragments({"schema": members["schema"], **members}))
 
 
-def _with_values(records: list[Any], note: NoteRecord) -> list[Any]:
-    steps = [_members(record) for record in records]
+def steps_missing(line: bytes, note: NoteRecord) -> list[str]:
+    """The steps that a note names and the line does not have, as ``step 7 of trajectory 'a'``."""
+    if not note.steps:
+        return []
+    steps = [_members(record) for record in _items(_members(line).get("steps", b"[]"))]
+    missing = (given for given, place in zip(note.steps, _places(steps, note), strict=True) if place is None)
+    names = (f"step {brief(one.index if one.id is None else one.id)}" for one in missing)
+    return [f"{name} of trajectory {brief(note.id)}" for name in dict.fromkeys(names)]
+
+
+def _places(steps: list[dict[str, Any]], note: NoteRecord) -> list[int | None]:
+    """Where the steps that a note names stand in a line; None for one that is not there."""
     by_id = {_value(step["id"]): at for at, step in enumerate(steps)}
     indices = [_value(step.get("index")) for step in steps]
     by_index = {at if index is None else index: at for at, index in enumerate(indices)}
-    for given in note.steps:
-        place = by_index.get(given.index) if given.id is None and given.index is not None else by_id.get(given.id)
+    return [
+        by_index.get(given.index) if given.id is None and given.index is not None else by_id.get(given.id)
+        for given in note.steps
+    ]
+
+
+def _with_values(records: list[Any], note: NoteRecord) -> list[Any]:
+    steps = [_members(record) for record in records]
+    for given, place in zip(note.steps, _places(steps, note), strict=True):
         if place is None:
             continue
         step = steps[place]

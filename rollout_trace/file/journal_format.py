@@ -6,6 +6,7 @@ all of it. A damaged place costs the records that it touches: readers go on at t
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -117,13 +118,21 @@ def _record(view: memoryview, at: int) -> tuple[Record, int] | str:
     return _contents(view, at, kind, count, start, head_size, end)
 
 
+def _json(data: memoryview) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # It refuses lone surrogates, which models, tools and errors do have.
+        return json.loads(bytes(data))
+
+
 def _contents(
     view: memoryview, at: int, kind: int, count: int, start: int, head_size: int, end: int
 ) -> tuple[Record, int] | str:
     place = start + head_size
     try:
-        head = orjson.loads(view[start:place])
-    except orjson.JSONDecodeError as error:
+        head = _json(view[start:place])
+    except ValueError as error:
         return f"the head of a record is no JSON: {error}"
     if not isinstance(head, dict) or place + 4 * count > end:
         return "the head of a record is no JSON object, or its blobs have no lengths"

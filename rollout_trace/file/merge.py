@@ -15,6 +15,7 @@ from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.decode import on_a_fresh_stack
+from rollout_trace.file.fold import steps_missing
 from rollout_trace.file.lines import SplitLine, lines
 from rollout_trace.file.media import MissingMedia
 from rollout_trace.file.merge_media import CarriedMedia, missing_media
@@ -41,6 +42,8 @@ class MergeReport:
     """Trajectories into which notes were folded."""
     unmatched_notes: list[str] = field(default_factory=list)
     """Ids that have notes, and no trajectory in the files. Their notes are not in the output."""
+    unmatched_steps: list[str] = field(default_factory=list)
+    """Steps that have notes, and are not in their trajectory: ``step 7 of trajectory 'a'``."""
     unreadable: list[FormatError] = field(default_factory=list)
     """An error for each line, and each note, that could not be read and is not in the output."""
 
@@ -54,6 +57,10 @@ class MergeReport:
             first = ", ".join(map(brief, self.unmatched_notes[:3]))
             more = ", ..." if len(self.unmatched_notes) > 3 else ""
             found.append(f"notes without a trajectory: {len(self.unmatched_notes)} ({first}{more})")
+        if self.unmatched_steps:
+            more = ", ..." if len(self.unmatched_steps) > 3 else ""
+            first = ", ".join(self.unmatched_steps[:3])
+            found.append(f"notes without their step: {len(self.unmatched_steps)} ({first}{more})")
         if self.unreadable:
             found.append(f"lines that could not be read: {len(self.unreadable)}, the first: {self.unreadable[0]}")
         return found
@@ -178,7 +185,7 @@ def _write(
             if note is None:
                 media.carry(data, path)
             else:
-                data = _folded(media, data, note, path, number)
+                data = _folded(media, data, note, path, number, report)
                 report.notes += 1
             data = bytes(data) + b"\n"
             file.write(data if compress is None else compress(data))
@@ -186,14 +193,19 @@ def _write(
     plan.check_unchanged(report.written)
 
 
-def _folded(media: CarriedMedia, line: bytes, note: NoteRecord, path: str, number: int) -> bytes:
+def _folded(media: CarriedMedia, line: bytes, note: NoteRecord, path: str, number: int, report: MergeReport) -> bytes:
+    def fold() -> tuple[bytes, list[str]]:
+        return media.folded(line, note, path), steps_missing(line, note)
+
     try:
         try:
-            return media.folded(line, note, path)
+            folded, missing = fold()
         except RecursionError:
-            return on_a_fresh_stack(media.folded, line, note, path)
+            folded, missing = on_a_fresh_stack(fold)
     except MissingMedia as error:
         raise FormatError(f"{path}, line {number}, {error}") from error
+    report.unmatched_steps += missing
+    return folded
 
 
 def _check_output(target: Path, files: list[str], overwrite: bool) -> None:
@@ -205,6 +217,8 @@ def _check_output(target: Path, files: list[str], overwrite: bool) -> None:
         raise ValueError(f"{target}: names that end with {SUFFIX} are those of notes; give another.")
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: give the path of a file.")
+    if target.exists() and not target.is_file():  # /dev/null would be replaced by a file.
+        raise ValueError(f"{target} is a pipe or a device: give the path of a file.")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{target} exists already: give a new name, or overwrite=True to replace it.")
     beside = Path(notes_path(target))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
+from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.decode import BadLine, decode, on_a_fresh_stack
 from rollout_trace.file.kinds import refuse_special_file
@@ -217,12 +218,20 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
     """The files that a path, a pattern, or an iterable of these names.
 
     Raises:
+        TypeError: it is none of these.
         FileNotFoundError: there are none.
         OSError: a path is a folder, a pipe, a socket or a device.
     """
     if isinstance(path, (str, os.PathLike)):
         return _expand_pattern(os.fspath(path))
-    found = [file for one in path for file in _expand_pattern(os.fspath(one))]
+    paths = list(path) if isinstance(path, Iterable) and not isinstance(path, bytes) else [path]
+    for one in paths:
+        if not isinstance(one, (str, os.PathLike)):
+            raise TypeError(
+                f'expected the path of a file, such as "rollouts.jsonl", a pattern, or a list of these, '
+                f"got {brief(one)}."
+            )
+    found = [file for one in paths for file in _expand_pattern(os.fspath(one))]
     # Left out of lists too: a shell's `*.jsonl` names the notes beside the files that they belong to.
     without_notes = [file for file in found if not is_notes_file(file)]
     if not without_notes:

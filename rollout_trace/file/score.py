@@ -30,7 +30,7 @@ Where: TypeAlias = "Callable[[Trajectory], object]"
 
 _ERRORS_KEPT = 10
 _POLL = 0.1
-"""Seconds between two looks at whether a blocked task was cancelled."""
+"""Seconds between two looks at whether a blocked task was cancelled, or a signal has come."""
 _LONGEST_MESSAGE = 2000
 """Characters of an exception's message that are noted."""
 
@@ -117,6 +117,11 @@ class _Scoring:
             raise ValueError("concurrency is 0; give how many calls may run at the same time, at least 1.")
         if on_error not in ("raise", "skip"):
             raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
+        if where is not None and not callable(where):
+            raise TypeError(f"where is {brief(where)} ({type(where).__name__}); give a function of a trajectory.")
+        # Anything else would make notes that no reader accepts.
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name is {brief(name)} ({type(name).__name__}); give a name for the scores, as text.")
         self._function = function
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(type(function), "__call__", None)  # noqa: B004 - its type is asked for, not whether it is there
@@ -137,7 +142,12 @@ class _Scoring:
         todo = self._todo()
         workers = [asyncio.ensure_future(self._work(todo)) for _ in range(self._concurrency)]
         try:
-            await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            # Python handles a signal that comes just before the loop begins to wait only when the loop wakes up: Ctrl-C
+            # would last as long as the calls that run in threads.
+            has_ended = False
+            while not has_ended:
+                done, running = await asyncio.wait(workers, timeout=_POLL, return_when=asyncio.FIRST_EXCEPTION)
+                has_ended = not running or any(one.cancelled() or one.exception() for one in done)
             for worker in workers:
                 if worker.done():
                     worker.result()

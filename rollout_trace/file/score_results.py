@@ -63,7 +63,7 @@ def result_values(result: Any) -> Mapping[str, Any] | None:
         )
     if others:
         return {"rewards": found}
-    return found if any(value is not None for value in found.values()) else None
+    return found if any(value is not None and value != {} for value in found.values()) else None
 
 
 def name_of(function: Any) -> str | None:

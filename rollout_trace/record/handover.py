@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, stored_tool_runs, with_values
 from rollout_trace.record.state import state_of
 
@@ -24,14 +26,14 @@ _OF_ONE = 16 * 1024
 class Member:
     """One trajectory of a family, with its fields as they were at the close: what is set later is not written."""
 
-    __slots__ = ("_values", "state", "trajectory")
+    __slots__ = ("_tool_runs", "_values", "state", "trajectory")
 
     def __init__(self, trajectory: Trajectory) -> None:
         self.trajectory = trajectory
         self.state: TrajectoryState | None = state_of(trajectory)
-        # One level is enough: assigned dictionaries are copies already, and a tool run ends before its trajectory does.
-        self._values = {name: copy.copy(getattr(trajectory, name)) for name in TRAJECTORY_FIELDS if name not in _LATER}
-        self._values["tool_runs"] = list(stored_tool_runs(trajectory))
+        # What users put into them stays theirs: an environment's state changes with its next run.
+        self._values = {name: _frozen(getattr(trajectory, name)) for name in TRAJECTORY_FIELDS if name not in _LATER}
+        self._tool_runs = [(run, _frozen(run.arguments), _frozen(run.result)) for run in stored_tool_runs(trajectory)]
 
     def complete(self) -> None:
         """Decodes the calls. Does nothing if that is done."""
@@ -40,7 +42,43 @@ class Member:
 
     def as_closed(self) -> Trajectory:
         """A copy of the completed trajectory with the values of the close. It shares the steps with the original."""
-        return with_values(self.trajectory, self._values)
+        # Their links to steps are made only when the trajectory is completed.
+        runs = [replace(run, arguments=arguments, result=result) for run, arguments, result in self._tool_runs]
+        return with_values(self.trajectory, {**self._values, "tool_runs": runs})
+
+
+def _frozen(value: Any) -> Any:
+    """A copy as deep as its dicts and lists, and those of a task; other objects are shared."""
+    if isinstance(value, Task):
+        return replace(value, data=_frozen(value.data))
+    try:
+        return _copied(value, {})
+    except RecursionError:
+        # Too deep to be written either; the writer reports it.
+        return value
+
+
+def _copied(value: Any, seen: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind not in _CONTAINERS and not isinstance(value, (dict, list)):
+        return value
+    if id(value) in seen:
+        return seen[id(value)]
+    if kind is tuple:
+        return tuple(_copied(one, seen) for one in value)
+    if kind is set:
+        return set(value)
+    copied = seen[id(value)] = copy.copy(value)
+    # Past the methods of a class of its own, such as one that checks what is put in.
+    if isinstance(copied, dict):
+        for key, one in value.items():
+            dict.__setitem__(copied, key, _copied(one, seen))
+    else:
+        list.__setitem__(copied, slice(None), [_copied(one, seen) for one in value])
+    return copied
+
+
+_CONTAINERS = frozenset({dict, list, tuple, set})
 
 
 class Family:

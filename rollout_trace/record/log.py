@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +15,7 @@ from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import join_frames_with_calls
+from rollout_trace.record.pace import give_way
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
@@ -163,8 +163,7 @@ class StepLog:
                 call.drop_bytes()
         finally:
             self._decoding.release()
-        # Lets a waiting thread run now, not after the interpreter's switch interval of 5 ms: agents come first.
-        time.sleep(0)
+        give_way()
         return True
 
     def _count_bytes(self, call: Call) -> None:
@@ -214,23 +213,19 @@ class StepLog:
             if call.ended is None:
                 end(call)
 
-    def finish(self) -> list[Step] | None:
-        """The final steps of a closed log; everything is decoded. None where a call is still running.
+    def trim(self) -> None:
+        """Frees what storing further steps would need. To be called with ``completing`` held, like ``forget``."""
+        if self._stores is not None:
+            self._stores.tokens.finish()
 
-        To be called once, by one thread at a time: hold ``completing``.
-        """
-        if self.is_running:
-            return None
-        steps = self.steps()
+    def forget(self) -> None:
+        """Lets go of the calls and frames of a closed log: its steps have been taken, and there are none any more."""
         for call in self._calls:
             # The caller's stream references its call: kept for long, it would keep all steps alive. The empty list, not
             # None, marks the call as decoded.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
         guard.run_all("frame", *(frame.forget for frame in frames))
-        if self._stores is not None:
-            self._stores.tokens.finish()
-        return steps
 
     @property
     def completing(self) -> threading.RLock:

@@ -17,6 +17,10 @@ _watched_pid: int | None = None
 """The process that is watched: a fork takes over the handlers, and not what `multiprocessing` runs at its end."""
 
 
+_running_in: int | None = None
+"""The process whose closers run, or have run."""
+
+
 def add_closer(closer: Callable[[], object], *, first: bool = False) -> None:
     """Adds a function to run at the end of a process that is watched: after the others, or before them."""
     _closers.insert(0 if first else len(_closers), closer)
@@ -53,7 +57,14 @@ def _watch_worker() -> None:
 
 
 def _close_all() -> None:
+    global _running_in
+    _running_in = os.getpid()
     guard.run_all("exit", *_closers)
+
+
+def is_running() -> bool:
+    """True from when the closers of this process run."""
+    return _running_in == os.getpid()
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:

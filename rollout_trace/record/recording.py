@@ -33,9 +33,10 @@ class recording:
     """Writes every outermost trajectory that closes inside the block, with its children, to a file or a writer.
 
     It covers all threads of the process: a trajectory that closes in a thread without a recording of its own is written
-    to the only one that is open. Yields the writer. Trajectories are decoded and written on a thread of the recording;
-    leaving the block waits until all are written. A stream that began inside a trajectory and is read after it is
-    recorded to its end, and the trajectory written then; leaving the block of the recording ends it (``abandoned``).
+    to the only one that is open. ``with ... as`` gives the writer. Trajectories are decoded and written on a thread of
+    the recording; leaving the block waits until all are written. A stream that began inside a trajectory and is read
+    after it is recorded to its end, and the trajectory written then; leaving the block of the recording ends it
+    (``abandoned``).
     A trajectory that cannot be written does not stop the agent: it is kept and tried again, and on leaving the block
     WriteError has what the file lacks.
 
@@ -94,6 +95,7 @@ class recording:
         self.journal: Journal | None = None
         """Where finished calls are kept until their trajectory is written; None without one."""
         self._is_entered = False
+        self._is_ended_by_exit = False
         self._outer: recording | None = None
 
     def __enter__(self) -> Writer:
@@ -127,10 +129,11 @@ class recording:
             journal=self.journal,
         )
         self._queue = WriteQueue(self._sink)
-        if self.journal is not None and self._redactor.has_rules:
-            # What is redacted is journaled by the thread: it must be there when the first call ends.
+        if self.journal is not None:
             self.journal.wake = self._queue.wake
-            self._queue.start()
+            if self._redactor.has_rules:
+                # What is redacted is journaled by the thread: it must be there when the first call ends.
+                self._queue.start()
         self._outer = _current.get()
         _current.set(self)
         _open_recordings.append(self)
@@ -154,6 +157,8 @@ class recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._was_ended():
+            return
         self._stop()
         self._raise_lost(error)
 
@@ -163,13 +168,35 @@ class recording:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._was_ended():
+            return
         # The event loop goes on meanwhile: streams that are still read may end by themselves.
         queue = self._leave()
-        await _outside_the_loop(queue.stop)
+        try:
+            await _outside_the_loop(queue.stop)
+        finally:
+            _unwatch()
         self._raise_lost(error)
 
-    def _stop(self, timeout: float | None = None) -> None:
-        self._leave().stop(timeout)
+    def _was_ended(self) -> bool:
+        """Whether the end of the process has ended it: finalizers and functions of atexit may leave it after that."""
+        return self._queue is None and self._is_ended_by_exit
+
+    def _stop(self, timeout: float | None = None) -> bool:
+        queue = self._leave()
+        try:
+            return queue.stop(timeout)
+        finally:
+            _unwatch()
+
+    def _end_with_process(self, deadline: float) -> None:
+        """Ends the recording and logs what was not written. ``deadline``: in ``time.monotonic`` seconds."""
+        self._is_ended_by_exit = True
+        where = "" if self.journal is None else f" The journal has the rest: rt.recover({self.name!r})."
+        if not self._stop(max(0.0, deadline - time.monotonic())):
+            guard.warn(f"{self.name} could not be written to its end within {process_end.CLOSE_TIMEOUT:g} s.{where}")
+        elif self._sink is not None and (self._sink.lost or self._sink.dropped):
+            guard.warn(str(self._sink.write_error()))
 
     def _leave(self) -> WriteQueue:
         """Takes no further trajectory; returns the queue, which is to be stopped."""
@@ -177,11 +204,13 @@ class recording:
             raise RuntimeError(f"the recording to {self._target} is left that had not been entered, or left before.")
         if self in _open_recordings:
             _open_recordings.remove(self)
-        if not _open_recordings:
-            guard.run_all("exit", process_end.unwatch)
-        # Not reset(token): a fixture may leave the block in another context than it entered.
-        _current.set(self._outer)
         left, self._queue, self._writer, self.journal = self._queue, None, None, None
+        # Not reset(token): a fixture may leave the block in another context than it entered, or before an inner one.
+        here, outer = _current.get(), self._outer
+        if here is None or not here.is_open:
+            while outer is not None and not outer.is_open:
+                outer = outer._outer
+            _current.set(outer)
         self._is_entered = False
         return left
 
@@ -205,21 +234,39 @@ class recording:
         """True inside the block."""
         return self._writer is not None
 
+    def _is_inside(self, outer: recording) -> bool:
+        """Whether this block is open, and is ``outer`` or was entered inside it."""
+        if not self.is_open:
+            return False
+        one: recording | None = self
+        while one is not None and one is not outer:
+            one = one._outer
+        return one is not None
+
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until what has closed so far is in the file, save what cannot be written; False after ``timeout``.
 
         Trajectories that a stream is still read from are not waited for.
         """
-        return self._queue is None or self._queue.flush(timeout)
+        queue = self._queue
+        return queue is None or queue.flush(timeout)
 
-    def write(self, family: list[Trajectory]) -> None:
-        """Queues closed trajectories, to be written together by the recording's thread."""
-        if self._queue is None:
-            raise RuntimeError(f"the recording to {self._target} is closed")
+    def write(self, family: list[Trajectory]) -> bool:
+        """Queues closed trajectories, to be written together by the recording's thread; False once it has ended."""
+        # Read once: another thread may leave the block meanwhile.
+        queue = self._queue
+        if queue is None or not queue.put(Family(family)):
+            return False
         for trajectory in family:
             if (state := state_of(trajectory)) is not None:
                 state.handed_to = str(self._target)
-        self._queue.put(Family(family))
+        return True
+
+
+def _unwatch() -> None:
+    """Takes off the handler of SIGTERM, once nothing is left to write."""
+    if not _open_recordings:
+        guard.run_all("exit", process_end.unwatch)
 
 
 def _nothing() -> None:
@@ -308,9 +355,7 @@ def _end_open_recordings() -> None:
     """Ends the recordings whose blocks were not left, and waits for those that still write. For the process's end."""
     deadline = time.monotonic() + process_end.CLOSE_TIMEOUT
     for one in reversed(open_recordings()):
-        guard.run_all("exit", partial(one._stop, process_end.CLOSE_TIMEOUT))
-        if one._sink is not None and one._sink.lost:
-            guard.warn(str(one._sink.write_error()))
+        guard.run_all("exit", partial(one._end_with_process, deadline))
     # Interrupted while they waited, by Ctrl-C: their threads go on.
     write_queue.wait_for_all(deadline)
 
@@ -333,10 +378,13 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
             if parent.is_open:
                 parent._children.extend(family)
                 return
-    target = _target_recording(family)
-    if target is not None:
-        target.write(family)
-    else:
+    target, missing = _target_recording(family[0])
+    if target is not None and not target.write(family):
+        # Left by another thread meanwhile.
+        target, missing = None, _ENDED
+    if target is None:
+        if missing is not None:
+            _warn_lost(family, missing)
         guard.run_all("silence", *(partial(_complete, one) for one in family))
 
 
@@ -347,23 +395,31 @@ def _complete(trajectory: Trajectory) -> None:
         state.was_closed(trajectory)
 
 
-def _target_recording(family: list[Trajectory]) -> recording | None:
-    """The recording of this context; in a thread without one, the one it opened in, or the only open one; else None."""
+_ENDED = "its recording had ended before it did"
+
+
+def _target_recording(trajectory: Trajectory) -> tuple[recording | None, str | None]:
+    """The recording that a closed trajectory is for, and why it has none where it should have one.
+
+    It is the recording of this context, unless the trajectory opened in another one: its agent may be closed by the
+    garbage collector, or by the end of the process, in the context of any other. In a thread without a recording it is
+    the one that the trajectory opened in, or the only open one.
+    """
     own = _current.get()
-    if own is not None and own.is_open:
-        return own
+    state = state_of(trajectory)
+    opened_in: recording | None = None if state is None else state.recording
+    if opened_in is not None and opened_in.is_open and (own is None or not own._is_inside(opened_in)):
+        return opened_in, None
+    if own is not None:
+        return (own, None) if own.is_open else (None, _ENDED)
+    others = open_recordings()
+    if not others:
+        return None, None if opened_in is None else _ENDED
+    return (others[0], None) if len(others) == 1 else (None, "several recordings are open")
+
+
+def _warn_lost(family: list[Trajectory], reason: str) -> None:
     state = state_of(family[0])
-    if own is None and state is not None and state.recording is not None and state.recording.is_open:
-        opened_in: recording = state.recording
-        return opened_in
-    if own is None and len(_open_recordings) == 1:
-        return _open_recordings[0]
-    if own is None and not _open_recordings:
-        if state is None or state.recording is None:
-            return None
-        # Begun inside of a recording, it was to be written.
-        own = state.recording
-    reason = "its recording had ended before it did" if own is not None else "several recordings are open"
     guard.count("recorder_errors")
     guard.count("trajectories_lost", len(family))
     kept = ""
@@ -374,4 +430,3 @@ def _target_recording(family: list[Trajectory]) -> recording | None:
         f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
         f"thread use rt.propagate(function), or open the recording there.{kept}"
     )
-    return None

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import orjson
 
 from rollout_trace import guard
 from rollout_trace.data import costs, user_values
@@ -19,6 +18,7 @@ from rollout_trace.file.decode import BadLine, decode
 from rollout_trace.file.difference import Difference
 from rollout_trace.file.encode import PARTS
 from rollout_trace.file.journal_format import Record
+from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
 from rollout_trace.record import journal_calls
 from rollout_trace.record.call import Call
@@ -90,7 +90,7 @@ def _start(step: Step) -> float:
 
 
 def _fields(pieces: Pieces, report: Report) -> Trajectory:
-    runs = [orjson.dumps(run) for run in _runs(pieces)]
+    runs = [dumps(run) for run in _runs(pieces)]
     for record in reversed(pieces.heads):
         try:
             head = bytes(record.blobs[0])
@@ -98,7 +98,7 @@ def _fields(pieces: Pieces, report: Report) -> Trajectory:
         except (BadLine, IndexError) as error:
             report(record, f"fields of trajectory {pieces.id}: {error}")
     # No record of its fields is whole: the calls are worth having without them.
-    found = _with_runs(orjson.dumps({"schema": SCHEMA, "id": pieces.id}), [])
+    found = _with_runs(dumps({"schema": SCHEMA, "id": pieces.id}), [])
     return new_trajectory({"id": pieces.id, "tool_runs": found.tool_runs})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
 import re
@@ -56,7 +55,7 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
     Raises:
         TypeError: ``path`` is not a path.
         ValueError: ``path`` is empty.
-        OSError: the output is a folder, or cannot be read: what it has already is not known.
+        OSError: the output exists and cannot be read: what it has already is not known. Or it is a folder of files.
         ImportError: the output is compressed with zstd and the package zstandard is not installed.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -66,8 +65,9 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
     text = os.path.abspath(os.fspath(path))
     output = Path(os.path.realpath(text.removesuffix(SUFFIX) if os.path.basename(text) != SUFFIX else text))
     if output.is_dir():
-        # Not an empty list, which would read as if nothing were left in it.
-        raise IsADirectoryError(errno.EISDIR, "is a folder: give the output in it that is to be recovered", str(output))
+        raise IsADirectoryError(
+            f"{output} is a folder: give the path of an output in it, or of a folder <output>{SUFFIX}."
+        )
     report = RecoveryReport(output, is_write=write)
     with ExitStack() as stack:
         # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.
@@ -202,7 +202,7 @@ def _trajectories(journals: list[_Journal], report: RecoveryReport) -> list[Traj
     if report.is_write and found:
         _cut(found, report)
     # After the locks were taken, and after the cut: a line that is found here is whole, and stays.
-    present = ids_in(report.output, found) if found else set()
+    present = _present(found, report)
     report.present = [name for name, one in pieces.items() if one.is_written or name in present]
     for name in pieces:
         # Of a trajectory that is in the output, a recovery that was killed may have deleted some files already.
@@ -216,9 +216,15 @@ def _keep(damaged: list[tuple[form.Record, str]], record: form.Record, problem: 
     damaged.append((record, problem))
 
 
+def _present(found: dict[str, Trajectory], report: RecoveryReport) -> set[str]:
+    """Those that the output has, by the ids of their records: users may set another one."""
+    ids = ids_in(report.output, {one.id for one in found.values()}) if found else set()
+    return {name for name, one in found.items() if one.id in ids}
+
+
 def _cut(found: dict[str, Trajectory], report: RecoveryReport) -> None:
     try:
-        report.bytes_cut = cut_partial_line(report.output, found.__contains__)
+        report.bytes_cut = cut_partial_line(report.output, {one.id for one in found.values()}.__contains__)
     except OSError as error:
         report.not_written.append(f"the end of the output could not be looked at: {guard.describe(error)}")
 

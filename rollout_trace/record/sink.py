@@ -103,8 +103,6 @@ class Sink:
     def write(self, family: Family) -> None:
         """Completes and writes a family, trajectory by trajectory."""
         for member in family.members:
-            # As after each call that is decoded: an agent that waits for the interpreter comes first.
-            time.sleep(0)
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
             self._write(member, family.size // len(family.members))
@@ -117,10 +115,10 @@ class Sink:
         trajectory = member.trajectory
         try:
             trajectory = self._as_written(member)
-        except Exception as error:
+        except BaseException as error:
             # Kept nowhere: what could not be redacted must not get into a file.
             self.dropped.append(trajectory.id)
-            guard.failed("redact", None, error)
+            guard.failed("redact", None, error if isinstance(error, Exception) else RuntimeError(repr(error)))
             return
         try:
             self.retry()

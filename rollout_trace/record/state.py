@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,8 @@ class TrajectoryState:
     """Completes the trajectory's fields from its final steps. Runs once."""
     journal: TrajectoryJournal | None = None
     """Where the trajectory is kept until its line is written; None without a journal."""
-    _is_completing: bool = False
+    _completed_by: int | None = None
+    """The thread that completes the trajectory now. In a forked process it may be one of the other process."""
     handed_to: str | None = None
     """The target of the recording that writes it; None while it is open."""
 
@@ -57,27 +59,37 @@ class TrajectoryState:
             return None
         with log.completing:
             # Another thread has completed it while this one waited for the lock, or this one is doing so.
-            is_done = self.closed_log is None or self._is_completing
+            is_done = self.closed_log is None or self._completed_by == threading.get_ident()
             return None if is_done or self._finish(trajectory, log) else log
 
     def _finish(self, trajectory: Trajectory, log: StepLog) -> bool:
         """Completes the trajectory; False where a call still runs. It counts as complete even if decoding fails."""
-        self._is_completing = True
+        # Asked once: a call that ends meanwhile would count as decoded.
+        if log.is_running:
+            return False
+        self._completed_by = threading.get_ident()
         try:
-            steps = log.finish()
-            if steps is None:
-                return False
-            set_final_steps(trajectory, steps)
-            if self.completion is not None:
-                self.completion(trajectory)
+            self._set_final(trajectory, log)
         except Exception as failure:
+            self._let_go(log)
             guard.failed("close", None, failure)
+        else:
+            self._let_go(log)
         finally:
-            self._is_completing = False
-            if not log.is_running:
-                # Last: other threads may read the steps without the lock from here on.
-                self.closed_log = self.completion = None
+            # Interrupted by Ctrl-C, or forked in the middle: it is begun anew, so nothing is let go of before.
+            self._completed_by = None
         return True
+
+    def _set_final(self, trajectory: Trajectory, log: StepLog) -> None:
+        set_final_steps(trajectory, log.steps())
+        if self.completion is not None:
+            self.completion(trajectory)
+        log.trim()
+
+    def _let_go(self, log: StepLog) -> None:
+        # Other threads may read the steps without the lock from here on.
+        self.closed_log = self.completion = None
+        log.forget()
 
     def was_set(self, trajectory: Trajectory, name: str, value: Any) -> None:
         """Warns about a field set after the close, or a reward set on a closed trajectory without recorded calls."""

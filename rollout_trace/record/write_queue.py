@@ -12,7 +12,9 @@ from typing import Protocol
 from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace.record import process_end
 from rollout_trace.record.handover import Family
+from rollout_trace.record.pace import give_way, set_polite
 
 QUEUE_LIMIT = 64 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
@@ -40,6 +42,9 @@ class FamilySink(Protocol):
 
     def finish(self) -> None:
         """Tries to write what is kept for the last time, and closes the target."""
+
+    def reset(self) -> None:
+        """Forgets what is kept. For a forked process."""
 
 
 class _Mark:
@@ -76,19 +81,27 @@ class WriteQueue:
     def reset_after_fork(self) -> None:
         """Empties the queue of a forked process: what was in it is the original process's to write."""
         self._reset()
+        self._sink.reset()
         self.must_wait = True
 
-    def put(self, family: Family) -> None:
-        """Queues a family, and waits where too many bytes are queued already."""
+    def put(self, family: Family) -> bool:
+        """Queues a family, and waits where too many bytes are queued already; False once ``stop`` was called."""
         # Before anything looks at whether a call runs: no end may be missed.
         family.on_call_end(partial(self._items.put, family))
+        # Under the lock: nothing comes after the end.
         with self._changed:
+            if self.is_stopping:
+                return False
             self._bytes += family.size
-        self._submit(family)
+            has_thread = self._start()
+            self._items.put(family)
+        if not has_thread:
+            self._run_here()
         if self.must_wait:
             self.flush()
         else:
             self._wait_for_room()
+        return True
 
     def start(self) -> None:
         """Starts the thread now, so that ``wake`` finds it."""
@@ -111,7 +124,8 @@ class WriteQueue:
         Raises:
             Exception: under pytest, what failed on the thread.
         """
-        self.is_stopping = True
+        with self._changed:
+            self.is_stopping = True
         is_done = self._wait_for(_Mark(is_end=True), timeout)
         if self._failures:
             raise self._failures.pop(0)
@@ -124,7 +138,7 @@ class WriteQueue:
         self._submit(mark)
         return mark.reached.wait(timeout)
 
-    def _submit(self, item: Family | _Mark) -> None:
+    def _submit(self, item: _Mark) -> None:
         # The thread first: started after it has ended the queue, it would wait for ever; and one that finds work at
         # once would hold the interpreter while this thread waits for its start.
         has_thread = self._start()
@@ -141,7 +155,8 @@ class WriteQueue:
             "a trajectory that closes waits.",
         )
         with self._changed:
-            while self._bytes > QUEUE_LIMIT and not self._sink.is_failing:
+            # At the end of the process the time is bounded, by what runs it.
+            while self._bytes > QUEUE_LIMIT and not self._sink.is_failing and not process_end.is_running():
                 self._changed.wait(1.0)
 
     def _start(self) -> bool:
@@ -196,6 +211,9 @@ class WriteQueue:
         """Writes a family, or sets it aside while a call of it runs."""
         if family.is_written:
             return
+        # Agents come first as long as the thread keeps up with them.
+        set_polite(self._bytes < QUEUE_LIMIT // 4)
+        give_way()
         if not family.is_running:
             self._waiting.pop(id(family), None)
             self._write(family)
@@ -227,19 +245,23 @@ class WriteQueue:
     def _guarded(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception as error:
+        except BaseException as error:
+            # A function of the user's may call sys.exit(): without the thread, `stop` would wait for ever.
+            failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
             # The guard raises under pytest only; there `stop` raises it, in the user's thread.
             if "PYTEST_CURRENT_TEST" in os.environ:
-                self._failures.append(error)
+                self._failures.append(failure)
             else:
-                guard.failed("write", None, error)
+                guard.failed("write", None, failure)
 
 
 def wait_for_all(deadline: float) -> None:
-    """Waits until every queue that was stopped has ended its thread, at most until ``time.monotonic()`` is there."""
+    """Ends the threads of all queues, and waits for them, at most until ``time.monotonic()`` is there."""
     for one in list(_queues):
         thread = one._thread
-        if thread is not None and thread.is_alive() and one.is_stopping:
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            # Once more: Ctrl-C may have come before the first one.
+            one._items.put(_Mark(is_end=True))
             thread.join(max(0.0, deadline - time.monotonic()))
 
 

@@ -57,6 +57,12 @@ def test_it_is_written_once(folder: Path) -> None:
     assert [run.id for run in rt.read(folder / "rollouts.jsonl")] == ["dead\x1b[2J"]
 
 
+def test_a_folder_of_outputs_is_refused(folder: Path) -> None:
+    done = command(folder, "recover", ".")
+    assert (done.code, done.out) == (2, "")
+    assert "is a folder: give the path of an output in it" in done.err
+
+
 def test_a_path_that_names_nothing_is_wrong_use(tmp_path: Path) -> None:
     done = command(tmp_path, "recover", "no.jsonl")
     assert (done.code, done.out) == (2, "")

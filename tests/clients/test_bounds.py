@@ -249,7 +249,7 @@ def test_what_comes_after_a_gap_is_not_kept(kind: Kind) -> None:
 @pytest.mark.parametrize("protocol", ["anthropic.messages", "openai.responses", "openai.completions"])
 def test_every_protocol_keeps_the_beginning_of_a_long_stream(protocol: str) -> None:
     """Read to its end it is ok, although the record lacks the end."""
-    import anthropic
+    anthropic = pytest.importorskip("anthropic")
     import openai
 
     with ScriptedServer("fine " * 300) as server, rt.trajectory() as trajectory:
@@ -409,7 +409,7 @@ def test_an_http_client_that_reads_whole_bodies(encoding: str) -> None:
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "64", None])
 def test_the_limit_is_checked_at_once(wrap: Any, value: Any) -> None:
     """A positive whole number."""
-    import anthropic
+    anthropic = pytest.importorskip("anthropic")
     import openai
 
     with openai.OpenAI(api_key="x") as one, anthropic.Anthropic(api_key="x") as other, httpx.Client() as http:

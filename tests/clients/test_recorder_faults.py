@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import gc
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -139,6 +141,10 @@ class Observed:
                     seen[name] = shown(await scenario(world, name))
                 except Exception as error:
                     seen[name] = shown(error)
+            # A stream that broke off is closed by older SDKs only when it is collected, over several turns of the loop.
+            gc.collect()
+            for _ in range(100 if world.kind == "async" else 0):
+                await asyncio.sleep(0)
             list(trajectory.steps)  # Decoded here, not when the recording of `run` ends.
             self.counted[name] = since(before).recorder_errors
             self.trajectories[name] = trajectory

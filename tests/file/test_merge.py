@@ -95,6 +95,15 @@ def test_notes_without_a_trajectory_are_reported(tmp_path: Path) -> None:
     assert str(report).endswith("notes without a trajectory: 4 ('no0', 'no1', 'no2', ...)")
 
 
+def test_notes_without_their_step_are_reported(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", rt.Trajectory(id="a", steps=[rt.Step(id="s", call_id="c")]))
+    rt.annotate(path, "a", steps={0: {"reward": 1}, 7: {"reward": 1}, "no": {"trainable": False}})
+    rt.annotate(path, "a", steps={7: {"reward": 2}})
+    report = rt.merge(path, tmp_path / "out.jsonl")
+    assert report.unmatched_steps == ["step 7 of trajectory 'a'", "step 'no' of trajectory 'a'"]
+    assert str(report).endswith("; notes without their step: 2 (step 7 of trajectory 'a', step 'no' of trajectory 'a')")
+
+
 def test_a_merged_file_shares_notes_with_the_file_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packing a file is a merge: notes made for either are then read with both, and twice is as once."""
     path = write(tmp_path / "a.jsonl", rt.Trajectory(id="a"))
@@ -150,6 +159,10 @@ def test_the_output_is_never_an_input_nor_replaced_unasked(tmp_path: Path) -> No
     assert names(other) == ["old"]
     with pytest.raises(IsADirectoryError):
         rt.merge(path, tmp_path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="is a pipe or a device: give the path of a file"):
+        rt.merge(path, pipe, overwrite=True)
     with pytest.raises(ValueError, match="are those of notes"):
         rt.merge(path, tmp_path / "b.notes.jsonl")
     with pytest.raises(ValueError, match="no format that trajectories are written in"):

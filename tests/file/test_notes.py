@@ -151,6 +151,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "trainable": ({"steps": {0: {"trainable": 0}}}, TypeError, "steps[0]['trainable'] is 0 (int); give True or False."),
     "advantage": ({"steps": {0: {"advantage": [1, None]}}}, TypeError, "steps[0]['advantage'][1] is None"),
     "version": ({"steps": {0: {"policy_version": 1.5}}}, TypeError, "give text or a whole number."),
+    "no-names": ({"rewards": {}, "metadata": {}, "steps": {}}, ValueError, "nothing is given to note of trajectory"),
     "nothing": ({}, ValueError, "nothing is given to note of trajectory 'trace': give any of reward, rewards"),
 }
 
@@ -170,6 +171,11 @@ def test_bad_places_are_refused(path: Path) -> None:
         rt.annotate(path.parent / "no.jsonl", "trace", reward=1)
     with pytest.raises(IsADirectoryError, match="is a folder"):
         rt.annotate(path.parent, "trace", reward=1)
+    with pytest.raises(TypeError, match=r'^expected the path of a file, such as "rollouts\.jsonl", got 3\.$'):
+        rt.annotate(3, "trace", reward=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"keeps no trajectories"):
+        rt.annotate(os.devnull, "trace", reward=1)
+    assert not os.path.exists(f"{os.devnull}.notes.jsonl")
     for bad in (None, "", 7):
         with pytest.raises(TypeError, match=r"^trajectory_id is .*; give the id of a trajectory as text\.$"):
             rt.annotate(path, bad, reward=1)  # type: ignore[arg-type]

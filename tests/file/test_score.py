@@ -275,8 +275,15 @@ def test_mistakes_raise_at_once(path: Path) -> None:
         rt.score(path, number, concurrency=1.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='it can be "raise" or "skip"'):
         rt.score(path, number, on_error="no")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^where is 'done' \(str\); give a function of a trajectory\.$"):
+        rt.score(path, number, where="done")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^name is 3 \(int\); give a name for the scores, as text\.$"):
+        rt.score(path, number, name=3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r'^expected the path of a file, such as "rollouts\.jsonl", .* got 3\.$'):
+        rt.score(3, number)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
         rt.score(path.parent / "no.jsonl", number)
+    assert not (path.parent / "rollouts.notes.jsonl").exists()
 
 
 def test_a_mistake_in_where_raises_and_stops(path: Path) -> None:

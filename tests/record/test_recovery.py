@@ -457,7 +457,7 @@ def test_an_empty_path_is_refused() -> None:
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     """Nothing found would read as if nothing were left in it."""
     place(tmp_path, b"")
-    with pytest.raises(IsADirectoryError, match="give the output in it"):
+    with pytest.raises(IsADirectoryError, match="is a folder: give the path of an output in it"):
         rt.recover(tmp_path)
 
 

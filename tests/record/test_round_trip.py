@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.file import journal_format as form
 from rollout_trace.record import call as call_module
 from rollout_trace.record.frames import AgentFrame, ToolFrame
 from rollout_trace.record.journal import Journal
@@ -246,6 +248,41 @@ def test_tool_runs_are_linked(tmp_path: Path) -> None:
         ("broken", None, None),
     ]
     assert one.tool_runs[1].error == rt.ErrorInfo(type="KeyError", message="'x'")
+
+
+def test_halves_of_characters(tmp_path: Path) -> None:
+    journal, half = Journal(tmp_path / "out.jsonl"), "cut \ud83d"
+    with ScriptedServer(Fault(status=500, body=json.dumps({"error": {"message": half}}))) as server:
+        with journaled(journal, metadata={half: half}) as trajectory:
+            failing(server)
+            with rt.tool_run("say", arguments=half) as run:
+                run.result = [half]
+            recorded = list(trajectory.steps)
+            died(journal)
+    found = rt.recover(tmp_path / "out.jsonl")
+    assert found.report.is_clean, str(found.report)
+    assert found[0].steps == recorded
+    assert (found[0].metadata, found[0].tool_runs[0].result) == ({half: half}, [half])
+
+
+def test_an_id_that_the_user_set(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with ScriptedServer("ok") as server, journaled(journal) as trajectory:
+        ask(sdk(server))
+        trajectory.id = "mine"
+        died(journal)
+    (one,) = rt.recover(output)
+    assert one.id == "mine"
+    with rt.JSONLWriter(output) as writer:
+        writer.write(one)
+    assert rt.recover(output).report.present == [journal_id(output)]
+
+
+def journal_id(output: Path) -> str:
+    records = form.records(files_of(output)[0].read_bytes())
+    heads = [one.head for one in records if isinstance(one, form.Record)]
+    return str(heads[1]["trajectory"])
 
 
 def test_families(tmp_path: Path) -> None:
