@@ -124,6 +124,7 @@ class JournalFiles:
         """Grows when files were lost: what was in them is not to be built upon."""
         self.generation = 0
         """Grows in a forked process: what was opened before is the other process's."""
+        self._is_closed = False
         self._mode = mode
         self._current: JournalFile | None = None
         self._numbers = count()
@@ -150,6 +151,10 @@ class JournalFiles:
                     self._reap(file)
         except OSError as error:
             self._failed(error)
+            return False
+        if self._is_closed:
+            # By another thread meanwhile: nobody would release it any more.
+            self.release(pin)
             return False
         return True
 
@@ -188,6 +193,7 @@ class JournalFiles:
 
     def close(self) -> None:
         """Deletes what nothing needs and lets go of the other files: they are for ``recover`` then."""
+        self._is_closed = True
         self._current = None
         for file in list(self._files):
             self._reap(file)

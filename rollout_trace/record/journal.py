@@ -80,6 +80,13 @@ class Journal:
         """The part of one trajectory. Writes nothing yet."""
         return TrajectoryJournal(self, trajectory)
 
+    def decode_later(self, of: TrajectoryJournal, calls: list[Call]) -> None:
+        """Has calls written by ``drain``. Takes no lock: the garbage collector may be the caller."""
+        self.waiting.extend((of, call) for call in calls)
+        call_module.deferred.append(self.drain)
+        if self.wake is not None:
+            self.wake()
+
     def drain(self) -> None:
         """Writes the calls that wait to be redacted. Decodes them: not for finalizers. Never raises."""
         while self.waiting:
@@ -123,9 +130,9 @@ class _Progress(NamedTuple):
 class TrajectoryJournal:
     """The part of one trajectory in the journal. No method raises, save under pytest, or waits for a lock."""
 
-    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_head", "_id", "_is_closed",
-                 "_is_done", "_is_whole", "_journal", "_mutable", "_numbers", "_pin", "_runs", "_stores",
-                 "_trajectory")  # fmt: skip
+    __slots__ = ("__weakref__", "_bases", "_calls", "_earlier", "_epoch", "_generation", "_has_keys", "_head", "_id",
+                 "_is_closed", "_is_done", "_is_whole", "_journal", "_missed", "_missed_runs", "_mutable", "_numbers",
+                 "_pin", "_runs", "_stores", "_trajectory")  # fmt: skip
 
     def __init__(self, journal: Journal, trajectory: Trajectory) -> None:
         self._journal = journal
@@ -141,6 +148,10 @@ class TrajectoryJournal:
         self._mutable: bytes = b""
         self._calls: set[str] = set()
         """Ids of the calls that are written."""
+        self._missed: list[Call] = []
+        """Calls that could not be written when they ended."""
+        self._missed_runs: list[Any] = []
+        """The same of tool runs, as they are to be written."""
         self._runs = 0
         """Number of tool runs that are written."""
         self._is_closed = False
@@ -150,6 +161,8 @@ class TrajectoryJournal:
         """With redaction by rules, the steps before: they are decoded here, in storage of their own."""
         self._stores = Stores()
         self._is_done = False
+        self._has_keys = False
+        """Whether a request had a key of this process's clients."""
 
     def call_received(self, call: Call) -> None:
         """Writes what came of a stream since the last time. To be called about once a second (``call.journal_due``)."""
@@ -234,10 +247,7 @@ class TrajectoryJournal:
         request, chunks, progress = call.request, call.chunks, call.journal_progress
         if self._must_be_decoded(call, request):
             # Decoding may take locks, and rules are the user's code: later, where both may run.
-            self._journal.waiting.append((self, call))
-            call_module.deferred.append(self._journal.drain)
-            if self._journal.wake is not None:
-                self._journal.wake()
+            self._journal.decode_later(self, [call])
             return
         if call.steps is not None:
             # Another thread has decoded it meanwhile, and dropped the bytes.
@@ -246,6 +256,16 @@ class TrajectoryJournal:
             self._fields_in_place()
             self._exchange(form.CALL, call, request, chunks, progress)
         call.journal_progress = None
+        self._note_missed(call)
+
+    def _note_missed(self, call: Call) -> None:
+        """Keeps a call that could not be written until the next one is."""
+        if call.id not in self._calls:
+            self._missed.append(call)
+        elif self._missed:
+            # There is room again. By their steps: their bytes may have been dropped.
+            missed, self._missed = self._missed, []
+            self._journal.decode_later(self, missed)
 
     def _part(self, call: Call) -> None:
         if not self._must_be_decoded(call, call.request):
@@ -259,10 +279,12 @@ class TrajectoryJournal:
         redactor = self._journal.redactor
         if redactor is None:
             return False
-        # A model that was sent a key may repeat it, in the pieces of a stream; a compressed error may name one.
+        # A model that was sent a key may repeat it, in the pieces of a stream, and later too: the server may keep the
+        # conversation. A compressed error may name one.
+        self._has_keys = self._has_keys or (request is not None and redactor.cut_bytes(request) is not request)
         return (
             redactor.has_rules
-            or (request is not None and redactor.cut_bytes(request) is not request)
+            or self._has_keys
             or (call.encoding is not None and (call.attempts[-1].status or 0) >= 400)
         )
 
@@ -310,6 +332,7 @@ class TrajectoryJournal:
         copy.request, copy.chunks = call.request, call.chunks
         steps = call.steps
         self._steps(recorded_steps(copy, self._stores) if steps is None else steps)
+        self._note_missed(call)
 
     def _steps(self, steps: list[Step]) -> None:
         redactor = self._journal.redactor
@@ -339,8 +362,12 @@ class TrajectoryJournal:
         redactor = self._journal.redactor
         if redactor is not None and self._has_rules:
             run = redactor.apply(Trajectory(id=self._id, tool_runs=[run])).tool_runs[0]
-        if self._write(form.TOOL_RUN, {"run": tool_run_record(run)}):
-            self._runs += 1
+        runs, self._missed_runs = [*self._missed_runs, tool_run_record(run)], []
+        for one in runs:
+            if self._write(form.TOOL_RUN, {"run": one}):
+                self._runs += 1
+            else:
+                self._missed_runs.append(one)
 
     def _closed(self, _: Trajectory) -> None:
         # Without any record there is nothing that its end would complete.
@@ -376,6 +403,7 @@ class TrajectoryJournal:
     def _written(self) -> None:
         self._is_done = True
         self._bases.clear()
+        self._missed, self._missed_runs = [], []
         self._journal.files.release(self._pin, self._written_record())
 
     def _written_record(self) -> list[bytes]:
@@ -410,6 +438,7 @@ class TrajectoryJournal:
             self._bases.clear()
             self._calls.clear()
             self._head, self._runs, self._is_closed = None, 0, False
+            self._missed_runs = []
 
     def _record(self, trajectory: Trajectory) -> dict[str, Any]:
         values = {name: getattr(trajectory, name) for name in _HEAD_FIELDS}

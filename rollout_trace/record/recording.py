@@ -145,7 +145,9 @@ class recording:
         from rollout_trace.file import JSONLWriter
 
         writer = JSONLWriter(path, **self._file_settings)
-        if not self._is_journaled:
+        # Beside a device, such as /dev/null, is no place for a journal, and nothing to recover.
+        is_device = os.path.exists(writer.path) and not os.path.isfile(writer.path)
+        if not self._is_journaled or is_device:
             return writer, writer.close
         from rollout_trace.record.journal import Journal
 

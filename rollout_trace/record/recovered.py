@@ -138,7 +138,10 @@ def _steps(pieces: Pieces, report: Report) -> list[Step]:
     for call in calls.values():
         _fill(call, None, pieces.calls[call.id], report)
         log.settle(call)
-    return _joined(list(steps.values()), log.steps())
+    # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.
+    ended = {name for name, records in pieces.calls.items() if any(one.kind == form.CALL for one in records)}
+    later = {step.call_id for step in steps.values()} - ended
+    return _joined(list(steps.values()), [step for step in log.steps() if step.call_id not in later])
 
 
 def _joined(reported: list[Step], decoded: list[Step]) -> list[Step]:

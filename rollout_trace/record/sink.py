@@ -252,7 +252,10 @@ class Sink:
             what = f"{_trajectories(count)} could not be written to {self._name} ({self._reasons()})"
             return WriteError(f"{what}; {which}.{self._where()}")
         open_writer = getattr(self._writer, "same_options", None)
-        return WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
+        error = WriteError.summary(self.lost, self._name, None if open_writer is None else open_writer())
+        if self.dropped:
+            error.args = (f"{error} {len(self.dropped)} more had no room in memory.{self._where()}",)
+        return error
 
     def _account(self, lost: int) -> str:
         total = self.written_later + lost + len(self.dropped) + len(self.unredacted)

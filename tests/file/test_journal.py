@@ -252,3 +252,13 @@ def test_processes_without_locks_are_known_by_their_start() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     assert not journal_lock.may_live({**first, "pid": ended.pid})
+
+
+def test_a_record_that_comes_after_the_close_leaves_no_file(tmp_path: Path) -> None:
+    """A thread may be in the middle of its call. What was left before stays for the recovery."""
+    files, lost, late = JournalFiles(tmp_path / "out.jsonl"), Pin(), Pin()
+    assert files.append(form.pack(form.CALL, HEAD), lost)
+    files.close()
+    before = list(files.folder.iterdir())
+    assert not files.append(form.pack(form.CALL, HEAD), late)
+    assert list(files.folder.iterdir()) == before

@@ -16,6 +16,7 @@ from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.settings import Settings
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Fault, Reply, ScriptedServer, ToolCall
+from tests.file.processes import run
 
 from .journaled import ASKED, ask, died, files_of, journaled, track
 
@@ -116,3 +117,29 @@ def test_rules_hold_for_failures_that_come_after_the_end(tmp_path: Path) -> None
         died(journal)
     assert data
     assert SECRET.encode() not in data
+
+
+RECOVERY = """
+import sys
+import rollout_trace as rt
+print(len(rt.recover(sys.argv[1], write=True)))
+"""
+
+
+def test_a_key_that_is_repeated_later_is_cut(tmp_path: Path) -> None:
+    """The server keeps the conversation. Who recovers it does not have the key, to look for it."""
+
+    def script(request: dict[str, Any]) -> str:
+        return f"it was {KEY}" if request["messages"][-1]["content"] == "repeat it" else "fine"
+
+    journal = Journal(tmp_path / "out.jsonl", redactor=Redactor())
+    with ScriptedServer(script) as server, journaled(journal):
+        client = client_of(server)
+        ask(client, f"keep {KEY}")
+        list(ask(client, "repeat it", stream=True))
+        journal.drain()
+        died(journal)
+    assert run(RECOVERY, tmp_path / "out.jsonl") == "1\n"
+    (found,) = rt.read(tmp_path / "out.jsonl")
+    assert len(found.steps) == 2
+    assert KEY.encode() not in (tmp_path / "out.jsonl").read_bytes()

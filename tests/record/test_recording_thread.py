@@ -255,6 +255,13 @@ def test_a_trajectory_that_outlives_its_recording_is_counted_and_told(
     assert [len(one.steps) for one in rt.recover(path)] == [1] * is_asked
 
 
+def test_a_device_has_no_journal(server: ScriptedServer) -> None:
+    with client_of(server) as client, rt.recording(os.devnull) as writer, rt.trajectory():
+        ask(client)
+        assert not os.path.exists(f"{os.devnull}.journal")
+        assert isinstance(writer, rt.JSONLWriter)
+
+
 # Files that cannot be written for a while.
 
 
@@ -312,6 +319,8 @@ def test_past_the_limit_of_memory_they_are_counted(
         run()
     os.close(holder)
     assert len(raised.value.lost) == 2
+    assert str(raised.value).startswith("2 trajectories could not be written to ")
+    assert str(raised.value).endswith(" 1 more had no room in memory. There is no journal of them.")
     assert rt.stats().trajectories_lost == before + 3
     assert "2 are in the `lost` of the recording, 1 had no room in memory. There is no journal" in caplog.text
     assert raised.value.write(path) == 2

@@ -17,6 +17,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.file import journal as journal_files
 from rollout_trace.file import journal_format as form
+from rollout_trace.record import call as call_module
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.state import state_of
 from rollout_trace.testing import Reply, ScriptedServer
@@ -360,9 +361,10 @@ def test_a_journal_that_is_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest
         recorded = list(trajectory.steps)
         died(journal)
     (one,) = rt.recover(output)
-    # The record that noticed is lost, as are those before it; what came after is not built upon them.
-    assert [step.id for step in one.steps] == [step.id for step in recorded[4:]]
-    assert (one.task, one.steps[0].messages) == (rt.Task(id="t"), recorded[4].messages)
+    # What was before is lost. The call that noticed is written with the next one; nothing is built upon what is lost.
+    assert [step.id for step in one.steps] == [step.id for step in recorded[3:]]
+    assert [step.messages for step in one.steps] == [step.messages for step in recorded[3:]]
+    assert one.task == rt.Task(id="t")
 
 
 def test_gzip_bodies_are_kept_as_they_came(tmp_path: Path) -> None:
@@ -450,3 +452,45 @@ def test_an_empty_path_is_refused() -> None:
     """It would be the folder of the process."""
     with pytest.raises(ValueError, match=r"expected the path of an output"):
         rt.recover("")
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    """Nothing found would read as if nothing were left in it."""
+    place(tmp_path, b"")
+    with pytest.raises(IsADirectoryError, match="is a folder: give the path of an output in it"):
+        rt.recover(tmp_path)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+def test_a_call_that_found_no_room_is_written_with_the_next_one(
+    is_streamed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a stream the beginning is there; what is recovered is all of it."""
+    monkeypatch.setattr(call_module, "JOURNAL_SECONDS", 0.0)
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with ScriptedServer("an answer of some words") as server, journaled(journal) as trajectory:
+        client = sdk(server)
+        ask(client, "first")
+        answer = ask(client, "second", stream=is_streamed) if is_streamed else None
+        if answer is not None:
+            next(answer)
+            next(answer)
+        # The next record needs a new file, and there is no folder for it.
+        monkeypatch.setattr(journal_files, "ROTATE_AT", 1)
+        journal.path.rename(tmp_path / "away")
+        journal.path.touch()
+        if answer is None:
+            ask(client, "second")
+        else:
+            list(answer)
+        journal.path.unlink()
+        (tmp_path / "away").rename(journal.path)
+        monkeypatch.undo()
+        ask(client, "third")
+        recorded = list(trajectory.steps)
+        died(journal)
+    assert "cannot be written" in caplog.text
+    (found,) = rt.recover(output)
+    assert [step.status for step in recorded] == ["ok"] * 3
+    assert found.steps == recorded
