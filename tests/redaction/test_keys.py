@@ -405,8 +405,7 @@ def test_a_key_that_is_learned_after_a_step_was_decoded(tmp_path: Path) -> None:
     assert not kept.steps[0].trainable
     assert kept.steps[0].completion_token_ids is None
     assert key.encode() not in (tmp_path / "r.jsonl").read_bytes()
-    assert trajectory.steps[0].trainable
-    cut_keys(trajectory)
+    # Cut in memory too when the trajectory closed.
     assert trajectory.steps == kept.steps
 
 
@@ -466,3 +465,19 @@ def test_a_forked_process_has_the_keys_and_can_learn_more() -> None:
     leave.set()
     holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_cutting_a_key_is_not_taken_for_a_users_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning of fields that are set after the close is for what the user sets."""
+    key = "sk-planted-0123456789abcdef"
+    path = tmp_path / "runs.jsonl"
+    with ScriptedServer("fine") as server, rt.recording(path):
+        world = World(key, server.base_url.removesuffix("/v1"))
+        with rt.trajectory() as trajectory, world.client() as client:
+            world.chat(client)
+            with rt.tool_run("env", arguments={}) as run:
+                run.result = f"KEY={key}"
+    assert trajectory.tool_runs[0].result == f"KEY={MASK}"
+    assert [step.completion.content for step in trajectory.steps if step.completion] == ["fine"]
+    assert "was set after" not in caplog.text
+    assert key not in path.read_text()
