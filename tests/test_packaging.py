@@ -48,7 +48,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert packaged == sources
     assert "rollout_trace/py.typed" in packaged
     assert {f"rollout_trace/schema/{path.name}" for path in (PACKAGE / "schema").glob("*.json")} <= packaged
-    assert {name.rpartition("/")[2] for name in names - packaged} == {"METADATA", "WHEEL", "RECORD", "LICENSE"}
+    metadata = {"METADATA", "WHEEL", "RECORD", "LICENSE", "entry_points.txt"}
+    assert {name.rpartition("/")[2] for name in names - packaged} == metadata
 
 
 def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
@@ -56,9 +57,11 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         metadata = archive.read(name).decode().partition("\n\n")[0].splitlines()
     required = {line.removeprefix("Requires-Dist: ") for line in metadata if line.startswith("Requires-Dist: ")}
-    assert {line for line in required if "extra ==" not in line} == {"msgspec>=0.19", "numpy>=1.26", "orjson>=3.10"}
+    locks = "filelock>=3.13; sys_platform == 'win32'"
+    always = {line for line in required if "extra ==" not in line}
+    assert always == {locks, "msgspec>=0.19", "numpy>=1.26", "orjson>=3.10"}
     extras = {line.removeprefix("Provides-Extra: ") for line in metadata if line.startswith("Provides-Extra: ")}
-    assert extras == {"all", "anthropic", "datasets", "openai", "parquet", "rich", "torch", "zstd"}
+    assert extras == {"all", "anthropic", "cli", "datasets", "openai", "parquet", "rich", "torch", "zstd"}
     assert "Requires-Python: >=3.10" in metadata
     assert "License-Expression: Apache-2.0" in metadata
 
