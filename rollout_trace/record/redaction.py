@@ -91,7 +91,7 @@ def cut_keys(trajectory: Trajectory) -> None:
     if clean is trajectory:
         return
     for name in ("steps", "tool_runs", "error", "stop_reason", "task", "environment", "metadata"):
-        # Past `__setattr__`, which reports what a user sets.
+        # Past `__setattr__`, which reports what a user sets, after the close with a warning.
         value = getattr(clean, name)
         if name == "steps":
             set_final_steps(trajectory, value)

@@ -465,3 +465,19 @@ def test_a_forked_process_has_the_keys_and_can_learn_more() -> None:
     leave.set()
     holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_cutting_a_key_is_not_taken_for_a_users_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning of fields that are set after the close is for what the user sets."""
+    key = "sk-planted-0123456789abcdef"
+    path = tmp_path / "runs.jsonl"
+    with ScriptedServer("fine") as server, rt.recording(path):
+        world = World(key, server.base_url.removesuffix("/v1"))
+        with rt.trajectory() as trajectory, world.client() as client:
+            world.chat(client)
+            with rt.tool_run("env", arguments={}) as run:
+                run.result = f"KEY={key}"
+    assert trajectory.tool_runs[0].result == f"KEY={MASK}"
+    assert [step.completion.content for step in trajectory.steps if step.completion] == ["fine"]
+    assert "was set after" not in caplog.text
+    assert key not in path.read_text()
