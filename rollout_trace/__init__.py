@@ -26,11 +26,12 @@ if TYPE_CHECKING:
     )
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
-    from rollout_trace.file import JSONLWriter, read
     from rollout_trace.file.annotate import annotate
     from rollout_trace.file.merge import MergeReport, merge
+    from rollout_trace.file.reader import read
     from rollout_trace.file.score import ascore, score
     from rollout_trace.file.score_results import ScoreReport
+    from rollout_trace.file.writer import JSONLWriter
     from rollout_trace.guard import Stats, stats
     from rollout_trace.integration.installed import Integration, integrations
     from rollout_trace.probes.probe import probe
@@ -58,7 +59,8 @@ _HOMES = {
     "rollout_trace.data.costs": ("Price", "PriceTable"),
     "rollout_trace.train.drift": ("Drift", "drift"),
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
-    "rollout_trace.file": ("JSONLWriter", "read"),
+    "rollout_trace.file.reader": ("read",),
+    "rollout_trace.file.writer": ("JSONLWriter",),
     "rollout_trace.file.annotate": ("annotate",),
     "rollout_trace.file.merge": ("MergeReport", "merge"),
     "rollout_trace.file.score": ("ascore", "score"),

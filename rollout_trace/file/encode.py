@@ -25,7 +25,6 @@ from rollout_trace.data.model import (
     Usage,
     shared,
 )
-from rollout_trace.data.redact import redacted
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.plain import dumps
@@ -53,6 +52,8 @@ def encode(trajectory: Trajectory) -> bytes:
     line = dumps(_line(trajectory), orjson.OPT_APPEND_NEWLINE)
     if credentials.found_in(line):
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
+        from rollout_trace.data.redact import redacted
+
         clean = redacted(trajectory, credentials.change)
         line = credentials.cut_bytes(dumps(_line(clean), orjson.OPT_APPEND_NEWLINE))
     return line

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import sys
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
-from hashlib import sha256
 from typing import Any
 
 from rollout_trace import credentials
 from rollout_trace._version import __version__
 from rollout_trace.data import user_values
 from rollout_trace.data.texts import change_value
-from rollout_trace.record import _process
-from rollout_trace.record._git import git_state
 
 _PACKAGES = {
     "openai": "openai", "anthropic": "anthropic", "google.genai": "google-genai", "ollama": "ollama",
@@ -106,6 +102,8 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"file_sha256() got {user_values.brief(path)} ({type(path).__name__}); give a file's path.")
+    from hashlib import sha256
+
     digest = sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -165,6 +163,9 @@ def versions() -> Mapping[str, str]:
 
 
 def _collect() -> dict[str, Any]:
+    # Imported on use, here and below: an agent's start should not wait for what is needed once, on another thread.
+    from rollout_trace.record import _process
+
     hash_seed = os.environ.get("PYTHONHASHSEED")
     return {
         **versions(),
@@ -178,11 +179,15 @@ def _collect() -> dict[str, Any]:
 
 
 def _of_process() -> dict[str, Any]:
+    from rollout_trace.record import _process
+
     started = _process.start_of_process()
     return {"pid": os.getpid(), **({} if started is None else {"process_started": started})}
 
 
 def _host() -> str:
+    import socket
+
     try:
         return socket.gethostname()
     except OSError:
@@ -190,6 +195,8 @@ def _host() -> str:
 
 
 def _git() -> dict[str, Any] | None:
+    from rollout_trace.record._git import git_state
+
     try:
         return git_state(os.getcwd())
     except Exception:  # The folder is gone, or `.git` holds what git never writes.

@@ -142,7 +142,7 @@ class recording:
 
     def _open_file(self, path: str | os.PathLike[str]) -> tuple[Writer, Callable[[], object]]:
         """The writer of the file, and the function that closes it and the journal."""
-        from rollout_trace.file import JSONLWriter
+        from rollout_trace.file.writer import JSONLWriter
 
         writer = JSONLWriter(path, **self._file_settings)
         # Beside a device, such as /dev/null, is no place for a journal, and nothing to recover.

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.data.model import Step
-from rollout_trace.data.redact import StepRedaction, redacted, redacted_steps
 from rollout_trace.data.trajectory import set_final_steps
 
 if TYPE_CHECKING:
+    from rollout_trace.data.redact import StepRedaction
     from rollout_trace.data.trajectory import Trajectory
 
 Rule: TypeAlias = "str | re.Pattern[str] | Callable[[str, str], str]"
@@ -55,10 +55,18 @@ class Redactor:
 
         The copy shares with the original what is unchanged. ``rollout_trace.data.redact`` has what is changed.
         """
+        if not self._rules:
+            # Keys are cut when a trajectory is completed, and once more when it is encoded.
+            return trajectory
+        # Imported on use, here and below: most recordings have no rules, and most runs no key that comes back.
+        from rollout_trace.data.redact import redacted
+
         return redacted(trajectory, self.change)
 
     def apply_steps(self, steps: Iterable[Step]) -> list[Step]:
         """All steps of one trajectory as ``apply`` changes them. An unchanged step is the same object."""
+        from rollout_trace.data.redact import redacted_steps
+
         return redacted_steps(steps, self.change)
 
     def begin(self) -> StepRedaction:
@@ -66,6 +74,8 @@ class Redactor:
 
         It keeps what later steps repeat: messages that were looked at, and ids of completions that were changed.
         """
+        from rollout_trace.data.redact import StepRedaction
+
         return StepRedaction(self.change)
 
     def cut_bytes(self, data: bytes) -> bytes:
@@ -87,6 +97,8 @@ def cut_keys(trajectory: Trajectory) -> None:
     """
     if not credentials.any_known():
         return
+    from rollout_trace.data.redact import redacted
+
     clean = redacted(trajectory, credentials.change)
     if clean is trajectory:
         return
