@@ -30,7 +30,7 @@ SUFFIX = ".journal"
 NEW_SUFFIX = ".new"
 """Of a file that is being made: it gets its name when its process holds the lock."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
-_TRIES = 8
+_TRIES = 32
 
 
 def folder_of(output: str | os.PathLike[str]) -> Path:
@@ -270,6 +270,11 @@ class JournalFiles:
                 self.folder.mkdir(mode=folder_mode, parents=True, exist_ok=True)
                 fd = os.open(self.folder / made, _FLAGS, 0o666 if self._mode is None else self._mode)
             except FileNotFoundError:
+                continue
+            except FileExistsError:
+                # Also where the folder was there for `mkdir`, and removed before it looked what it is.
+                if os.path.lexists(self.folder) and not self.folder.is_dir():
+                    raise
                 continue
             file = JournalFile(fd, self.folder / made)
             is_held = journal_lock.hold(fd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -262,3 +264,19 @@ def test_a_record_that_comes_after_the_close_leaves_no_file(tmp_path: Path) -> N
     before = list(files.folder.iterdir())
     assert not files.append(form.pack(form.CALL, HEAD), late)
     assert list(files.folder.iterdir()) == before
+
+
+def test_a_folder_that_another_process_removes_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is there when it is to be made, and gone when Python looks whether it is a folder."""
+    real = os.mkdir
+
+    def mkdir(*arguments: Any) -> None:
+        monkeypatch.setattr(os, "mkdir", real)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    files = JournalFiles(tmp_path / "out.jsonl")
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert files.append(form.pack(form.CALL, HEAD), Pin())
+    assert (files.failures, caplog.text) == (0, "")
