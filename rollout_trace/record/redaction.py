@@ -11,6 +11,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.data.model import Step
 from rollout_trace.data.redact import StepRedaction, redacted, redacted_steps
+from rollout_trace.data.trajectory import set_final_steps
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -93,7 +94,7 @@ def cut_keys(trajectory: Trajectory) -> None:
         # Past `__setattr__`, which reports what a user sets.
         value = getattr(clean, name)
         if name == "steps":
-            trajectory.steps = value
+            set_final_steps(trajectory, value)
         elif value is not getattr(trajectory, name):
             object.__setattr__(trajectory, name, value)
 
