@@ -394,7 +394,7 @@ def test_which_exchanges_cannot_be_kept_as_bytes() -> None:
     assert credentials.spoils(b"{}", pieces)
 
 
-def test_a_key_that_is_learned_after_a_step_was_decoded(tmp_path: Path) -> None:
+def test_a_key_that_is_learned_after_a_step_was_decoded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = KEYS[0]
     with ScriptedServer(f"it is {key}") as server, rt.recording(tmp_path / "r.jsonl"), rt.trajectory() as trajectory:
         with World("none", server.url).client() as client:
@@ -405,7 +405,9 @@ def test_a_key_that_is_learned_after_a_step_was_decoded(tmp_path: Path) -> None:
     assert not kept.steps[0].trainable
     assert kept.steps[0].completion_token_ids is None
     assert key.encode() not in (tmp_path / "r.jsonl").read_bytes()
-    # Also in memory: closing has cut it.
+    # In memory too, and nobody is warned of having set them.
+    assert not trajectory.steps[0].trainable
+    assert "was set after" not in caplog.text
     assert trajectory.steps == kept.steps
 
 
