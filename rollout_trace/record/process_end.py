@@ -42,6 +42,12 @@ def watch() -> None:
         signal.signal(signal.SIGTERM, _on_sigterm)
 
 
+def watch_forked() -> None:
+    """As ``watch``, in a process that was forked since: one of ``multiprocessing`` needs it anew."""
+    if _watched_pid != os.getpid():
+        watch()
+
+
 def unwatch() -> None:
     """Takes the handler of SIGTERM off again, unless the program has set one of its own since."""
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_sigterm:

@@ -342,6 +342,7 @@ def attach(state: TrajectoryState, trajectory: Trajectory) -> None:
         own = _open_recordings[0]
     if own is not None and own.is_open:
         state.recording = own
+        guard.run_all("exit", process_end.watch_forked)
         if own.journal is not None and state.log is not None:
             state.journal = state.log.journal = own.journal.trajectory(trajectory)
 

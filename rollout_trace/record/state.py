@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
@@ -46,6 +46,16 @@ class TrajectoryState:
     """The thread that completes the trajectory now. In a forked process it may be one of the other process."""
     handed_to: str | None = None
     """The target of the recording that writes it; None while it is open."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.log is not None:
+            raise TypeError("a trajectory that is open cannot be pickled or copied deeply: do so when it has closed.")
+        # What belongs to this process stays here: a copy's steps are those that the original has now.
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in _OF_THE_PROCESS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for item in fields(self):
+            setattr(self, item.name, state.get(item.name))
 
     def complete(self, trajectory: Trajectory) -> StepLog | None:
         """Decodes a closed trajectory's calls and completes its fields, once nothing runs any more.
@@ -125,6 +135,9 @@ class TrajectoryState:
     def _warn(self, trajectory: Trajectory, event: str) -> None:
         opened_at, children_opened = self.opened_at, self.children_opened
         warn_if_nothing_recorded(trajectory, event, opened_at=opened_at, children_opened=children_opened)
+
+
+_OF_THE_PROCESS = frozenset({"log", "closed_log", "completion", "journal", "recording", "_completed_by"})
 
 
 def state_of(trajectory: Trajectory) -> TrajectoryState | None:

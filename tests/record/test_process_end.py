@@ -212,6 +212,21 @@ worker.join()
         ABORTED,
         "1 trajectory was open",
     ),
+    "a worker of multiprocessing in its parent's recording": (
+        """
+def work():
+    rt.trajectory("a").__enter__()
+    ask()
+
+with rt.recording(path):
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+    worker.join()
+""",
+        0,
+        ABORTED,
+        "1 trajectory was open",
+    ),
     "a forked child": (
         """
 with rt.recording(path):
