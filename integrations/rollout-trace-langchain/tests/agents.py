@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
@@ -13,6 +14,8 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph.state import CompiledStateGraph
 
+import rollout_trace as rt
+from rollout_trace.record.recording import current_recording
 from rollout_trace.testing import Reply, ScriptedServer, ToolCall
 from rollout_trace_langchain import record
 
@@ -35,6 +38,13 @@ def chat(server: ScriptedServer, *, engine: str | None = "vllm", recorded: bool 
         **more,
     )
     return record(llm, engine=engine) if recorded else llm
+
+
+def written(path: Path) -> list[rt.Trajectory]:
+    """What a recording has in its file, whether it has ended or is that of this block."""
+    if (recording := current_recording()) is not None:
+        recording.flush()
+    return list(rt.read(path))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import rollout_trace as rt
 from rollout_trace.testing import Reply, ToolCall
 from rollout_trace_langchain import RolloutCallbackHandler, runs
 
-from .agents import WAYS, add, adder, chat, fail, question, serving, three_turns
+from .agents import WAYS, add, adder, chat, fail, question, serving, three_turns, written
 from .oracle import assert_as_served, content_of
 
 HANDLED: Any = {"callbacks": [RolloutCallbackHandler()]}
@@ -36,10 +36,10 @@ def recorded(mode: str, path: Path, run: Any) -> list[rt.Trajectory]:
         else:
             with rt.trajectory("task") as own:
                 run(config)
-            (first, *_) = rt.read(path)
+            (first, *_) = written(path)
             assert first == own
     assert not runs._runs
-    return list(rt.read(path))
+    return list(written(path))
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -128,7 +128,7 @@ def test_a_handler_given_to_a_model_says_that_it_sees_no_agent(
                 llm.invoke("Hi", HANDLED)
         else:
             adder(chat(server, callbacks=HANDLED["callbacks"])).invoke(question())
-    assert len(list(rt.read(tmp_path / "runs.jsonl"))) == len(server.requests) > 1
+    assert len(list(written(tmp_path / "runs.jsonl"))) == len(server.requests) > 1
     (said,) = [record for record in caplog.records if record.name == "rollout_trace"]
     assert said.levelname == "WARNING"
     assert said.getMessage().startswith("RolloutCallbackHandler was given to a model alone (ChatOpenAI)")

@@ -13,7 +13,7 @@ import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply
 from rollout_trace_langchain import RolloutCallbackHandler, runs
 
-from .agents import adder, chat, first_user, question, serving, three_turns
+from .agents import adder, chat, first_user, question, serving, three_turns, written
 from .oracle import served
 
 
@@ -67,7 +67,7 @@ def test_twenty_tasks(is_own: bool, is_streamed: bool, tmp_path: Path) -> None:
 
     with serving(all_at_once(20)) as server, rt.recording(tmp_path / "runs.jsonl"):
         asyncio.run(main(server))
-        assert_unmixed(list(rt.read(tmp_path / "runs.jsonl")), server)
+        assert_unmixed(list(written(tmp_path / "runs.jsonl")), server)
     assert not runs._runs
 
 
@@ -90,7 +90,7 @@ def test_eight_threads(is_own: bool, tmp_path: Path) -> None:
             server.release()
             for one in running:
                 one.result()
-        assert_unmixed(list(rt.read(tmp_path / "runs.jsonl")), server)
+        assert_unmixed(list(written(tmp_path / "runs.jsonl")), server)
     assert not runs._runs
 
 
@@ -100,7 +100,7 @@ def test_a_batch_of_agents(tmp_path: Path) -> None:
         server.release()
         handled: Any = {"callbacks": [RolloutCallbackHandler()]}
         adder(chat(server)).batch([question(str(number)) for number in range(5)], handled)
-        assert_unmixed(list(rt.read(tmp_path / "runs.jsonl")), server)
+        assert_unmixed(list(written(tmp_path / "runs.jsonl")), server)
 
 
 def test_streams_that_take_turns(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_streams_that_take_turns(tmp_path: Path) -> None:
         handled: Any = {"callbacks": [RolloutCallbackHandler()]}
         for _ in zip(agent.stream(question("0"), handled), agent.stream(question("1"), handled), strict=True):
             pass
-        rollouts = list(rt.read(tmp_path / "runs.jsonl"))
+        rollouts = list(written(tmp_path / "runs.jsonl"))
         assert_unmixed(rollouts, server)
     assert [own.parent_id for own in rollouts] == [None, None]
 
@@ -121,4 +121,4 @@ def test_models_that_stream_in_turns(tmp_path: Path) -> None:
         handled: Any = {"callbacks": [RolloutCallbackHandler()]}
         for _ in zip(llm.stream("0", handled), llm.stream("1", handled), strict=True):
             pass
-        assert [len(own.steps) for own in rt.read(tmp_path / "runs.jsonl")] == [1, 1]
+        assert [len(own.steps) for own in written(tmp_path / "runs.jsonl")] == [1, 1]

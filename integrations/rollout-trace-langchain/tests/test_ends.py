@@ -20,7 +20,7 @@ import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply, ToolCall
 from rollout_trace_langchain import RolloutCallbackHandler, runs
 
-from .agents import WAYS, adder, chat, question, serving, three_turns
+from .agents import WAYS, adder, chat, question, serving, three_turns, written
 from .oracle import assert_as_served
 
 
@@ -40,7 +40,7 @@ def test_an_http_error(way: str, tmp_path: Path) -> None:
     with serving(script) as server, rt.recording(tmp_path / "runs.jsonl"):
         with pytest.raises(Exception, match="500"):
             WAYS[way](adder(chat(server)), question(), {"callbacks": [RolloutCallbackHandler()]})
-        (own,) = rt.read(tmp_path / "runs.jsonl")
+        (own,) = written(tmp_path / "runs.jsonl")
         assert_as_served(own.steps, server)
     assert [(step.status, step.error and step.error.status) for step in own.steps] == [("ok", None), ("error", 500)]
     assert (own.status, own.error is not None, len(own.tool_runs)) == ("failed", True, 1)
@@ -71,7 +71,7 @@ def test_a_cancelled_run(how: str, is_own: bool, tmp_path: Path) -> None:
         else:
             with rt.trajectory():
                 asyncio.run(cancelled(server))
-        (own,) = rt.read(tmp_path / "runs.jsonl")
+        (own,) = written(tmp_path / "runs.jsonl")
         runs._sweep()
     (step,) = own.steps
     assert (step.status, step.messages is not None) == ("cancelled", True)
@@ -140,7 +140,7 @@ def test_a_tool_that_raises_ends_the_agent(tmp_path: Path) -> None:
     with serving(lambda request: Reply(tool_calls=[ToolCall("fail", '{"text": "x"}')])) as server:
         with rt.recording(tmp_path / "runs.jsonl"), pytest.raises(KeyError):
             adder(chat(server)).invoke(question(), {"callbacks": [RolloutCallbackHandler()]})
-    (own,) = rt.read(tmp_path / "runs.jsonl")
+    (own,) = written(tmp_path / "runs.jsonl")
     (run,) = own.tool_runs
     assert (run.name, run.arguments, run.result, run.error and run.error.type) == (
         "fail", {"text": "x"}, None, "KeyError",
@@ -192,7 +192,7 @@ def test_what_is_asked_for_again_is_superseded(how: str, is_own: bool, is_async:
         else:
             with rt.trajectory():
                 assert asyncio.run(chain.ainvoke("Hi")) if is_async else chain.invoke("Hi") == "good"
-        (own,) = rt.read(tmp_path / "runs.jsonl")
+        (own,) = written(tmp_path / "runs.jsonl")
         assert_as_served(own.steps, server)
     assert [step.status for step in own.steps] == ["superseded", "ok"]
     assert len(own.sequences()) == 1

@@ -18,7 +18,7 @@ import rollout_trace as rt
 from rollout_trace.testing import Reply, ToolCall
 from rollout_trace_langchain import RolloutCallbackHandler
 
-from .agents import WAYS, chat, question, serving
+from .agents import WAYS, chat, question, serving, written
 from .oracle import assert_as_served
 
 
@@ -51,7 +51,7 @@ def test_agents_as_tools(way: str, is_own: bool, tmp_path: Path) -> None:
             else:
                 with rt.trajectory("lead"):
                     WAYS[way](lead, question(), {})
-        trajectories = list(rt.read(path))
+        trajectories = list(written(path))
         steps = sorted((step for one in trajectories for step in one.steps), key=_sent_order(server))
         assert_as_served(steps, server)
     own, *children = sorted(trajectories, key=lambda one: one.parent_id is not None)
@@ -127,7 +127,7 @@ def test_an_agent_in_a_chain_is_the_chains_main_part(tmp_path: Path) -> None:
             with rt.trajectory("task") as own:
                 own.reward = float(chain.invoke("Hello") == "Hi")
             chain.invoke("Hello", config={"callbacks": [RolloutCallbackHandler()]})
-    inside, alone = rt.read(tmp_path / "runs.jsonl")
+    inside, alone = written(tmp_path / "runs.jsonl")
     assert [(step.agent, len(inside.steps), inside.reward) for step in inside.steps] == [("solver", 1, 1.0)]
     assert [(step.agent, len(alone.steps), alone.name) for step in alone.steps] == [("solver", 1, "agent")]
 

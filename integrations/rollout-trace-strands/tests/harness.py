@@ -91,7 +91,8 @@ class Recorded:
         self._known.extend(trajectories)
 
     def all(self) -> list[Trajectory]:
-        """What has been written so far."""
+        """What has closed so far."""
+        self._recording.flush()
         return list(rt.read(self._path))
 
 
