@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -494,3 +495,21 @@ def test_a_call_that_found_no_room_is_written_with_the_next_one(
     (found,) = rt.recover(output)
     assert [step.status for step in recorded] == ["ok"] * 3
     assert found.steps == recorded
+
+
+@pytest.mark.parametrize(
+    "kept", sorted((Path(__file__).parent / "data").glob("journal-*.journal")), ids=lambda p: p.stem
+)
+def test_a_journal_of_every_version_is_read(kept: Path, tmp_path: Path) -> None:
+    """Of any version of the format that was released; `tests/record/make_journal.py` makes that of a new one."""
+    output = tmp_path / "runs.jsonl"
+    folder = Path(f"{output}.journal")
+    folder.mkdir()
+    shutil.copy(kept, folder / "host-1-a-0.journal")
+    found = rt.recover(output)
+    assert found.report.is_clean, str(found.report)
+    assert list(found) == list(rt.read(kept.with_suffix(".jsonl")))
+    assert [(one.name, one.status, one.reward) for one in found] == [
+        ("solver", "aborted", 1.0),
+        ("critic", "completed", 0.5),
+    ]
