@@ -74,13 +74,27 @@ def is_running() -> bool:
 
 
 def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    # On a thread: the main thread may have been interrupted while it held a lock that closing needs.
-    closing = threading.Thread(target=_close_all, name="rollout_trace SIGTERM", daemon=True)
-    closing.start()
-    closing.join(CLOSE_TIMEOUT)
+    global _closing
+    if _closing is None:
+        # On a thread: the main thread may have been interrupted while it held a lock that closing needs.
+        _closing = threading.Thread(target=_close_and_signal, name="rollout_trace SIGTERM", daemon=True)
+        _closing.start()
+    _closing.join(GRACE)
+    if _closing.is_alive():
+        # Perhaps for such a lock: the main thread goes on, and the signal comes again when all is closed.
+        return
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _close_and_signal() -> None:
+    _close_all()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+_closing: threading.Thread | None = None
+"""Closes what is open, since SIGTERM came."""
+GRACE = 2.0
+"""Seconds that SIGTERM stops the main thread while all is closed and written."""
 CLOSE_TIMEOUT = 60.0
 """Most seconds that the end of a process is held up by writing; the journal has what was not written."""

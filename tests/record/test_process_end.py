@@ -83,6 +83,21 @@ with rt.recording(path), rt.trajectory("a"):
         ABORTED,
         "1 trajectory was open",
     ),
+    "SIGTERM while the main thread holds what closing needs": (
+        """
+from rollout_trace.record import process_end
+process_end.GRACE = 0.1
+with rt.recording(path), rt.trajectory("a") as trajectory:
+    ask()
+    with trajectory._recorder.log.completing:
+        os.kill(os.getpid(), signal.SIGTERM)
+        trajectory.steps
+    threading.Event().wait(60)
+""",
+        -signal.SIGTERM,
+        ABORTED,
+        "1 trajectory was open",
+    ),
     "SIGTERM with a handler of the program's": (
         """
 signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
