@@ -57,7 +57,7 @@ class recording:
     Raises:
         TypeError: the target is neither a path nor a writer (an open file is none), or ``prices`` is no ``PriceTable``.
         ValueError: ``media``, ``fsync`` or another setting of files is passed together with a writer, which has its
-            own; on entering the block, whatever ``JSONLWriter`` refuses.
+            own, or has a value that ``JSONLWriter`` refuses; on entering the block, a path that it refuses.
         RuntimeError: the same object is entered again while it is open.
         WriteError: on leaving the block, if trajectories could not be written.
     """
@@ -79,12 +79,7 @@ class recording:
             raise TypeError(f"prices is {user_values.brief(prices)}; give rt.PriceTable({{model: rt.Price(...)}}).")
         settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
         self._file_settings: dict[str, Any] = settings
-        if not isinstance(target, (str, os.PathLike)):
-            for name, value in self._file_settings.items():
-                if value != _FILE_DEFAULTS[name]:
-                    raise ValueError(
-                        f"{name}={value!r} is for a path: give it to the writer, JSONLWriter(path, {name}={value!r})."
-                    )
+        _check_file_settings(settings, is_path=isinstance(target, (str, os.PathLike)))
         self._target = target
         self._prices = prices
         self._is_journaled = journal
@@ -287,6 +282,21 @@ async def _outside_the_loop(function: Callable[[], object]) -> None:
 
 
 _FILE_DEFAULTS: dict[str, Any] = {"media": "inline", "fsync": False, "lock_timeout": 10.0, "mode": None}
+
+
+def _check_file_settings(settings: dict[str, Any], *, is_path: bool) -> None:
+    changed = [(name, value) for name, value in settings.items() if value != _FILE_DEFAULTS[name]]
+    if changed and not is_path:
+        name, value = changed[0]
+        raise ValueError(f"{name}={value!r} is for a path: give it to the writer, JSONLWriter(path, {name}={value!r}).")
+    if changed:
+        from rollout_trace.file.media import check_mode
+        from rollout_trace.file.modes import check_permissions
+        from rollout_trace.file.writer import check_lock_timeout
+
+        check_mode(settings["media"])
+        check_permissions(settings["mode"])
+        check_lock_timeout(settings["lock_timeout"])
 
 
 def _check_target(target: Any) -> None:

@@ -425,3 +425,11 @@ def test_a_line_that_is_in_the_file_is_not_written_again(tmp_path: Path, monkeyp
         target.finish()
     assert [one.name for one in rt.read(path)] == ["one"]
     assert target.lost == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("lock_timeout", -1.0), ("mode", 0o10000), ("mode", "rw"), ("media", "x")])
+def test_settings_of_files_are_checked_when_they_are_given(name: str, value: Any, tmp_path: Path) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises((TypeError, ValueError)):
+        rt.recording(tmp_path / "runs.jsonl", **options)
+    assert list(tmp_path.iterdir()) == []
