@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from rollout_trace import guard
 from rollout_trace.data import user_values
 from rollout_trace.data.trajectory import Trajectory, to_task
-from rollout_trace.record import lifecycle, recording, scope
+from rollout_trace.record import destination, lifecycle, recording, scope
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
 
@@ -53,7 +53,7 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
     else:
         trajectory.rewards = {**(trajectory.rewards or {}), name: value}
     if trajectory is not None and children:
-        recording.reward_children(trajectory, name, value)
+        destination.reward_children(trajectory, name, value)
 
 
 _blocks: ContextVar[tuple[str, ...]] = ContextVar("rollout_trace_blocks", default=())

@@ -13,9 +13,10 @@ from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info
 from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.record import process_end
+from rollout_trace.record.destination import attach, write_closed
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
-from rollout_trace.record.recording import attach, open_recordings, write_closed
+from rollout_trace.record.recording import open_recordings
 from rollout_trace.record.redaction import cut_keys
 from rollout_trace.record.state import TrajectoryState, state_of
 from rollout_trace.record.tool_links import link_tool_runs

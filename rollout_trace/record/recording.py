@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
-from rollout_trace.record import families, process_end, write_queue
+from rollout_trace.record import process_end, write_queue
 from rollout_trace.record.handover import Family
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from rollout_trace.file.media import MediaMode
     from rollout_trace.record.journal import Journal
     from rollout_trace.record.redaction import Redact
-    from rollout_trace.record.state import TrajectoryState
 
 
 class recording:
@@ -229,7 +228,7 @@ class recording:
         """True inside the block."""
         return self._writer is not None
 
-    def _is_inside(self, outer: recording) -> bool:
+    def is_inside(self, outer: recording) -> bool:
         """Whether this block is open, and is ``outer`` or was entered inside it."""
         if not self.is_open:
             return False
@@ -313,15 +312,7 @@ def _check_target(target: Any) -> None:
 
 _current: ContextVar[recording | None] = ContextVar("rollout_trace_recording", default=None)
 _open_recordings: list[recording] = []
-# Reentrant: while the lock is held, the garbage collector may close an agent (a generator), and its trajectory.
 _lock = threading.RLock()
-
-
-def reward_children(trajectory: Trajectory, name: str | None, value: float) -> None:
-    """Sets a reward, or its part called ``name``, on the trajectories opened inside, now or when they close."""
-    # Without the lock a child that closes in another thread meanwhile could miss the reward.
-    with _lock:
-        families.give_to_children(trajectory, name, value)
 
 
 def reset() -> None:
@@ -345,18 +336,6 @@ def set_current_recording(value: recording | None) -> None:
     _current.set(value)
 
 
-def attach(state: TrajectoryState, trajectory: Trajectory) -> None:
-    """Sets the recording that a trajectory opens in, and the journal that keeps its calls until it is written."""
-    own = _current.get()
-    if own is None and len(_open_recordings) == 1:
-        own = _open_recordings[0]
-    if own is not None and own.is_open:
-        state.recording = own
-        guard.run_all("exit", process_end.watch_forked)
-        if own.journal is not None and state.log is not None:
-            state.journal = state.log.journal = own.journal.trajectory(trajectory)
-
-
 def open_recordings() -> list[recording]:
     """The recordings whose blocks have been entered and not left, the outermost first."""
     return list(_open_recordings)
@@ -372,72 +351,3 @@ def _end_open_recordings() -> None:
 
 
 process_end.add_closer(_end_open_recordings)
-
-
-def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
-    """Adds a closed trajectory to its open parent, to be written with it; without an open parent queues it.
-
-    Outside every recording it is completed at once, unless a call of it still runs: then when its steps are read.
-    """
-    if (state := state_of(trajectory)) is not None and state.journal is not None:
-        state.journal.closed(trajectory)
-    # A parent that closes in another thread meanwhile has either collected this child, or is seen as closed here.
-    with _lock:
-        family = [trajectory, *trajectory._children]
-        if parent is not None:
-            families.inherit_rewards(family, parent)
-            if parent.is_open:
-                parent._children.extend(family)
-                return
-    target, missing = _target_recording(family[0])
-    if target is not None and not target.write(family):
-        # Left by another thread meanwhile.
-        target, missing = None, _ENDED
-    if target is None:
-        if missing is not None:
-            _warn_lost(family, missing)
-        guard.run_all("silence", *(partial(_complete, one) for one in family))
-
-
-def _complete(trajectory: Trajectory) -> None:
-    """Completes a trajectory that no recording writes."""
-    state = state_of(trajectory)
-    if state is not None and state.complete(trajectory) is None:
-        state.was_closed(trajectory)
-
-
-_ENDED = "its recording had ended before it did"
-
-
-def _target_recording(trajectory: Trajectory) -> tuple[recording | None, str | None]:
-    """The recording that a closed trajectory is for, and why it has none where it should have one.
-
-    It is the recording of this context, unless the trajectory opened in another one: its agent may be closed by the
-    garbage collector, or by the end of the process, in the context of any other. In a thread without a recording it is
-    the one that the trajectory opened in, or the only open one.
-    """
-    own = _current.get()
-    state = state_of(trajectory)
-    opened_in: recording | None = None if state is None else state.recording
-    if opened_in is not None and opened_in.is_open and (own is None or not own._is_inside(opened_in)):
-        return opened_in, None
-    if own is not None:
-        return (own, None) if own.is_open else (None, _ENDED)
-    others = open_recordings()
-    if not others:
-        return None, None if opened_in is None else _ENDED
-    return (others[0], None) if len(others) == 1 else (None, "several recordings are open")
-
-
-def _warn_lost(family: list[Trajectory], reason: str) -> None:
-    state = state_of(family[0])
-    guard.count("recorder_errors")
-    guard.count("trajectories_lost", len(family))
-    kept = ""
-    if state is not None and state.journal is not None and state.journal.has_records:
-        kept = " The journal has its calls that ended before: rt.recover() reads it."
-    # Not once per process: every time a trajectory is lost.
-    guard.warn(
-        f"trajectory {family[0].id} was not written to a file: {reason}, and nothing says that another is meant. In a "
-        f"thread use rt.propagate(function), or open the recording there.{kept}"
-    )
