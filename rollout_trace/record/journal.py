@@ -221,6 +221,16 @@ class TrajectoryJournal:
         """Whether all of the completed trajectory is in the journal. Not to be asked once the journal is closed."""
         return self._is_whole and self._is_ours and self._journal.files.has(self._pin)
 
+    @property
+    def id(self) -> str:
+        """The trajectory's id in the journal: that of its opening."""
+        return self._id
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that have records of it."""
+        return [file.path for file in list(self._pin.files)]
+
     def written(self) -> None:
         """Its line is in the output: deletes the files that only it needed."""
         if self._is_ours:

@@ -20,6 +20,8 @@ from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rollout_trace.data.model import ToolRun
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.join import ModelCallFrame, OpenFrame
@@ -59,6 +61,14 @@ class TrajectoryJournal(Protocol):
     @property
     def is_whole(self) -> bool:
         """Whether all of a completed trajectory is stored."""
+
+    @property
+    def id(self) -> str:
+        """The trajectory's id in the journal."""
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files that have records of it."""
 
     def written(self) -> None:
         """Drops what is stored: the trajectory's line is in its file."""

@@ -83,6 +83,29 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
     return Recovered(trajectories, report)
 
 
+def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tuple[str, Trajectory]]:
+    """Trajectories out of this process's own journal, one by one: what memory had no room for.
+
+    To be called while the journal is open. Nothing in it is changed.
+
+    Args:
+        paths: the files that have records of them.
+        ids: of the trajectories, which must be whole in those files.
+    """
+    wanted: dict[str, list[form.Record]] = {name: [] for name in ids}
+    with ExitStack() as stack:
+        for path in sorted(paths, key=_order):
+            file = stack.enter_context(path.open("rb", buffering=0))
+            for one in form.records(stack.enter_context(_mapped(file.fileno()))):
+                if isinstance(one, form.Record) and one.head.get("trajectory") in wanted:
+                    wanted[one.head["trajectory"]].append(one)
+        for name in list(wanted):
+            pieces = Pieces(name)
+            for record in sorted(wanted.pop(name), key=_written_at):
+                pieces.add(record)
+            yield name, trajectory_of(pieces, lambda record, problem: None)
+
+
 class _Journal:
     """One journal of a dead process, open and locked."""
 

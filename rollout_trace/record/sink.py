@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.journal import Journal
+    from rollout_trace.record.log import TrajectoryJournal
     from rollout_trace.record.redaction import Redactor
 
 KEEP_LIMIT = 256 * 1024 * 1024
@@ -78,8 +79,8 @@ class Sink:
         """Forgets what is kept and lost. For a forked process: it is the original process's."""
         self.lost: list[tuple[Trajectory, BaseException]] = []
         """Trajectories that were not written, each with the exception."""
-        self.dropped: list[str] = []
-        """Ids of further ones, which memory had no room for."""
+        self.dropped: dict[str, TrajectoryJournal | None] = {}
+        """Further ones by id, which memory had no room for; their journal if it has them whole."""
         self.unredacted: list[str] = []
         """Ids of further ones, which could not be redacted."""
         self._in_journal = 0
@@ -188,8 +189,10 @@ class Sink:
                 "tried again; the agent goes on."
             )
         if self._kept_bytes + kept.size > KEEP_LIMIT:
-            self.dropped.append(kept.trajectory.id)
-            self._in_journal += _is_in_journal(kept.member)
+            is_whole = _is_in_journal(kept.member)
+            state = kept.member.state
+            self.dropped[kept.trajectory.id] = state.journal if is_whole and state is not None else None
+            self._in_journal += is_whole
             return
         self._kept.append(kept)
         self._kept_bytes += kept.size
@@ -213,7 +216,7 @@ class Sink:
 
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
-        guard.run_all("write", self._write_kept, self._count_journaled, self._close_target)
+        guard.run_all("write", self._write_kept, self._write_dropped, self._count_journaled, self._close_target)
         lost = [(kept.trajectory, kept.error) for kept in self._kept]
         self.lost += lost
         self._kept.clear()
@@ -225,6 +228,29 @@ class Sink:
     def has_lost(self) -> bool:
         """Whether a trajectory was not written; final once ``finish`` has run."""
         return bool(self.lost or self.dropped or self.unredacted)
+
+    def _write_dropped(self) -> None:
+        """Writes what memory had no room for, out of the journal, if the file takes it now."""
+        journals = {one.id: (name, one) for name, one in self.dropped.items() if one is not None}
+        if self._kept or not journals:
+            return
+        # Imported on use: almost no recording needs it.
+        from rollout_trace.record.recovery import kept_trajectories
+
+        paths = {path for _, journal in journals.values() for path in journal.paths}
+        for key, trajectory in kept_trajectories(paths, journals):
+            try:
+                self._writer.write(trajectory)
+            except OSError as error:
+                if not (isinstance(error, WriteError) and error.is_in_file):
+                    return
+                guard.warn(str(error))
+            name, journal = journals[key]
+            journal.written()
+            del self.dropped[name]
+            self._in_journal -= 1
+            self.written_later += 1
+            guard.count("trajectories_written")
 
     def _count_journaled(self) -> None:
         # Before the journal is closed, which lets go of its files.

@@ -330,7 +330,7 @@ def test_past_the_limit_of_memory_they_are_counted(
 def test_the_queue_is_bounded_again_once_the_file_can_be_written(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after some had no room in memory: those are not written by this process any more."""
+    """Also after some had no room in memory: those are written from the journal when the recording ends."""
     in_production(monkeypatch)
     monkeypatch.setattr(sink, "KEEP_LIMIT", 0)
     path = tmp_path / "runs.jsonl"
@@ -350,11 +350,55 @@ def test_the_queue_is_bounded_again_once_the_file_can_be_written(
                 fcntl.flock(holder, fcntl.LOCK_UN)
             os.close(holder)
 
+    run()
+    assert failing == [True, False]
+    assert [one.name for one in rt.read(path)] == ["b", "a"]
+
+
+def test_what_memory_had_no_room_for_stays_in_the_journal_of_a_file_that_is_locked_to_the_end(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production(monkeypatch)
+    monkeypatch.setattr(sink, "KEEP_LIMIT", 0)
+    path = tmp_path / "runs.jsonl"
+    path.touch()
+    holder = os.open(path, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    def run() -> None:
+        with client_of(server) as client, rt.recording(path, lock_timeout=0.0), rt.trajectory("a"):
+            ask(client)
+
     with pytest.raises(rt.WriteError, match=r"1 trajectory could not be written .* The journal has it:"):
         run()
-    assert failing == [True, False]
-    assert [one.name for one in rt.read(path)] == ["b"]
-    assert [one.name for one in rt.recover(path)] == ["a"]
+    os.close(holder)
+    assert [one.name for one in rt.recover(path, write=True)] == ["a"]
+    assert [one.name for one in rt.read(path)] == ["a"]
+
+
+def test_what_memory_had_no_room_for_is_written_from_the_journal(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    in_production(monkeypatch)
+    monkeypatch.setattr(sink, "KEEP_LIMIT", 65_000)
+    path = tmp_path / "runs.jsonl"
+    path.touch()
+    holder = os.open(path, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    closed = []
+    with client_of(server) as client, rt.recording(path, lock_timeout=0.0):
+        for number in range(6):
+            with rt.trajectory(str(number), metadata={"number": number}) as trajectory:
+                ask(client, user="x" * 10_000)
+                ask(client, user="y" * 10_000)
+                with rt.tool_run("f") as run:
+                    run.result = "done"
+                trajectory.reward = float(number)
+            closed.append(trajectory)
+        os.close(holder)
+    assert sorted(rt.read(path), key=lambda one: one.name) == closed
+    assert caplog.messages[-1] == f"{path}: 6 trajectories could not be written at once: 6 were written later."
+    assert sorted(os.listdir(tmp_path)) == ["runs.jsonl"]
 
 
 def test_a_writer_of_ones_own_that_exits_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
