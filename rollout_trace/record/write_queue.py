@@ -16,8 +16,10 @@ from rollout_trace.record import process_end
 from rollout_trace.record.handover import Family
 from rollout_trace.record.pace import give_way, set_polite
 
-QUEUE_LIMIT = 64 * 1024 * 1024
+QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
+POLITE_LIMIT = 16 * 1024 * 1024
+"""Most of these bytes while the thread lets agents run first."""
 
 
 class FamilySink(Protocol):
@@ -212,7 +214,7 @@ class WriteQueue:
         if family.is_written:
             return
         # Agents come first as long as the thread keeps up with them.
-        set_polite(self._bytes < QUEUE_LIMIT // 4)
+        set_polite(self._bytes < POLITE_LIMIT)
         give_way()
         if not family.is_running:
             self._waiting.pop(id(family), None)
