@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 KEEP_LIMIT = 256 * 1024 * 1024
 """Most bytes of trajectories kept in memory while their file cannot be written; the journal has those beyond it."""
+JOURNALED_LIMIT = 16 * 1024 * 1024
+"""Most bytes of those that the journal has whole: many objects would make each of Python's garbage collections long."""
 FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 """Seconds until what could not be written is tried again; doubled after each attempt that fails."""
 
@@ -37,6 +39,12 @@ class _Kept(NamedTuple):
     trajectory: Trajectory
     size: int
     error: BaseException
+
+
+class _Dropped(NamedTuple):
+    journal: TrajectoryJournal | None
+    """The journal, if that has the trajectory whole."""
+    size: int
 
 
 class Sink:
@@ -79,10 +87,12 @@ class Sink:
         """Forgets what is kept and lost. For a forked process: it is the original process's."""
         self.lost: list[tuple[Trajectory, BaseException]] = []
         """Trajectories that were not written, each with the exception."""
-        self.dropped: dict[str, TrajectoryJournal | None] = {}
-        """Further ones by id, which memory had no room for; their journal if it has them whole."""
+        self.dropped: dict[str, _Dropped] = {}
+        """Further ones by id, which memory had no room for."""
         self.unredacted: list[str] = []
         """Ids of further ones, which could not be redacted."""
+        self._restored: list[tuple[Trajectory, BaseException]] = []
+        """Dropped ones that were read from the journal again, since they could not be written."""
         self._in_journal = 0
         """Number of those lost and dropped that the journal has whole."""
         self._has_failed = False
@@ -188,11 +198,10 @@ class Sink:
                 f"{self._failure(kept.trajectory, kept.error)} It is kept in memory, as those that follow are, and "
                 "tried again; the agent goes on."
             )
-        if self._kept_bytes + kept.size > KEEP_LIMIT:
-            is_whole = _is_in_journal(kept.member)
-            state = kept.member.state
-            self.dropped[kept.trajectory.id] = state.journal if is_whole and state is not None else None
-            self._in_journal += is_whole
+        journal = _journal_with(kept.member)
+        if self._kept_bytes + kept.size > (KEEP_LIMIT if journal is None else min(JOURNALED_LIMIT, KEEP_LIMIT)):
+            self.dropped[kept.trajectory.id] = _Dropped(journal, kept.size)
+            self._in_journal += journal is not None
             return
         self._kept.append(kept)
         self._kept_bytes += kept.size
@@ -208,6 +217,8 @@ class Sink:
         """Writes what is kept, oldest first, until one fails again. Does nothing before it is time."""
         if self._kept and not self.retry_in:
             self._write_kept()
+            if not self._kept:
+                guard.run_all("write", self._write_dropped)
 
     def drain(self) -> None:
         """Writes the calls to the journal that had to be redacted first."""
@@ -216,8 +227,8 @@ class Sink:
 
     def finish(self) -> None:
         """Writes what is kept, for the last time, and closes the target. What fails again is lost."""
-        guard.run_all("write", self._write_kept, self._write_dropped, self._count_journaled, self._close_target)
-        lost = [(kept.trajectory, kept.error) for kept in self._kept]
+        guard.run_all("write", self._write_kept, self._restore, self._count_journaled, self._close_target)
+        lost = [*((kept.trajectory, kept.error) for kept in self._kept), *self._restored]
         self.lost += lost
         self._kept.clear()
         guard.count("trajectories_lost", len(lost) + len(self.dropped) + len(self.unredacted))
@@ -229,32 +240,49 @@ class Sink:
         """Whether a trajectory was not written; final once ``finish`` has run."""
         return bool(self.lost or self.dropped or self.unredacted)
 
-    def _write_dropped(self) -> None:
-        """Writes what memory had no room for, out of the journal, if the file takes it now."""
-        journals = {one.id: (name, one) for name, one in self.dropped.items() if one is not None}
-        if self._kept or not journals:
+    def _restore(self) -> None:
+        """Writes what memory had no room for, or takes it back, to be lost with the rest."""
+        refusal = self._write_dropped() if not self._kept else self._kept[-1].error
+        size = self._kept_bytes
+        for name, trajectory in self._from_journal() if refusal is not None else ():
+            size += self.dropped[name].size
+            if size > KEEP_LIMIT:
+                return
+            del self.dropped[name]
+            self._restored.append((trajectory, refusal or WriteError()))
+
+    def _write_dropped(self) -> OSError | None:
+        """Writes what memory had no room for, out of the journal; returns the file system's error at the first."""
+        for name, trajectory in self._from_journal():
+            try:
+                self._writer.write(trajectory)
+            except OSError as error:
+                if not (isinstance(error, WriteError) and error.is_in_file):
+                    return error
+                guard.warn(str(error))
+            journal = self.dropped.pop(name).journal
+            self._in_journal -= 1
+            self.written_later += 1
+            guard.count("trajectories_written")
+            if journal is not None:
+                journal.written()
+        return None
+
+    def _from_journal(self) -> Iterator[tuple[str, Trajectory]]:
+        """Those of the dropped that the journal has whole, by id, one by one."""
+        journals = {one.journal.id: (name, one.journal) for name, one in self.dropped.items() if one.journal}
+        if not journals:
             return
         # Imported on use: almost no recording needs it.
         from rollout_trace.record.recovery import kept_trajectories
 
         paths = {path for _, journal in journals.values() for path in journal.paths}
         for key, trajectory in kept_trajectories(paths, journals):
-            try:
-                self._writer.write(trajectory)
-            except OSError as error:
-                if not (isinstance(error, WriteError) and error.is_in_file):
-                    return
-                guard.warn(str(error))
-            name, journal = journals[key]
-            journal.written()
-            del self.dropped[name]
-            self._in_journal -= 1
-            self.written_later += 1
-            guard.count("trajectories_written")
+            yield journals[key][0], trajectory
 
     def _count_journaled(self) -> None:
         # Before the journal is closed, which lets go of its files.
-        self._in_journal += sum(_is_in_journal(kept.member) for kept in self._kept)
+        self._in_journal += sum(_journal_with(kept.member) is not None for kept in self._kept)
 
     def _write_kept(self) -> None:
         while self._kept:
@@ -322,6 +350,7 @@ def _were(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-def _is_in_journal(member: Member) -> bool:
+def _journal_with(member: Member) -> TrajectoryJournal | None:
+    """The journal that has all of a completed trajectory; None where there is none."""
     journal = None if member.state is None else member.state.journal
-    return journal is not None and journal.is_whole
+    return journal if journal is not None and journal.is_whole else None

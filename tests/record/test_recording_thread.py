@@ -355,6 +355,58 @@ def test_the_queue_is_bounded_again_once_the_file_can_be_written(
     assert [one.name for one in rt.read(path)] == ["b", "a"]
 
 
+def test_what_only_the_journal_had_is_in_lost_where_the_file_is_locked_to_the_end(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production(monkeypatch)
+    monkeypatch.setattr(sink, "JOURNALED_LIMIT", 0)
+    path = tmp_path / "runs.jsonl"
+    path.touch()
+    holder = os.open(path, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    closed = []
+
+    def run() -> None:
+        with client_of(server) as client, rt.recording(path, lock_timeout=0.0):
+            for name in "abc":
+                with rt.trajectory(name) as trajectory:
+                    ask(client)
+                closed.append(trajectory)
+
+    with pytest.raises(rt.WriteError, match=r"3 trajectories could not be written") as raised:
+        run()
+    os.close(holder)
+    assert sorted((one for one, _ in raised.value.lost), key=lambda one: one.name) == closed
+    assert raised.value.write(tmp_path / "other.jsonl") == 3
+    assert sorted(rt.read(tmp_path / "other.jsonl"), key=lambda one: one.name) == closed
+    assert sorted(rt.recover(path), key=lambda one: one.name) == closed
+
+
+def test_what_only_the_journal_had_is_written_as_soon_as_the_file_can_be(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_production(monkeypatch)
+    monkeypatch.setattr(sink, "JOURNALED_LIMIT", 30_000)
+    monkeypatch.setattr(sink, "FIRST_RETRY", 0.0)
+    path = tmp_path / "runs.jsonl"
+    path.touch()
+    recording = rt.recording(path, lock_timeout=0.0)
+    with client_of(server) as client, recording:
+        holder = os.open(path, os.O_RDWR)
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        for name in "abc":
+            with rt.trajectory(name):
+                ask(client)
+        assert recording.flush(60)
+        os.close(holder)
+        assert recording._sink is not None
+        monkeypatch.setattr(recording._sink, "_retry_at", 0.0)
+        with rt.trajectory("d"):
+            ask(client)
+        assert recording.flush(60)
+        assert [one.name for one in rt.read(path)] == ["a", "b", "c", "d"]
+
+
 def test_what_memory_had_no_room_for_stays_in_the_journal_of_a_file_that_is_locked_to_the_end(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
