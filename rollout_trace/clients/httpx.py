@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
@@ -20,9 +20,6 @@ from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import profile
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
-
-if TYPE_CHECKING:
-    pass
 
 C = TypeVar("C")
 

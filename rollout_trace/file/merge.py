@@ -22,7 +22,7 @@ from rollout_trace.file.merge_media import CarriedMedia, missing_media
 from rollout_trace.file.notes import SUFFIX, is_notes_file, merge_notes, note_lines, notes_path
 from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
 from rollout_trace.file.records import NoteRecord
-from rollout_trace.file.writer import _check_path
+from rollout_trace.file.writer import check_path
 
 
 @document_fields
@@ -96,7 +96,7 @@ def merge(
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     files = expand_paths(paths)
-    target = _check_path(out)
+    target = check_path(out)
     _check_output(target, files, overwrite)
     compress = compressor(target)
     plan = _Plan(files, on_error)

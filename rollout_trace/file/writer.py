@@ -72,7 +72,7 @@ class JSONLWriter:
         check_mode(media)
         self._lock_timeout = check_lock_timeout(lock_timeout)
         self._mode = check_permissions(mode)
-        self.path = _check_path(path)
+        self.path = check_path(path)
         # Absolute: the process may change its folder before the file is opened again (removed, forked, unpickled).
         self._absolute_path = self.path.absolute()
         self._fsync = fsync
@@ -224,7 +224,7 @@ def check_lock_timeout(value: Any) -> float:
     return min(seconds, threading.TIMEOUT_MAX)
 
 
-def _check_path(path: Any) -> Path:
+def check_path(path: Any) -> Path:
     """The path of a file of lines.
 
     Raises:

@@ -138,50 +138,46 @@ class Sink:
             # After those before it, and without waiting for the same lock or disk again.
             self._keep(_Kept(member, trajectory, size, self._kept[-1].error))
             return
-        _, refusal = self._attempt(member, trajectory)
+        _, refusal = self._attempt(trajectory, _journal_of(member), member)
         if refusal is not None:
             self._keep(_Kept(member, trajectory, size, refusal))
 
-    def _attempt(self, member: Member, trajectory: Trajectory) -> tuple[bool, OSError | None]:
+    def _attempt(
+        self, trajectory: Trajectory, journal: TrajectoryJournal | None, member: Member | None = None
+    ) -> tuple[bool, OSError | None]:
         """Whether a trajectory was written; if not, the file system's error where it may be tried again, else None."""
         try:
-            self._write_one(member, trajectory)
-            return True, None
+            self._writer.write(trajectory)
         except OSError as error:
             if isinstance(error, WriteError) and error.is_in_file:
                 # Whole in the file, though maybe not on the disk: to write it again would double it.
                 guard.warn(str(error))
-                self._count_written(member)
-                return True, None
-            if self._is_file:
+            elif self._is_file:
                 return False, error
-            self._lose(trajectory, error)
+            else:
+                self._lose(trajectory, error)
+                return False, None
         except BaseException as error:
             # Of a writer of the user's own, or of a trajectory that cannot be encoded. There is nobody to interrupt.
             self._lose(trajectory, error)
-        return False, None
+            return False, None
+        self._has_failed = False
+        guard.count("trajectories_written")
+        if journal is not None:
+            journal.written()
+        if not self._is_file and member is not None and member.state is not None:
+            # As a JSONLWriter does itself.
+            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self._name))
+        return True, None
 
     def _as_written(self, member: Member) -> Trajectory:
         """The trajectory as it is to be written: with the values of its close, and redacted."""
         if not (self._is_file or self._redactor.has_rules):
             return member.trajectory
         trajectory = self._redactor.apply(member.as_closed())
-        if member.state is not None and member.state.journal is not None:
-            member.state.journal.completed(trajectory)
+        if (journal := _journal_of(member)) is not None:
+            journal.completed(trajectory)
         return trajectory
-
-    def _write_one(self, member: Member, trajectory: Trajectory) -> None:
-        self._writer.write(trajectory)
-        self._count_written(member)
-        if not self._is_file and member.state is not None:
-            # As a JSONLWriter does itself.
-            guard.run_all("silence", partial(member.state.was_written, member.trajectory, self._name))
-
-    def _count_written(self, member: Member) -> None:
-        self._has_failed = False
-        guard.count("trajectories_written")
-        if member.state is not None and member.state.journal is not None:
-            member.state.journal.written()
 
     def _lose(self, trajectory: Trajectory, error: BaseException) -> None:
         self.lost.append((trajectory, error))
@@ -254,18 +250,12 @@ class Sink:
     def _write_dropped(self) -> OSError | None:
         """Writes what memory had no room for, out of the journal; returns the file system's error at the first."""
         for name, trajectory in self._from_journal():
-            try:
-                self._writer.write(trajectory)
-            except OSError as error:
-                if not (isinstance(error, WriteError) and error.is_in_file):
-                    return error
-                guard.warn(str(error))
-            journal = self.dropped.pop(name).journal
-            self._in_journal -= 1
-            self.written_later += 1
-            guard.count("trajectories_written")
-            if journal is not None:
-                journal.written()
+            is_written, refusal = self._attempt(trajectory, self.dropped[name].journal)
+            if refusal is not None:
+                return refusal
+            del self.dropped[name]
+            self._in_journal -= is_written
+            self.written_later += is_written
         return None
 
     def _from_journal(self) -> Iterator[tuple[str, Trajectory]]:
@@ -287,7 +277,7 @@ class Sink:
     def _write_kept(self) -> None:
         while self._kept:
             kept = self._kept.popleft()
-            is_written, refusal = self._attempt(kept.member, kept.trajectory)
+            is_written, refusal = self._attempt(kept.trajectory, _journal_of(kept.member), kept.member)
             if refusal is not None:
                 self._delay = min(2 * self._delay, _LONGEST_RETRY)
                 self._retry_at = time.monotonic() + self._delay
@@ -350,7 +340,11 @@ def _were(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
+def _journal_of(member: Member) -> TrajectoryJournal | None:
+    return None if member.state is None else member.state.journal
+
+
 def _journal_with(member: Member) -> TrajectoryJournal | None:
     """The journal that has all of a completed trajectory; None where there is none."""
-    journal = None if member.state is None else member.state.journal
+    journal = _journal_of(member)
     return journal if journal is not None and journal.is_whole else None
