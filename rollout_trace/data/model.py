@@ -15,15 +15,26 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data import user_values
+from rollout_trace.data.extras import (
+    ExtraIssue,
+    JSONText,
+    PolicySpan,
+    SamplingMask,
+    TopTokenRows,
+    TopTokens,
+    as_experts,
+)
 from rollout_trace.data.lists import FrozenList, ListSpan
+from rollout_trace.data.rows import RowSpan
 from rollout_trace.data.tokens import Span, as_float32, as_int32, readonly, same_array
 
 if TYPE_CHECKING:
+    from rollout_trace.data.extras import ExpertArray
     from rollout_trace.data.tokens import FloatArray, IntArray
 
 StepStatus: TypeAlias = Literal["ok", "error", "cancelled", "abandoned", "cached", "superseded", "running"]
 TokenSource: TypeAlias = Literal["engine", "logprobs", "retokenized"]
-LogprobsMode: TypeAlias = Literal["raw", "processed"]
+LogprobsMode: TypeAlias = Literal["raw", "processed", "constrained"]
 CostSource: TypeAlias = Literal["override", "table", "provider", "unknown"]
 
 CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
@@ -236,10 +247,12 @@ class Step:
     """float32 [completion length], natural logarithm, finite and <= 0. NaN where the engine returned none for a token:
     the ``token_issue`` is then ``logprobs_incomplete``, and the step is not trained on."""
     top_logprobs: Sequence[Sequence[Mapping[str, Any]]] | None = None
-    """For each completion token, the alternatives as returned by the engine (``token``, ``logprob``, ...)."""
+    """For each completion token, the alternatives as returned by the engine (``token``, ``logprob``, ...). Kept
+    as JSON: each reading builds new lists. Where they have ids, ``top_tokens`` has them as arrays."""
     token_source: TokenSource | None = None
     logprobs_mode: LogprobsMode | None = None
-    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; None: unknown."""
+    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; ``constrained``: a grammar, or
+    a list of allowed tokens, was in force, and the logprobs include it; None: unknown."""
     token_issue: TokenIssue | None = None
     usage: Usage | None = None
     cost: Cost | None = None
@@ -259,13 +272,35 @@ class Step:
     trainable: bool = True
     """False: no training sequence uses the step's completion."""
     policy_version: str | int | None = None
-    """Version of the weights that sampled the completion."""
+    """Version of the weights that sampled the completion. Of several, those of ``policy_spans`` joined by commas."""
     metadata: dict[str, Any] | None = None
     """Set by the user, and a framework's metadata of the call."""
     request_bytes: bytes | None = None
     """Body of the request. Kept only if asked for, or where the protocol has no decoder."""
     response_bytes: bytes | None = None
     """Body of the answer, decompressed. Kept when ``request_bytes`` are."""
+    prompt_logprobs: FloatArray | None = None
+    """float32 [prompt length]: logprob of each prompt token given those before it, at temperature 1. NaN where the engine
+    sends none: always for the first token."""
+    prompt_top_tokens: TopTokens | None = None
+    """The likeliest tokens at each position of the prompt: [prompt length, k]. Nothing is known at the first one."""
+    top_tokens: TopTokens | None = None
+    """The likeliest tokens at each position of the completion: [completion length, k]. None where the engine names them
+    by text alone, see ``top_logprobs``: different ids may have one text."""
+    sampling_mask: SamplingMask | None = None
+    """The ids that could be sampled at each position of the completion: [completion length], ragged."""
+    routed_experts: ExpertArray | None = None
+    """uint8, uint16 or int32 [positions, layers, k]: ids of the experts that each layer chose for a token of prompt and
+    completion. The last row is of the last token but one: the last sampled one was not run through the model. Where the
+    engine was asked to leave the first tokens out (``routed_experts_prompt_start``), fewer rows than
+    ``prompt + completion - 1``. A layer without experts is a row of zeros in vLLM's arrays."""
+    policy_spans: tuple[PolicySpan, ...] | None = None
+    """Which version of the weights sampled which positions of the completion: contiguous, from 0 to its length."""
+    extra: Mapping[str, Any] | None = None
+    """What else the answer holds, under the provider's names: ``system_fingerprint``, ``metrics``, ... Fields of the
+    choice and of the answer around it; where both have a name, the choice's counts. Nulls are left out."""
+    extra_issues: tuple[ExtraIssue, ...] = ()
+    """Why extras (``routed_experts``, ...) were withheld, or did not come although they were asked for."""
     _sealed: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -324,31 +359,37 @@ def nanoseconds(seconds: float | None) -> float | None:
 
 
 def _store_as_span(name: str, convert: Callable[[Any, str], Any]) -> None:
-    """Replaces a field of Step by a property: its slot may hold a span, which becomes an array or a list when read."""
+    """Replaces a field of Step by a property: its slot may hold a stored form, which becomes the value when read."""
     slot = Step.__dict__[name]
 
     def get(step: Step) -> Any:
         value = slot.__get__(step, Step)
-        return value.get() if isinstance(value, (Span, ListSpan)) else value
+        return value.get() if isinstance(value, _STORED) else value
 
     def put(step: Step, value: Any) -> None:
-        slot.__set__(step, value if value is None or isinstance(value, (Span, ListSpan)) else convert(value, name))
+        slot.__set__(step, value if value is None or isinstance(value, _STORED) else convert(value, name))
 
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Step, name, property(get, put))
     _SLOTS[name] = slot
 
 
+_STORED = (Span, ListSpan, RowSpan, TopTokenRows, JSONText)
+"""Forms in which fields are stored; their ``get()`` returns the field's value."""
 _SLOTS: dict[str, Any] = {}
 _store_as_span("prompt_token_ids", as_int32)
 _store_as_span("completion_token_ids", as_int32)
 _store_as_span("logprobs", as_float32)
 _store_as_span("messages", lambda value, _: FrozenList(value) if type(value) is list else value)
 _store_as_span("tools", lambda value, _: FrozenList(value) if type(value) is list else value)
+_store_as_span("top_logprobs", lambda value, _: value)
+_store_as_span("prompt_logprobs", as_float32)
+_store_as_span("prompt_top_tokens", lambda value, _: value)
+_store_as_span("routed_experts", as_experts)
 
 
 def shared(step: Step, name: str) -> Any:
-    """The stored value of a field: a span, an array, a list, or None. For writers that store shared values once."""
+    """The stored form of a field: a span, JSON, an array, a list, or None. For writers that store shared values once."""
     return _SLOTS[name].__get__(step, Step)
 
 
@@ -356,7 +397,7 @@ _SETTERS = {name: (_SLOTS.get(name) or Step.__dict__[name]).__set__ for name in 
 _DEFAULTS: list[tuple[Any, Any]] = [
     (_SETTERS[item.name], item.default) for item in fields(Step) if item.name != "_sealed"
 ]
-_ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs"})
+_ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs", "prompt_logprobs", "routed_experts"})
 _LISTS = frozenset({"messages", "tools", "advantage"})
 _GETTERS = [
     (item.name, (_SLOTS.get(item.name) or Step.__dict__[item.name]).__get__, item.default)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rollout_trace.data.extras import EXTRAS, JSONText
 from rollout_trace.data.lists import FrozenList, ListSpan, TableSpan
 from rollout_trace.data.model import Attempt, Step, Task, TokenIssue, ToolRun, new_step, shared
 from rollout_trace.data.texts import Change, change_completion, change_error, change_value
@@ -28,6 +29,7 @@ NO_TOKENS: Mapping[str, Any] = {
     "completion_token_ids": None,
     "logprobs": None,
     "top_logprobs": None,
+    **dict.fromkeys(EXTRAS),
     "token_source": None,
     "logprobs_mode": None,
     "request_bytes": None,
@@ -118,7 +120,8 @@ class StepRedaction:
             "metadata": change_value(step.metadata, "metadata", change, numbers=True),
             "token_issue": _issue(step.token_issue, change),
             "usage": step.usage if step.usage is None else _usage(step.usage, change),
-            "top_logprobs": self._alternatives(step.top_logprobs),
+            "top_logprobs": self._alternatives(shared(step, "top_logprobs")),
+            "extra": change_value(step.extra, "extra", change),
             "request_bytes": self._body(step.request_bytes, "request_bytes"),
             "response_bytes": self._body(step.response_bytes, "response_bytes"),
         }
@@ -160,6 +163,7 @@ class StepRedaction:
         """The alternatives to the tokens; None where one of them would change: they are not texts to be mended."""
         if top_logprobs is None:
             return None
+        values = top_logprobs.get() if isinstance(top_logprobs, JSONText) else top_logprobs
         # The same few words come again and again, and all have one place.
         known: dict[str, str] = {}
 
@@ -168,7 +172,7 @@ class StepRedaction:
                 known[text] = self._change(text, "top_logprobs")
             return known[text]
 
-        return top_logprobs if change_value(top_logprobs, "", change) is top_logprobs else None
+        return top_logprobs if change_value(values, "", change) is values else None
 
     def _body(self, body: bytes | None, place: str) -> bytes | None:
         """The body; None where its text would change: ids of that text may stand beside it."""
@@ -268,7 +272,7 @@ def _aligned(data: bytes, ids: bytes) -> bool:
 
 def shared_or_own(step: Step, name: str) -> Any:
     """The value of a field as it is stored."""
-    return shared(step, name) if name in ("messages", "tools") else getattr(step, name)
+    return shared(step, name) if name in ("messages", "tools", "top_logprobs") else getattr(step, name)
 
 
 def _attempts(attempts: tuple[Attempt, ...], change: Change) -> tuple[Attempt, ...]:

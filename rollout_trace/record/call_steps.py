@@ -6,6 +6,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from rollout_trace import credentials, guard
+from rollout_trace.data.extras import EXTRAS
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
 from rollout_trace.engines.profiles import AUTO, sends_no_ids
@@ -142,8 +143,8 @@ def _recorder_failed(call: Call) -> TokenIssue:
 
 def _withhold_tokens(step: Step, issue: TokenIssue) -> None:
     """Removes ids and logprobs from a step some of whose bytes may be missing: they are no ground truth."""
-    amend(step, prompt_token_ids=None, completion_token_ids=None, logprobs=None, top_logprobs=None)
-    amend(step, token_source=None, token_issue=issue)
+    gone = ("prompt_token_ids", "completion_token_ids", "logprobs", "top_logprobs", *EXTRAS)
+    amend(step, **dict.fromkeys(gone), token_source=None, token_issue=issue)
 
 
 def _undecodable_step(call: Call) -> Step:

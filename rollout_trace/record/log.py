@@ -234,7 +234,7 @@ class StepLog:
     def trim(self) -> None:
         """Frees what storing further steps would need. To be called with ``completing`` held, like ``forget``."""
         if self._stores is not None:
-            self._stores.tokens.finish()
+            self._stores.finish()
 
     def forget(self) -> None:
         """Lets go of the calls and frames of a closed log: its steps have been taken, and there are none any more."""

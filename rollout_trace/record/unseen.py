@@ -15,6 +15,7 @@ from operator import index
 from typing import Any, get_args
 
 from rollout_trace import credentials
+from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts
 from rollout_trace.data.model import (
     STEP_FIELDS,
     Attempt,
@@ -195,9 +196,12 @@ def _cost(value: Any, name: str) -> Any:
     return value
 
 
-def _attempts(value: Any, name: str) -> Any:
-    is_right = isinstance(value, (tuple, list)) and all(isinstance(one, Attempt) for one in value)
-    return tuple(value) if is_right else _refuse("a tuple of Attempts", value)
+def _each(kind: type) -> _Check:
+    def check(value: Any, name: str) -> Any:
+        is_right = isinstance(value, (tuple, list)) and all(isinstance(one, kind) for one in value)
+        return tuple(value) if is_right else _refuse(f"a tuple of {kind.__name__}s", value)
+
+    return check
 
 
 _CHECK_OF_TYPE: dict[str, _Check] = {
@@ -218,8 +222,13 @@ _CHECK_OF_TYPE: dict[str, _Check] = {
     "Completion": _completion,
     "Usage": _usage,
     "Cost": _cost,
-    "tuple[Attempt, ...]": _attempts,
+    "tuple[Attempt, ...]": _each(Attempt),
     "ErrorInfo": _words(ErrorInfo, "type", "message"),
+    "TopTokens": _of(TopTokens),
+    "SamplingMask": _of(SamplingMask),
+    "ExpertArray": as_experts,
+    "tuple[PolicySpan, ...]": _each(PolicySpan),
+    "tuple[ExtraIssue, ...]": _each(ExtraIssue),
     "TokenIssue": _words(TokenIssue, "code", "message"),
     "TokenSource": _one_of(get_args(TokenSource)),
     "LogprobsMode": _one_of(get_args(LogprobsMode)),

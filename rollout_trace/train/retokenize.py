@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.chat.messages import answer, to_chat, tool_of, with_decoded_arguments
+from rollout_trace.data.extras import EXTRAS
 from rollout_trace.data.model import CUT_OFF, TokenIssue, Usage, amend, shared
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.report import ExportReport
@@ -115,13 +116,14 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[Count
     if issue is None and differ:
         counts = " and ".join(f"{one.made} {one.part} ids were made, usage says {one.counted}" for one in differ)
         issue = TokenIssue(code="usage_differs", message=f"{counts}.")
-    # Recorded logprobs go with ids that are not known: aligned with these they would be wrong.
+    # Recorded logprobs and extras go with ids that are not known: aligned with these they would be wrong.
     amend(
         step,
         prompt_token_ids=prompt,
         completion_token_ids=completion,
         logprobs=None,
         top_logprobs=None,
+        **dict.fromkeys(EXTRAS),
         logprobs_mode=None,
         token_source="retokenized",
         token_issue=issue,

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollout_trace.data.extras import ExpertArray, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.lists import ListSpan
     from rollout_trace.data.model import Completion, ErrorInfo, TokenIssue, TokenSource, Usage
+    from rollout_trace.data.tokens import FloatArray
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class ChoiceFacts:
     prompt_token_ids: Any = None
     completion_token_ids: Any = None
     logprobs: Any = None
-    top_logprobs: list[Any] | None = None
+    top_logprobs: list[Any] | JSONText | None = None
     may_lack_logprobs: bool = False
     """A logprob may be None where the engine left it out and its position is known; it becomes NaN."""
     token_source: TokenSource | None = None
@@ -48,6 +50,16 @@ class ChoiceFacts:
     policy_version: str | None = None
     """Version of the weights that sampled this, as the engine names it; several versions are joined with commas."""
     issue: TokenIssue | None = None
+    prompt_logprobs: FloatArray | None = None
+    """float32 [prompt length]; this and the other extras are arrays already, and aligned to the ids when they are set."""
+    prompt_top_tokens: TopTokens | None = None
+    top_tokens: TopTokens | None = None
+    sampling_mask: SamplingMask | None = None
+    routed_experts: ExpertArray | None = None
+    policy_spans: tuple[PolicySpan, ...] | None = None
+    extra: dict[str, Any] | None = None
+    """What else the choice, and the answer around it, holds."""
+    extra_issues: tuple[ExtraIssue, ...] = ()
 
 
 @dataclass(slots=True)

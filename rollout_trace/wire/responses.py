@@ -216,7 +216,8 @@ class _Answer:
         # Nulls that the server sent itself stay an error: among the gaps they would pass for tokens without logprobs.
         choice.may_lack_logprobs = None not in choice.logprobs
         choice.logprobs = filled(choice.logprobs, places, None)
-        choice.top_logprobs = choice.top_logprobs and filled(choice.top_logprobs, places, [])
+        tops = choice.top_logprobs
+        choice.top_logprobs = filled(tops, places, []) if isinstance(tops, list) else None
 
 
 def _set_ids(choice: ChoiceFacts, response: _Response) -> None:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollout_trace import credentials
+from rollout_trace.data.extras import TopTokenRows
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
 from rollout_trace.data.redact import COMPLETION_CHANGED, NO_TOKENS, PROMPT_CHANGED, repeats
-from rollout_trace.data.texts import change_completion
+from rollout_trace.data.rows import RowStore
+from rollout_trace.data.texts import change_completion, change_value
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.aws_events import is_framed
@@ -22,13 +24,19 @@ from rollout_trace.wire.protocols import decoder_of, record_of
 
 @dataclass(slots=True)
 class Stores:
-    """Storage that the steps of one trajectory share: token segments, messages, tools."""
+    """Storage that the steps of one trajectory share: token segments, rows of extras, messages, tools."""
 
     tokens: TokenStore = field(default_factory=TokenStore)
+    rows: RowStore = field(default_factory=RowStore)
     messages: ListStore = field(default_factory=ListStore)
     tools: ListStore = field(default_factory=ListStore)
     cut_ids: list[bytes] = field(default_factory=list)
     """Token ids of completions that keys of this process's clients were cut out of: later prompts may repeat them."""
+
+    def finish(self) -> None:
+        """Frees what was reserved for growth. Nothing can be stored afterwards."""
+        self.tokens.finish()
+        self.rows.finish()
 
 
 def steps_of(
@@ -151,9 +159,10 @@ def _step(
     messages, sampling = _messages(request_facts, choice), _sampling(request_facts, choice)
     # Before the ids are stored: a segment that other steps share must not hold those of a key.
     issue = _cut_keys(request_facts, choice, stores.cut_ids) if credentials.any_known() else None
-    prompt, completion = None, None
+    prompt, completion, extras = None, None, {}
     if issue is None:
         prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
+        extras = _extras(choice, stores.rows)
     status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
     return new_step(
         {
@@ -180,10 +189,33 @@ def _step(
             "status": status,
             "error": facts.error,
             "policy_version": choice.policy_version,
+            **extras,
             **kept,
             **({} if issue is None else {**NO_TOKENS, "token_issue": issue}),
         }
     )
+
+
+def _extras(choice: ChoiceFacts, rows: RowStore) -> dict[str, Any]:
+    """The fields of a step that engines send beside ids and logprobs, without those that are missing."""
+    found: dict[str, Any] = {
+        "top_tokens": choice.top_tokens,
+        "sampling_mask": choice.sampling_mask,
+        "policy_spans": choice.policy_spans,
+        "extra": choice.extra,
+        "extra_issues": choice.extra_issues or None,
+    }
+    scores, top, experts = choice.prompt_logprobs, choice.prompt_top_tokens, choice.routed_experts
+    if scores is not None:
+        found["prompt_logprobs"] = rows.add("prompt_logprobs", scores)
+    if top is not None:
+        ids, logprobs = rows.add("prompt_top_ids", top.ids), rows.add("prompt_top_logprobs", top.logprobs)
+        found["prompt_top_tokens"] = TopTokenRows(ids, logprobs)
+    if experts is not None:
+        # Their last row is of the last token but one: the last sampled one is not run through the model.
+        end = len(choice.prompt_token_ids) + len(choice.completion_token_ids) - 1
+        found["routed_experts"] = rows.add("routed_experts", experts, end - len(experts))
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _cut_keys(request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[bytes]) -> TokenIssue | None:
@@ -192,6 +224,8 @@ def _cut_keys(request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[by
     choice.completion = change_completion(completion, credentials.change)
     if isinstance(stop_reason, str):
         choice.stop_reason = credentials.cut(stop_reason)
+    if choice.extra is not None:
+        choice.extra = change_value(choice.extra, "extra", credentials.change)
     if choice.completion is not completion or choice.stop_reason is not stop_reason:
         if choice.completion_token_ids is not None and len(choice.completion_token_ids):
             cut_ids.append(choice.completion_token_ids.tobytes())

@@ -1,0 +1,193 @@
+"""What engines send of tokens beside ids and logprobs: the types of the extras of a step.
+
+Arrays are read-only, and aligned to the token ids. Missing is None, NaN or -1 as each field describes, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from rollout_trace import credentials
+from rollout_trace._field_docs import document_fields
+from rollout_trace.data.tokens import readonly, same_array
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from rollout_trace.data.rows import RowSpan
+    from rollout_trace.data.tokens import FloatArray, IntArray
+
+    ExpertArray: TypeAlias = npt.NDArray[np.uint8] | npt.NDArray[np.uint16] | npt.NDArray[np.int32]
+
+EXTRAS = (
+    "prompt_logprobs",
+    "prompt_top_tokens",
+    "top_tokens",
+    "sampling_mask",
+    "routed_experts",
+    "policy_spans",
+)
+"""The fields of ``Step`` that are aligned to its token ids, beside ``logprobs``: without the ids they mean nothing."""
+
+
+class _Arrays:
+    """A group of arrays that belong together; equal if all arrays are."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(same_array(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))  # type: ignore[arg-type]
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, eq=False)
+class TopTokens(_Arrays):
+    """The likeliest tokens at each position, in the order in which the engine lists them.
+
+    vLLM lists the token of the position itself first, then the others by rank: with ``k`` requested, a position whose
+    own token is among the k likeliest has all k; of another one the least likely is missing.
+    """
+
+    ids: IntArray
+    """int32 [positions, k]; -1 where the engine lists fewer than k tokens, or none, at a position."""
+    logprobs: FloatArray
+    """float32 [positions, k], natural logarithm, as the engine sends them; NaN where ``ids`` is -1. vLLM sends -9999.0
+    for minus infinity: a grammar or a filter excluded the token."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, eq=False)
+class SamplingMask(_Arrays):
+    """The ids that could be sampled at each position, after top-k, top-p, min-p, grammars and bans.
+
+    Of position i they are ``mask[i]``, which is ``mask.ids[mask.offsets[i]:mask.offsets[i + 1]]``.
+    """
+
+    ids: IntArray
+    """int32 [sum of counts]: the ids of all positions, one after the other, in the engine's order."""
+    counts: IntArray
+    """int32 [positions]: number of ids at each position; 0 where nothing is known (in a sequence: nothing sampled)."""
+    logprobs: FloatArray | None = None
+    """float32 [sum of counts]: logprob of each of the ids, among those of its position; None where the engine sends
+    none."""
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """int64 [positions + 1]: where the ids of each position begin, and the end of the last."""
+        import numpy as np
+
+        return np.concatenate(([0], np.cumsum(self.counts, dtype=np.int64)))
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, position: int) -> IntArray:
+        count = len(self.counts)
+        if not -count <= position < count:
+            raise IndexError(f"position {position} of a sampling mask of {count} positions.")
+        end = int(self.counts[: position % count + 1].sum())
+        ids: IntArray = self.ids[end - int(self.counts[position]) : end]
+        return ids
+
+    def __iter__(self) -> Iterator[IntArray]:
+        return (self.ids[begin:end] for begin, end in pairwise(self.offsets.tolist()))
+
+
+class PolicySpan(NamedTuple):
+    """Positions ``[begin, end)`` of a completion that one version of the weights sampled."""
+
+    begin: int
+    end: int
+    version: str | int
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraIssue:
+    """Why an extra of a step is missing or withheld, although it was asked for or came. The ids are not affected."""
+
+    field: str
+    """The field of ``Step``: ``routed_experts``, ..."""
+    code: str
+    """``malformed``: not of the expected shape; ``not_aligned``: another number of positions than of tokens, or tokens
+    other than those sampled; ``ids_missing``: without ids it has no positions; ``not_in_this_form``: the engine never
+    sends it in answers of this kind, streamed or not; ``refused``: the server refuses to be asked for it;
+    ``not_sent``: asked for, and not in the answer."""
+    message: str
+
+    def __post_init__(self) -> None:
+        if credentials.any_known():
+            object.__setattr__(self, "message", credentials.cut(self.message))
+
+
+def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
+    """Routed experts as a read-only array [positions, layers, k]; other whole numbers than the three types as int32.
+
+    Raises:
+        ValueError: no array of whole numbers with three dimensions.
+    """
+    import numpy as np
+
+    array = np.asarray(values)
+    if array.ndim != 3 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name}: expected whole numbers [positions, layers, experts per token], got {array.dtype} of shape "
+            f"{list(array.shape)}."
+        )
+    experts: ExpertArray = readonly(array if array.dtype in (np.uint8, np.uint16, np.int32) else array.astype(np.int32))
+    return experts
+
+
+class TopTokenRows:
+    """``TopTokens`` of a prompt, whose rows are shared with other prompts."""
+
+    __slots__ = ("ids", "logprobs")
+
+    def __init__(self, ids: RowSpan, logprobs: RowSpan) -> None:
+        self.ids = ids
+        self.logprobs = logprobs
+
+    def get(self) -> TopTokens:
+        """The arrays."""
+        return TopTokens(self.ids.get(), self.logprobs.get())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TopTokenRows, (self.ids, self.logprobs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TopTokenRows:
+        return self
+
+
+class JSONText:
+    """A value as the bytes of its JSON, decoded whenever it is read.
+
+    For large values that few read: as objects they take ten times the memory, and every pass of the garbage collector
+    visits them.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def get(self) -> Any:
+        """The value; a new one each time."""
+        return msgspec.json.decode(self.data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return JSONText, (self.data,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> JSONText:
+        return self
