@@ -251,8 +251,8 @@ class Step:
     as JSON: each reading builds new lists. Where they have ids, ``top_tokens`` has them as arrays."""
     token_source: TokenSource | None = None
     logprobs_mode: LogprobsMode | None = None
-    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; ``constrained``: a grammar, or
-    a list of allowed tokens, was in force, and the logprobs include it; None: unknown."""
+    """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; ``constrained``: a grammar,
+    or a list of allowed tokens, was in force, and the logprobs include it; None: unknown."""
     token_issue: TokenIssue | None = None
     usage: Usage | None = None
     cost: Cost | None = None
@@ -280,8 +280,8 @@ class Step:
     response_bytes: bytes | None = None
     """Body of the answer, decompressed. Kept when ``request_bytes`` are."""
     prompt_logprobs: FloatArray | None = None
-    """float32 [prompt length]: logprob of each prompt token given those before it, at temperature 1. NaN where the engine
-    sends none: always for the first token."""
+    """float32 [prompt length]: logprob of each prompt token given those before it, at temperature 1. NaN where the
+    engine sends none: always for the first token."""
     prompt_top_tokens: TopTokens | None = None
     """The likeliest tokens at each position of the prompt: [prompt length, k]. Nothing is known at the first one."""
     top_tokens: TopTokens | None = None
@@ -389,7 +389,7 @@ _store_as_span("routed_experts", as_experts)
 
 
 def shared(step: Step, name: str) -> Any:
-    """The stored form of a field: a span, JSON, an array, a list, or None. For writers that store shared values once."""
+    """The stored form of a field: a span, JSON, an array, a list or None. For writers that store shared values once."""
     return _SLOTS[name].__get__(step, Step)
 
 

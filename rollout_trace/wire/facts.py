@@ -51,7 +51,7 @@ class ChoiceFacts:
     """Version of the weights that sampled this, as the engine names it; several versions are joined with commas."""
     issue: TokenIssue | None = None
     prompt_logprobs: FloatArray | None = None
-    """float32 [prompt length]; this and the other extras are arrays already, and aligned to the ids when they are set."""
+    """float32 [prompt length]. This and the other extras are arrays, and aligned to the ids, when they are set."""
     prompt_top_tokens: TopTokens | None = None
     top_tokens: TopTokens | None = None
     sampling_mask: SamplingMask | None = None
