@@ -74,7 +74,7 @@ class _Answer:
     """The samples of one answer, and the prompts of its request."""
 
     def __init__(self, facts: ResponseFacts, request: RequestFacts, *, streamed: bool) -> None:
-        sampling = request.sampling or {}
+        self._sampling = sampling = request.sampling or {}
         self._facts = facts
         self._texts = messages_of(request)
         sent = self._texts or sampling.get("input_ids") or sampling.get("token_ids")
@@ -99,7 +99,8 @@ class _Answer:
         if body.choices is not None:
             self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         for position, sample in enumerate(samples):
-            reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed).add(sample)
+            reader = reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed)
+            reader.add(sample, part.data, position)
 
     def finish(self, *, done: bool) -> None:
         """Writes each sample to the facts, and checks its ids and logprobs. ``done``: the answer reached its end."""
@@ -119,6 +120,8 @@ class _Answer:
             align.check(facts.choices, facts.usage)
         else:
             facts.usage = total_usage(readers, [] if None in firsts else list(firsts.values()))
+        for choice, reader in zip(facts.choices, readers, strict=True):
+            reader.settle(choice, self._sampling)
 
     def _choice(self, index: int, reader: SampleReader, position: int | None, *, done: bool) -> ChoiceFacts:
         prompts = self._prompts.all
@@ -128,8 +131,17 @@ class _Answer:
             choice.messages = [prompt]
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = self._prompt_token_ids
-        ids = ids_of(prompt)
-        # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
-        if choice.prompt_token_ids is None and ids is not None and reader.counts.input in (None, len(ids)):
-            choice.prompt_token_ids = ids
+        if choice.prompt_token_ids is None:
+            choice.prompt_token_ids = _known_prompt_ids(prompt, reader)
         return choice
+
+
+def _known_prompt_ids(prompt: Any, reader: SampleReader) -> list[int] | None:
+    """Ids of a prompt from the request, or from beside the logprobs of the answer."""
+    sent, listed = ids_of(prompt), reader.listed_prompt_ids
+    # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
+    if sent is None or reader.counts.input not in (None, len(sent)):
+        return listed
+    # SGLang lists 0 for some ids: those sent are exact, unless others differ too.
+    agree = listed is None or all(two in (one, 0) for one, two in zip(sent, listed, strict=True))
+    return sent if agree else listed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -11,6 +12,7 @@ from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
 from rollout_trace.wire.reading import report_clash, withhold
+from rollout_trace.wire.sglang_extras import MetaReader
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
 
 
@@ -28,6 +30,9 @@ class MetaInfo(Struct):
     input_token_logprobs: list[Any] | None = None
     output_token_logprobs: list[Any] | None = None
     output_top_logprobs: list[Any] | None = None
+    image_tokens: Any = None
+    audio_tokens: Any = None
+    video_tokens: Any = None
 
 
 class Sample(Struct):
@@ -51,6 +56,9 @@ class SampleReader:
     def __init__(self) -> None:
         self.counts = Usage()
         self.error: ErrorInfo | None = None
+        self.listed_prompt_ids: list[int] | None = None
+        """Ids of the whole prompt beside its logprobs, where SGLang puts 0 for the last id of the vocabulary."""
+        self._meta = MetaReader()
         self._prompt_token_ids: list[int] | None = None
         self._text = GrowingText()
         self._ids, self._triples, self._tops = GrowingList(), GrowingList(), GrowingList()
@@ -58,12 +66,15 @@ class SampleReader:
         self._token_ids: list[int] | None = None
         self._columns: Columns | None = None
         self._uneven = False
+        self._ends_empty = False
         self._finish_reason: str | None = None
         self._stop_reason: str | int | None = None
         self._versions: list[str] = []
 
-    def add(self, sample: Sample) -> None:
-        """Reads the next chunk, or the only object."""
+    def add(self, sample: Sample, data: bytes = b"{}", position: int = 0) -> None:
+        """Reads the next chunk, or the only object. ``data``: the body that the sample is in, at this position."""
+        if sample.meta_info is not None:
+            self._meta.add(data, position)
         self._prompt_token_ids = self._prompt_token_ids or sample.prompt_token_ids
         if sample.meta_info is None and sample.output_ids is None:
             self._add_delta(sample)
@@ -92,6 +103,13 @@ class SampleReader:
             withhold(choice, "stream_inconsistent", problem)
         return choice
 
+    def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any]) -> None:
+        """Sets the extras of the sample's choice, whose ids have been checked. ``sampling``: fields of the request."""
+        grows = self._ids if self._triples.items is None else self._triples
+        # A last chunk without tokens is of either kind.
+        incremental = grows.incremental is True or (grows.incremental is None and self._ends_empty)
+        self._meta.settle(choice, incremental=incremental, start=sampling.get("routed_experts_start_len"))
+
     def _add_delta(self, sample: Sample) -> None:
         if sample.text is not None:
             self._deltas.append(sample.text)
@@ -111,6 +129,7 @@ class SampleReader:
         counted = info.completion_tokens
         self._text.add(sample.text)
         self._ids.add(sample.output_ids, counted)
+        self._ends_empty = sample.output_ids == []
         self._triples.add(info.output_token_logprobs, counted)
         self._tops.add(info.output_top_logprobs, counted)
         self._set_finish(info.finish_reason)
@@ -121,11 +140,18 @@ class SampleReader:
             cache_read=_latest(info.cached_tokens, self.counts.cache_read),
             reasoning=_latest(info.reasoning_tokens, self.counts.reasoning),
         )
-        if not self._prompt_token_ids:
-            ids = _ids(info.input_token_logprobs)
-            # SGLang returns these logprobs from `logprob_start_len` on: fewer ids than counted are not the prompt.
-            whole = ids is not None and len(ids) == self.counts.input
-            self._prompt_token_ids = info.prompt_token_ids or (ids if whole else None)
+        self._prompt_token_ids = self._prompt_token_ids or info.prompt_token_ids
+        if not self._prompt_token_ids and not self.listed_prompt_ids:
+            self.listed_prompt_ids = self._listed_ids(info)
+
+    def _listed_ids(self, info: MetaInfo) -> list[int] | None:
+        ids = _ids(info.input_token_logprobs)
+        # SGLang returns these logprobs from `logprob_start_len` on: fewer ids than counted are not the prompt.
+        if ids is None or len(ids) != self.counts.input:
+            return None
+        # The placeholders of images are 0 among them.
+        has_media = any((info.image_tokens, info.audio_tokens, info.video_tokens))
+        return None if has_media and 0 in ids else ids
 
     def _set_finish(self, reason: Any) -> None:
         if isinstance(reason, str):
