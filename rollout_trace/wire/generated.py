@@ -27,9 +27,10 @@ class MetaInfo(Struct):
     reasoning_tokens: int | None = None
     weight_version: Any = None
     prompt_token_ids: list[int] | None = None
-    input_token_logprobs: list[Any] | None = None
     output_token_logprobs: list[Any] | None = None
-    output_top_logprobs: list[Any] | None = None
+    # Of any type: what is wrong with these is no fault of the ids.
+    input_token_logprobs: Any = None
+    output_top_logprobs: Any = None
     image_tokens: Any = None
     audio_tokens: Any = None
     video_tokens: Any = None
@@ -131,7 +132,8 @@ class SampleReader:
         self._ids.add(sample.output_ids, counted)
         self._ends_empty = sample.output_ids == []
         self._triples.add(info.output_token_logprobs, counted)
-        self._tops.add(info.output_top_logprobs, counted)
+        if isinstance(info.output_top_logprobs, list):
+            self._tops.add(info.output_top_logprobs, counted)
         self._set_finish(info.finish_reason)
         self._add_version(info.weight_version)
         self.counts = Usage(
@@ -214,9 +216,9 @@ def _latest(count: int | None, before: int | None) -> int | None:
     return before if count is None or count < 0 else count
 
 
-def _ids(triples: list[Any] | None) -> list[int] | None:
+def _ids(triples: Any) -> list[int] | None:
     """The ids in ``[logprob, id, text]`` entries; None where one is missing, or there are none."""
-    return None if triples is None else _columns_of(triples).token_ids()
+    return _columns_of(triples).token_ids() if isinstance(triples, list) else None
 
 
 def _columns_of(triples: list[Any]) -> Columns:
