@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.data.costs import Price, PriceTable
+    from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import (
         Attempt,
         Completion,
@@ -71,6 +72,7 @@ _HOMES = {
     "rollout_trace.integration.installed": ("Integration", "integrations"),
     "rollout_trace.record.place": ("orphans",),
     "rollout_trace.record.provenance": ("environment", "file_sha256"),
+    "rollout_trace.data.extras": ("ExtraIssue", "PolicySpan", "SamplingMask", "TopTokens"),
     "rollout_trace.data.model": (
         "Attempt",
         "Completion",
@@ -107,12 +109,14 @@ __all__ = [
     "DriftError",
     "ErrorInfo",
     "ExportError",
+    "ExtraIssue",
     "Finding",
     "FormatError",
     "Group",
     "Integration",
     "JSONLWriter",
     "MergeReport",
+    "PolicySpan",
     "Price",
     "PriceTable",
     "ProbeReport",
@@ -120,6 +124,7 @@ __all__ = [
     "RecoveryReport",
     "RetokenizeReport",
     "RolloutTraceError",
+    "SamplingMask",
     "ScoreReport",
     "Sequence",
     "SequenceOptions",
