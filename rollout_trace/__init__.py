@@ -136,6 +136,7 @@ __all__ = [
     "TokenIssue",
     "ToolCall",
     "ToolRun",
+    "TopTokens",
     "Trajectory",
     "Usage",
     "WriteError",
