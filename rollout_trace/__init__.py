@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.data.costs import Price, PriceTable
+    from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import (
         Attempt,
         Completion,
@@ -73,6 +74,7 @@ _HOMES = {
     "rollout_trace.integration.installed": ("Integration", "integrations"),
     "rollout_trace.record.place": ("orphans",),
     "rollout_trace.record.provenance": ("environment", "file_sha256"),
+    "rollout_trace.data.extras": ("ExtraIssue", "PolicySpan", "SamplingMask", "TopTokens"),
     "rollout_trace.data.model": (
         "Attempt",
         "Completion",
@@ -110,12 +112,14 @@ __all__ = [
     "Engine",
     "ErrorInfo",
     "ExportError",
+    "ExtraIssue",
     "Finding",
     "FormatError",
     "Group",
     "Integration",
     "JSONLWriter",
     "MergeReport",
+    "PolicySpan",
     "Price",
     "PriceTable",
     "ProbeReport",
@@ -123,6 +127,7 @@ __all__ = [
     "RecoveryReport",
     "RetokenizeReport",
     "RolloutTraceError",
+    "SamplingMask",
     "ScoreReport",
     "Sequence",
     "SequenceOptions",
@@ -134,6 +139,7 @@ __all__ = [
     "TokenIssue",
     "ToolCall",
     "ToolRun",
+    "TopTokens",
     "Trajectory",
     "Usage",
     "WriteError",
