@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.engines.engine import Engine
     from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
     from rollout_trace.file.annotate import annotate
     from rollout_trace.file.merge import MergeReport, merge
@@ -57,6 +58,7 @@ _HOMES = {
     "rollout_trace.clients.common": ("bind", "unwrap"),
     "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
+    "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.data.costs": ("Price", "PriceTable"),
     "rollout_trace.train.drift": ("Drift", "drift"),
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
@@ -107,6 +109,7 @@ __all__ = [
     "Cost",
     "Drift",
     "DriftError",
+    "Engine",
     "ErrorInfo",
     "ExportError",
     "ExtraIssue",
