@@ -72,7 +72,7 @@ def _rectangle(rows: Sequence[Sequence[tuple[int | None, float]]] | None) -> tup
     ids, logprobs = np.full((len(rows), width), -1, np.int32), np.full((len(rows), width), np.nan, np.float32)
     for at, row in enumerate(rows):
         for column, (token, logprob) in enumerate(row):
-            ids[at, column], logprobs[at, column] = token, logprob
+            ids[at, column], logprobs[at, column] = token or 0, logprob
     return ids, logprobs
 
 
@@ -251,3 +251,22 @@ def test_what_is_refused_has_no_extras() -> None:
         assert step.error.status == exchanges()[name].status
         assert all(getattr(step, field) is None for field in EXTRAS)
         assert step.extra_issues == ()
+
+
+_FIELDS = {"id", "request_id", "object", "model", "choices", "usage", "prompt_token_ids", "prompt_logprobs"}
+_FIELDS |= {"index", "message", "delta", "text", "logprobs", "finish_reason", "stop_reason", "token_ids"}
+_FIELDS |= {"routed_experts", "sampling_mask", "weight_versions"}
+"""Names in an answer, or a choice of it, that have a field of their own in a step, or say nothing of it."""
+
+
+@pytest.mark.parametrize("name", names(*READ))
+def test_nothing_that_was_sent_is_lost(name: str) -> None:
+    """What else an answer or a choice holds is in `extra`, with its last value."""
+    one = exchanges()[name]
+    for step in steps_of(name):
+        expected: dict[str, Any] = {}
+        for body in extras_reader.bodies(one.response):
+            parts = [body, *(part for part in body.get("choices") or () if part["index"] == step.choice)]
+            for part in parts:
+                expected |= {key: value for key, value in part.items() if value is not None and key not in _FIELDS}
+        assert (step.extra or {}) == expected
