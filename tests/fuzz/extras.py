@@ -18,7 +18,7 @@ from tests.fuzz.mutate import damage, junk
 _NAMES = frozenset(
     {"prompt_logprobs", "routed_experts", "sampling_mask", "sampling_mask_logprobs", "weight_versions"}
     | {"prompt_token_id_logprobs", "metrics", "system_fingerprint", "mm_placeholders", "kv_transfer_params"}
-    | {"input_token_logprobs", "input_top_logprobs", "output_top_logprobs", "hidden_states", "created"}
+    | {"input_token_logprobs", "input_top_logprobs", "output_top_logprobs", "hidden_states", "top_logprobs"}
     | {"output_token_sampling_mask", "output_token_sampling_logprobs", "output_token_ids_logprobs"}
     | {f"output_top_logprobs_{name}" for name in ("val_flat", "idx_flat", "val_flat_b64", "shape", "null_prefix")}
     | {f"input_top_logprobs_{name}" for name in ("val_flat_b64", "idx_flat_b64", "shape", "null_prefix")}
@@ -122,6 +122,9 @@ def check_extras(step: Step) -> None:
         assert [span.begin for span in step.policy_spans] == ends[:-1], "a gap between versions"
         assert ends[-1] == len(ids), "versions of other tokens than there are"
         assert all(one <= other for one, other in pairwise(ends))
+    if step.top_logprobs is not None:
+        assert step.logprobs is not None
+        assert len(step.top_logprobs) == len(step.logprobs), "alternatives of other tokens than there are"
     assert step.extra is None or (isinstance(step.extra, dict) and None not in step.extra.values())
     for issue in step.extra_issues:
         assert issue.code in _CODES, issue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -270,3 +271,25 @@ def test_nothing_that_was_sent_is_lost(name: str) -> None:
             for part in parts:
                 expected |= {key: value for key, value in part.items() if value is not None and key not in _FIELDS}
         assert (step.extra or {}) == expected
+
+
+def test_a_token_of_another_type_in_a_stream_of_responses() -> None:
+    """A number where the text of a token belongs, in a stream that lacks logprobs: it is read all the same."""
+    one = exchanges()["dense_resp_top5_stream"]
+    damaged = re.sub(rb'"token":"[^"]*"', b'"token":5', one.response)
+    assert damaged != one.response
+    (step,) = decode("openai.responses", one.request, damaged, content_type=one.content_type)
+    assert (step.status, step.logprobs) == ("ok", None)
+    assert numbers(step.completion_token_ids) == numbers(steps_of(one.name)[0].completion_token_ids)
+
+
+@pytest.mark.parametrize("name", ["dense_comp_top5", "dense_comp_top5_stream"])
+@pytest.mark.parametrize("value", ["5", '"x"', "{}", "[5]", "[[[]]]", "[NaN]", '["\\ud800"]', '[{"a": "\\ud800"}]'])
+def test_alternatives_of_another_type_cost_no_ids(name: str, value: str) -> None:
+    """Anything in place of the alternatives of completions: ids and logprobs are those of the undamaged answer."""
+    one = exchanges()[name]
+    damaged = re.sub(rb'"top_logprobs":\[.*?\](?=[,}])', b'"top_logprobs":' + value.encode(), one.response)
+    assert damaged != one.response
+    (step,) = decode("openai.completions", one.request, damaged, content_type=one.content_type)
+    assert not differing(step, steps_of(name)[0]) - {"top_logprobs", "top_tokens"}
+    assert step.top_logprobs is None or len(step.top_logprobs) == len(step.completion_token_ids or ())
