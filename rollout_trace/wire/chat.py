@@ -33,6 +33,7 @@ from rollout_trace.wire.reading import (
     reader_for,
     withhold,
 )
+from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
@@ -112,6 +113,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     answer.add_extras(request.sampling)
+    settle_openai(facts.choices, request.sampling, streamed=streamed)
     if not facts.choices and facts.error is None:
         facts.error = error_without_choices(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts

@@ -37,6 +37,7 @@ from rollout_trace.wire.reading import (
     set_issue,
     withhold,
 )
+from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
@@ -110,6 +111,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     answer.add_extras()
+    settle_openai(facts.choices, request.sampling, streamed=streamed)
     if not facts.choices and facts.error is None:
         facts.error = error_without_choices(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts

@@ -128,7 +128,7 @@ class _Answer:
         others = self._others.add_undeclared(part.data, body, _StrictBody, Sample, len(samples))
         for position, sample in enumerate(samples):
             reader = reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed)
-            reader.add(sample)
+            reader.add(sample, part.data, position)
             if others:
                 reader.others.update(others[position])
 
@@ -167,8 +167,17 @@ class _Answer:
             choice.messages = [prompt]
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = self._prompt_token_ids
-        ids = ids_of(prompt)
-        # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
-        if choice.prompt_token_ids is None and ids is not None and reader.counts.input in (None, len(ids)):
-            choice.prompt_token_ids = ids
+        if choice.prompt_token_ids is None:
+            choice.prompt_token_ids = _known_prompt_ids(prompt, reader)
         return choice
+
+
+def _known_prompt_ids(prompt: Any, reader: SampleReader) -> list[int] | None:
+    """Ids of a prompt from the request, or from beside the logprobs of the answer."""
+    sent, listed = ids_of(prompt), reader.listed_prompt_ids
+    # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
+    if sent is None or reader.counts.input not in (None, len(sent)):
+        return listed
+    # SGLang lists 0 for some ids: those sent are exact, unless others differ too.
+    agree = listed is None or all(two in (one, 0) for one, two in zip(sent, listed, strict=True))
+    return sent if agree else listed

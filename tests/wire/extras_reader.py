@@ -1,7 +1,7 @@
 """What the bytes of vLLM's answers hold of their tokens, read without the library: JSON, base64 and .npy by hand.
 
-Of chat, completions and `/inference/v1/generate` of vLLM 0.32, streamed and not. Only well-formed answers: what is wrong
-with one raises.
+Of chat, completions and `/inference/v1/generate` of vLLM 0.32, streamed and not. Only of well-formed answers: others
+raise.
 """
 
 from __future__ import annotations
