@@ -190,12 +190,14 @@ class _Answer:
             extras, entries = reader.extras, reader.entries or []
             if extras.prompt_logprobs == NULL:
                 extras.prompt_logprobs = self._prompt_logprobs
-            extras.tops = [entry.top_logprobs for entry in entries]
             extras.settle(choice, sampling)
             choice.extra = extra_of(self._others.values, reader.others.values, more_of(entries))
 
     def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
         entries = reader.entries
+        tops = [entry.top_logprobs for entry in entries or ()]
+        top_logprobs = top_logprobs_of(tops)
+        reader.extras.tops = () if top_logprobs is None else tops
         return ChoiceFacts(
             index=index,
             completion=completion_of(reader.deltas.message() if reader.whole is None else reader.whole),
@@ -204,7 +206,7 @@ class _Answer:
             prompt_token_ids=self._prompt_token_ids,
             completion_token_ids=reader.token_ids,
             logprobs=None if entries is None else [entry.logprob for entry in entries],
-            top_logprobs=None if entries is None else top_logprobs_of([entry.top_logprobs for entry in entries]),
+            top_logprobs=top_logprobs,
             token_source=None if reader.token_ids is None else "engine",
             complete=done or reader.finish_reason is not None,
             uneven=reader.uneven,

@@ -234,7 +234,6 @@ class _Answer:
                 extras.prompt_logprobs = self._prompt_logprobs
             if reader.echoed is not None:
                 extras.echoed = reader.echoed.logprobs, reader.echoed.tops
-            extras.tops = () if columns is None else columns.tops
             extras.settle(choice, self._sampling)
             choice.extra = extra_of(self._others.values, reader.others.values, {} if columns is None else columns.more)
 
@@ -285,6 +284,7 @@ class _Answer:
         if ids is not None and report_clash(choice, columns.clash(ids)):
             return
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
+        reader.extras.tops = () if choice.top_logprobs is None else columns.tops
         if ids is not None:
             return
         choice.completion_token_ids, choice.uneven = columns.token_ids(), False

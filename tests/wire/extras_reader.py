@@ -47,8 +47,11 @@ def read(path: str, response: bytes) -> dict[int, Choice]:
             _add_scores(choice, body, part)
             _add_rows(choice, part.get("logprobs") or {}, path)
             _add_engine(choice, part)
+    # Of the others it stands around the choices, in a stream in the first chunk alone.
+    prompts = [body["prompt_token_ids"] for body in bodies if body.get("prompt_token_ids") is not None]
     for body in bodies:
         for choice in found.values():
+            choice.prompt = choice.prompt or (prompts[0] if prompts else None)
             choice.extra.update({name: value for name, value in body.items() if value is not None})
     return found
 
@@ -62,8 +65,7 @@ def _bodies(response: bytes) -> list[dict[str, Any]]:
 
 def _add_ids(choice: Choice, body: dict[str, Any], part: dict[str, Any]) -> None:
     # Of completions on the choice: there each has its own prompt.
-    prompt = part.get("prompt_token_ids") or body.get("prompt_token_ids")
-    choice.prompt = choice.prompt or prompt
+    choice.prompt = choice.prompt or part.get("prompt_token_ids")
     if part.get("token_ids") is not None:
         choice.ids = [*(choice.ids or ()), *part["token_ids"]]
 
