@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -20,7 +21,7 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder
 from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
 from rollout_trace.wire.message import MessageMerger, completion_of
-from rollout_trace.wire.other_fields import OtherFields, extra_of
+from rollout_trace.wire.other_fields import OtherFields, extra_of, fields_from
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     error_without_choices,
@@ -94,8 +95,12 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 
 _BODY = LenientDecoder(_Body, _StrictBody)
-_BODY_OTHERS = _Body.__struct_fields__[_Body.__struct_fields__.index("created") :]
-_CHOICE_OTHERS = ("matched_stop", "content_filter_results", "native_finish_reason")
+_BODY_OTHERS = fields_from(_Body, "created")
+_REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
+_NO_REST = _REST(_Body())
+_CHOICE_OTHERS = fields_from(_Choice, "matched_stop")
+_CHOICE_REST = attrgetter(*ChoiceExtras.__struct_fields__, *_CHOICE_OTHERS)
+_NO_CHOICE_REST = _CHOICE_REST(_Choice())
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -148,8 +153,10 @@ class _ChoiceReader:
         self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
         self.token_ids = extended(self.token_ids, choice.token_ids)
         self.entries = extended(self.entries, entries)
-        self.extras.add(choice)
-        self.others.add(choice)
+        # Nearly no choice has any of these: tested as a whole, they cost next to nothing.
+        if _CHOICE_REST(choice) != _NO_CHOICE_REST:
+            self.extras.add(choice)
+            self.others.add(choice)
 
 
 class _Answer:
@@ -161,6 +168,7 @@ class _Answer:
         self._readers: dict[int, _ChoiceReader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
 
     def add(self, body: _Body, part: Event) -> None:
@@ -168,11 +176,16 @@ class _Answer:
         read_answer_fields(self._facts, body)
         if self._prompt_token_ids is None:
             self._prompt_token_ids = body.prompt_token_ids
-        if body.prompt_logprobs != NULL:
-            self._prompt_logprobs = body.prompt_logprobs
-        self._others.add(body)
+        rest = _REST(body)
+        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
+        if rest != self._rest:
+            self._rest = rest
+            self._others.add(body)
+            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         choices = body.choices or ()
-        others = self._others.add_undeclared(part.data, body, _StrictBody, _Choice, len(choices))
+        others = None
+        if type(body) is not _StrictBody:
+            others = self._others.add_undeclared(part.data, body, _Choice, len(choices))
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed)
             reader.add(choice)

@@ -62,7 +62,6 @@ class RawExtras:
     def add(self, choice: ChoiceExtras) -> None:
         """Reads the next chunk, or the only body."""
         found = _FIELDS(choice)
-        # Nearly no chunk has any.
         if found == _NONE:
             return
         experts, mask, mask_logprobs, prompt_logprobs, versions = found
