@@ -36,7 +36,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
+from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras, without_experts
 
 
 class _Entry(Struct, gc=False):
@@ -229,7 +229,10 @@ class _Answer:
 def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
     """Fills missing ids and logprobs from the places of other engines than vLLM."""
     incomplete = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
-    if not incomplete or not any(places.may_hold_ids(part.data) for part in parts):
+    if not incomplete:
+        return
+    parts = [part._replace(data=without_experts(part.data)) for part in parts]
+    if not any(places.may_hold_ids(part.data) for part in parts):
         return
     bodies = plain_bodies(parts)
     for choice in incomplete:

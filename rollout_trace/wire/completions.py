@@ -40,7 +40,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
+from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras, without_experts
 
 
 class _Delta(Struct):
@@ -218,9 +218,12 @@ class _Answer:
         """The choices of a body as plain values, where other engines than vLLM may have put ids in them or beside."""
         has_all = all(one.token_ids is not None and one.prompt_token_ids is not None for one in choices)
         # A body without choices, the last one of a stream, may have ids beside them.
-        if (choices and has_all) or not places.mentions_id_field(_PROTOCOL, part.data):
+        if choices and has_all:
             return None
-        body = loads(part.data)
+        data = without_experts(part.data)
+        if not places.mentions_id_field(_PROTOCOL, data):
+            return None
+        body = loads(data)
         whole = places.ids_of_part(_COMPLETION_IDS, body, of_body=True)
         self._whole_ids = whole.ids or self._whole_ids
         self._facts.malformed = self._facts.malformed or whole.problem

@@ -14,6 +14,7 @@ import pytest
 from rollout_trace.data.extras import PolicySpan
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
+from rollout_trace.wire.vllm_extras import without_experts
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.recorded import differing, numbers
 
@@ -486,3 +487,22 @@ def test_alternatives_are_read_as_sent(case: str, protocol: str) -> None:
     step = read({"choices": [{**CHAT, "text": "ttt", "logprobs": logprobs}]}, {}, protocol)
     assert step.token_issue is None or step.token_issue.code == "ids_missing"
     assert step.top_logprobs == [tops if expected is None else expected, [], good]
+
+
+def test_large_experts_are_left_out_of_the_search_for_ids() -> None:
+    """Replaced by null where they are text in base64, and nowhere else."""
+    large = "A" * 10_000
+    body = json.dumps(
+        {"choices": [{"routed_experts": large, "a": 1}, {"routed_experts": large}], "b": [large]}
+    ).encode()
+    assert json.loads(without_experts(body)) == {
+        "choices": [{"routed_experts": None, "a": 1}, {"routed_experts": None}],
+        "b": [large],
+    }
+    for kept in ('{"a": "routed_experts", "b": "%s"}' % large, '{"routed_experts": null}', '"routed_experts"', "{"):
+        assert without_experts(kept.encode()) == kept.encode()
+    sent = npy(np.zeros((4, 100, 100), np.uint8))
+    for protocol, text in (("openai.chat", {"message": {"content": "a"}}), ("openai.completions", {"text": "a"})):
+        step = read(answer(routed_experts=sent, prompt_token_ids=PROMPT, logprobs=None, **text), {}, protocol)
+        assert step.routed_experts is not None
+        assert step.routed_experts.shape == (4, 100, 100)
