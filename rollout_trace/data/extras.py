@@ -187,9 +187,9 @@ class JSONText:
         """The value; a new one each time."""
         try:
             return msgspec.json.decode(self.data)
-        except msgspec.DecodeError:
-            # It refuses half a surrogate pair, which the text of a token can be.
-            return json.loads(self.data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # As tolerant as SDKs, which is what the bytes were taken from: NaN, lone surrogates, bytes of no UTF-8.
+            return json.loads(self.data.decode("utf-8", "replace"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JSONText, (self.data,)
