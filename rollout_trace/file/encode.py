@@ -168,7 +168,7 @@ def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
         record["logprobs"] = logprobs
     if top_logprobs is not None:
         is_text = isinstance(top_logprobs, JSONText)
-        record["top_logprobs"] = orjson.Fragment(json_line(top_logprobs.data)) if is_text else top_logprobs
+        record["top_logprobs"] = orjson.Fragment(json_line(top_logprobs)) if is_text else top_logprobs
     return record
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rollout_trace.data.extras import JSONText, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import Step, shared
 from rollout_trace.file.arrays import FLOATS, IDS, ROWS, BadArray, Form, as_form, decoded, fragment
+from rollout_trace.file.plain import dumps
 
 if TYPE_CHECKING:
     from rollout_trace.data.extras import PolicySpan
@@ -239,12 +242,25 @@ _CHECKS: dict[str, Any] = {
 # Alternatives as text
 
 
-def json_line(data: bytes) -> bytes:
-    """JSON as one line: line breaks, which in JSON stand between values alone, are made spaces."""
+def json_line(text: JSONText) -> bytes:
+    """The JSON as it may stand in a line.
+
+    As it is, without line breaks; where servers sent what is no JSON (NaN, bytes that are no UTF-8), as its value.
+    """
+    data = text.data
+    try:
+        _raw.decode(data)
+        # Not checked by the decoder where values are passed over.
+        if not data.isascii():
+            data.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return dumps(text.get())
     return data if b"\n" not in data and b"\r" not in data else data.translate(_SPACES)
 
 
+_raw = msgspec.json.Decoder(msgspec.Raw)
 _SPACES = bytes.maketrans(b"\n\r", b"  ")
+"""Line breaks stand between values: in texts they are escaped."""
 
 
 def alternatives(data: bytes) -> JSONText | None:

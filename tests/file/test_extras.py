@@ -324,6 +324,17 @@ def test_alternatives_beside_half_a_character() -> None:
     assert decode(nothing.encode()).steps[0].top_logprobs is None
 
 
+def test_alternatives_that_are_no_json_are_written_as_what_they_mean() -> None:
+    """Some servers send NaN, or half a character: the line stays JSON, and readable."""
+    for sent, kept in (
+        (b'[[{"logprob":NaN}]]', [[{"logprob": None}]]),
+        (b'[[{"token":"\xe6"}]]', [[{"token": "\ufffd"}]]),
+    ):
+        step = Step(id="a", call_id="a", top_logprobs=JSONText(sent))  # type: ignore[arg-type]
+        (back,) = decode(encode(Trajectory(id="t", steps=[step]))).steps
+        assert back.top_logprobs == kept
+
+
 def test_alternatives_that_are_no_text_are_refused() -> None:
     with pytest.raises(BadLine, match=r"tokens\.top_logprobs: .*utf-8"):
         decode(line([], top_logprobs=["?"]).replace(b"?", b"\xff"))
