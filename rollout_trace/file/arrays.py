@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from rollout_trace.data.extras import TopTokenRows
-from rollout_trace.data.model import Step, shared
+from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.rows import Block, RowSpan, RowStore
 from rollout_trace.data.tokens import readonly
 from rollout_trace.file.ranges import merged
@@ -229,6 +229,22 @@ def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
             row = place.row(first)
             found.append([place.index, row, row + end - first])
     return found or [[pieces[0][0].index, 0, 0]]
+
+
+def share_rows(steps: Iterable[Step]) -> None:
+    """Stores the rows of steps once that come from several places, each with blocks of its own."""
+    store = RowStore()
+    for step in steps:
+        spans = {name: span.get() for name, span in _spans_of(step, RowStore()).items()}
+        if "routed_experts" in spans:
+            experts = spans["routed_experts"]
+            amend(step, routed_experts=store.add("routed_experts", experts, _experts_start(step, experts)))
+        if "prompt_logprobs" in spans:
+            amend(step, prompt_logprobs=store.add("prompt_logprobs", spans["prompt_logprobs"]))
+        if "prompt_top_tokens.ids" in spans:
+            parts = (store.add(name, spans[name]) for name in ("prompt_top_tokens.ids", "prompt_top_tokens.logprobs"))
+            amend(step, prompt_top_tokens=TopTokenRows(*parts))
+    store.finish()
 
 
 def _spans_of(step: Step, own: RowStore) -> dict[str, RowSpan]:

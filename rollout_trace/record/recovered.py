@@ -14,6 +14,7 @@ from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
 from rollout_trace.data.trajectory import Trajectory, new_trajectory
 from rollout_trace.file import journal_format as form
+from rollout_trace.file.arrays import share_rows
 from rollout_trace.file.decode import BadLine, decode
 from rollout_trace.file.difference import Difference
 from rollout_trace.file.encode import PARTS, from_parts
@@ -138,6 +139,8 @@ def _steps(pieces: Pieces, report: Report) -> list[Step]:
     for call in calls.values():
         _fill(call, None, pieces.calls[call.id], report)
         log.settle(call)
+    # Each record has the rows of its own steps.
+    share_rows(steps.values())
     # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.
     ended = {name for name, records in pieces.calls.items() if any(one.kind == form.CALL for one in records)}
     later = {step.call_id for step in steps.values()} - ended
