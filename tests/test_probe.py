@@ -56,10 +56,10 @@ def calls(server: LoopbackServer) -> list[Any]:
 
 
 def test_a_server_that_has_everything(kind: Kind) -> None:
-    """Everything is found, with one inquiry and seven small calls."""
+    """Everything is found, with one inquiry and seven small calls, and three for extras."""
     with ScriptedServer("blue is nice") as server:
         report = probed(kind, server.base_url)
-        bodies = calls(server)
+        *bodies, extras, extras_streamed, generate = calls(server)
     assert report.engine == "vllm"
     assert report.prompt_ids
     assert report.completion_ids
@@ -68,7 +68,8 @@ def test_a_server_that_has_everything(kind: Kind) -> None:
     assert (report.n_choices, report.tools, report.trainable) == (2, True, True)
     assert (report.reasons, report.failures) == ((), {})
     assert len(bodies) == 7
-    assert len(server.requests) == 8
+    assert len(server.requests) == 11
+    assert (extras["prompt_logprobs"], extras_streamed["top_logprobs"], "token_ids" in generate) == (1, 2, True)
     assert all(body["max_tokens"] <= 16 and body["return_token_ids"] for body in bodies)
     assert [body.get("n") for body in bodies].count(2) == 1
     assert ["tools" in body for body in bodies].count(True) == 1
