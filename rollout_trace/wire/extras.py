@@ -20,6 +20,7 @@ from msgspec import Raw, Struct, json
 
 from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
 from rollout_trace.data.tokens import readonly
+from rollout_trace.wire.lenient import NULL
 from rollout_trace.wire.logprobs import id_of
 
 if TYPE_CHECKING:
@@ -267,18 +268,21 @@ class TopRows:
         return TopTokens(readonly(filled[0]), readonly(filled[1]))
 
 
-def has_ids(rows: Sequence[Raw | None]) -> bool:
+def has_ids(rows: Sequence[Raw]) -> bool:
     """Whether alternatives have ids, and not only texts: a test of the first row that is not empty."""
-    first = next((row for row in rows if row is not None and memoryview(row).nbytes > 4), None)
+    first = next((row for row in rows if memoryview(row).nbytes > 4), None)
     return first is not None and _NAMES_IDS.search(first) is not None
 
 
-@returns_issue("top_tokens")
-def top_tokens_of(rows: Sequence[Raw | None]) -> TopTokens:
+def top_tokens_of(rows: Sequence[Raw], field: str = "top_tokens") -> TopTokens | ExtraIssue:
     """Alternatives from lists of objects with an id, or from objects with ``token_id:N`` as names."""
+    return returns_issue(field)(_top_tokens)(rows)
+
+
+def _top_tokens(rows: Sequence[Raw]) -> TopTokens:
     found = TopRows()
     for row in rows:
-        if row is None:
+        if row == NULL:
             found.add((), ())
         elif starts_with(row, b"{"):
             by_token = _BY_TOKEN.decode(row)
@@ -314,11 +318,11 @@ def prompt_scores_of(raw: Raw, prompt_ids: IntArray, *, keep_top: bool) -> tuple
     own, top = array("f"), TopRows()
     for position, (row, token) in enumerate(zip(rows, prompt_ids.tolist(), strict=True)):
         # Nothing precedes the first token: it has no score.
-        if not position and row == _NULL:
+        if not position and row == NULL:
             own.append(math.nan)
             top.add((), ())
             continue
-        scores = {} if row == _NULL else _BY_ID.decode(row)
+        scores = {} if row == NULL else _BY_ID.decode(row)
         score = scores.get(str(token))
         if score is None:
             raise UnusableError(f"the prompt's token {token} is not among those at position {position}.", "not_aligned")
@@ -326,9 +330,6 @@ def prompt_scores_of(raw: Raw, prompt_ids: IntArray, *, keep_top: bool) -> tuple
         if keep_top:
             top.add([int(name) for name in scores], [one.logprob for one in scores.values()])
     return checked_logprobs(float32_of(own), "prompt"), top.get() if keep_top else None
-
-
-_NULL = Raw(b"null")
 
 
 @returns_issue("prompt_logprobs")
@@ -369,8 +370,7 @@ def spans_of(versions: Any) -> tuple[PolicySpan, ...]:
 def _span_of(item: Any) -> PolicySpan:
     if isinstance(item, dict):
         begin, end, version = item.get("start"), item.get("end"), item.get("version")
-        is_version = isinstance(version, (str, int)) and not isinstance(version, bool)
-        if type(begin) is int and type(end) is int and is_version:
+        if type(begin) is int and type(end) is int and isinstance(version, (str, int)) and type(version) is not bool:
             return PolicySpan(begin, end, version)
     raise UnusableError(f"a span is {item!r:.80}; expected version, start and end.")
 
