@@ -103,7 +103,7 @@ def found(protocol: str, *, streamed: bool, steps: Sequence[Step], problem: str 
             extra=extra,
             protocol=protocol,
             streamed=streamed,
-            given=None if problem is not None or step is None else getattr(step, extra) is not None,
+            given=None if problem is not None or step is None else _has(step, extra),
             problem=issues.get(extra) or problem,
             request=request,
         )
@@ -137,6 +137,10 @@ def _reasons(of_form: Sequence[ProbeExtra]) -> Iterator[tuple[str, str]]:
     for one in of_form:
         if not one.given and one.problem is not None:
             yield _COLUMNS[one.extra], one.problem
+
+
+def _has(step: Step, extra: str) -> bool:
+    return getattr(step, extra) is not None or (extra == "policy_spans" and step.policy_version is not None)
 
 
 def _request(step: Step | None) -> Mapping[str, Any] | None:
