@@ -19,9 +19,9 @@ _AS_IDS = "return_tokens_as_token_ids"
 def wished_fields(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of ``rt.Engine``'s options that the caller has not set. Warns of what this form of call never has."""
     engine = "" if call.profile is None else call.profile.name
-    streamed = bool(body.get("stream"))
+    streamed, has_tools = bool(body.get("stream")), bool(body.get("tools"))
     fields: dict[str, Any] = {}
-    for wish in wishes_for(engine, wishes, call.protocol, streamed=streamed):
+    for wish in wishes_for(engine, wishes, call.protocol, streamed=streamed, has_tools=has_tools):
         if wish.obstacle is not None and not call.settings.quiet:
             guard.warn_once(
                 f"wish:{engine}:{call.protocol}:{streamed}:{wish.option}",

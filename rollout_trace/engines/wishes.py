@@ -56,12 +56,13 @@ class Wish:
 class _Form:
     protocol: str
     streamed: bool
+    has_tools: bool
 
     def __str__(self) -> str:
         return f"{'streams' if self.streamed else 'answers'} of {_NAMES[self.protocol]}"
 
 
-def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool) -> Iterator[Wish]:
+def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, has_tools: bool) -> Iterator[Wish]:
     """The options that are set, for calls of one form. Nothing for a protocol that engines do not share.
 
     Args:
@@ -69,8 +70,9 @@ def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool) -
         options: what is wanted.
         protocol: of the call.
         streamed: whether the answer is streamed.
+        has_tools: whether the request has tools.
     """
-    form = _Form(protocol, streamed)
+    form = _Form(protocol, streamed, has_tools)
     if protocol not in _NAMES:
         return
     of_engine = _ENGINES.get(engine, _no_extras)
@@ -190,6 +192,10 @@ _SGLANG: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
 def _llama_server(option: str, value: Any, form: _Form) -> Wish:
     if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
         return _no_extras(option, value, form, "llama-server")
+    if form.protocol == CHAT and form.streamed and form.has_tools:
+        return Wish(
+            option, obstacle="llama-server refuses logprobs in chat streams with tools: make the call unstreamed"
+        )
     name = "top_logprobs" if form.protocol == CHAT else "logprobs"
     return Wish(option, {name: value} if value else {}, absent=_DROPPED)
 

@@ -48,7 +48,7 @@ def _unmet(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[Ex
     sampling = step.sampling if isinstance(step.sampling, Mapping) else {}
     return [
         _issue(wish, call, sampling)
-        for wish in wishes_for(call.profile.name, wishes, call.protocol, streamed=streamed)
+        for wish in wishes_for(call.profile.name, wishes, call.protocol, streamed=streamed, has_tools=bool(step.tools))
         # Zero alternatives are logprobs alone.
         if not (wish.option == "top_logprobs" and wishes.top_logprobs == 0)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from functools import cache
 from pathlib import Path
@@ -12,13 +13,13 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.integration import wrap_httpx
-from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
+from rollout_trace.testing import Fault, LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
 from rollout_trace.testing.recordings import Exchange, load_exchanges
 
-from .either import Kind
-from .engine_servers import SGLang, on, posted
-from .harness import CHAT
+from .either import Kind, done, drive, each
+from .engine_servers import LlamaServer, SGLang, on, posted
+from .harness import CHAT, chunks
 from .test_engines import EXACT, RESPONSES, SGLEXT, TOOLS, VLLM, call
 
 DATA = Path(__file__).parent.parent / "data"
@@ -214,6 +215,131 @@ def test_a_refused_field_is_lost_alone(
     assert all("HTTP 400" in issue.message for issue in steps[1].extra_issues if issue.code == "refused")
 
 
+EVENT = {"error": {**too_many({"logprobs": 5})["error"]}}
+OTHER = {"error": {"message": "the engine has died", "type": "BadRequestError", "param": None, "code": 400}}
+
+
+class RefusingInStream(Strict):
+    """Refuses as vLLM does where the answer is a stream: with status 200, and an event."""
+
+    event: Any = EVENT
+
+    def answer(self, record: RequestRecord) -> Response:
+        response = super().answer(record)
+        if response.status == 400:
+            parts = [b"data: " + json.dumps(self.event).encode() + b"\n\n", b"data: [DONE]\n\n"]
+            return Response(200, [("content-type", "text/event-stream; charset=utf-8")], parts, chunked=True)
+        return response
+
+
+@pytest.mark.parametrize("resource", ["chat", "completions"])
+def test_a_refusal_inside_a_stream(kind: Kind, resource: str) -> None:
+    """The caller reads the stream of a call without the field; the next ones are sent without it."""
+    wished = rt.Engine("vllm", top_logprobs=5)
+    full = sent(kind, wished, resource, {"stream": True})
+    expected = {name: value for name, value in full.items() if name not in ("top_logprobs", *AS_IDS)}
+    expected["logprobs"] = True if resource == "chat" else 0
+
+    async def twice(client: Any) -> Any:
+        await call(client, resource, {"stream": True})
+        return await call(client, resource, {"stream": True})
+
+    with RefusingInStream(too_many) as server:
+        outcome, steps = on(kind, server, twice, {"engine": wished})
+        assert posted(server) == [full, expected, expected]
+        plain, _ = on(kind, server, twice, {"engine": "vllm"})
+    assert outcome[0] == plain[0] == "returned"
+    assert [[attempt.status for attempt in step.attempts] for step in steps] == [[200, 200], [200]]
+    assert steps[0].attempts[0].error is not None
+    assert "max allowed" in steps[0].attempts[0].error.message
+    for step in steps:
+        assert (step.status, step.token_issue, step.completion and step.completion.content) == ("ok", None, "fine")
+        assert [(issue.field, issue.code) for issue in step.extra_issues] == [("top_tokens", "refused")]
+
+
+def test_another_error_inside_a_stream(kind: Kind) -> None:
+    """It is the caller's, who gets it as without the recorder."""
+    wished = rt.Engine("vllm", top_logprobs=5)
+
+    async def scenario(client: Any) -> Any:
+        return await call(client, "chat", {"stream": True})
+
+    with RefusingInStream(lambda asked: True) as server:
+        server.event = OTHER
+        plain, _ = on(kind, server, scenario, None)
+        ours, (step,) = on(kind, server, scenario, {"engine": wished})
+        assert len(posted(server)) == 2
+    assert plain[0] == "raised"
+    assert ours[:2] == plain[:2]
+    assert step.status == "error"
+    assert step.error is not None
+    assert "the engine has died" in step.error.message
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_inside_a_stream_of_an_http_client(kind: Kind, stream: bool) -> None:
+    """Read as a whole or chunk by chunk, the answer is that of the call without the field."""
+    asked = {**CHAT, "stream": True}
+
+    def refuse(asked: Any) -> Any:
+        return too_many({"logprobs": asked.get("top_logprobs")})
+
+    async def read(client: Any, url: str) -> bytes:
+        if not stream:
+            response = await done(client.post(url, json=asked))
+            return bytes(response.content)
+        request = client.build_request("POST", url, json=asked)
+        response = await done(client.send(request, stream=True))
+        chunks = [chunk async for chunk in each(response.iter_raw() if kind == "sync" else response.aiter_raw())]
+        await done(response.close() if kind == "sync" else response.aclose())
+        return b"".join(chunks)
+
+    async def run(url: str) -> list[bytes]:
+        client: Any = httpx.Client() if kind == "sync" else httpx.AsyncClient()
+        wrap_httpx(client, engine=rt.Engine("vllm", top_logprobs=5))
+        answers = [await read(client, url) for _ in range(2)]
+        await done(client.close() if kind == "sync" else client.aclose())
+        return answers
+
+    with RefusingInStream(refuse) as server, rt.trajectory() as trajectory:
+        answers = drive(kind, run(f"{server.base_url}/chat/completions"))
+        assert [body.get("top_logprobs") for body in posted(server)] == [5, None, None]
+    assert all(b"[DONE]" in answer and b"error" not in answer for answer in answers)
+    assert [step.status for step in trajectory.steps] == ["ok", "ok"]
+
+
+def test_a_stream_that_breaks_off_at_once(kind: Kind) -> None:
+    """The error of the connection is raised where the caller reads, as without the recorder."""
+
+    async def scenario(client: Any) -> Any:
+        answer = await done(client.chat.completions.create(**CHAT, stream=True))
+        try:
+            return ["read", await chunks(answer)]
+        except Exception as error:
+            return ["broken", type(error).__name__]
+
+    with ScriptedServer(Fault(cut_after=0)) as server:
+        plain, _ = on(kind, server, scenario, None)
+        ours, (step,) = on(kind, server, scenario, {"engine": rt.Engine("vllm", top_logprobs=5)})
+    assert ours == plain
+    assert ours[1][0] == "broken"
+    assert step.status == "error"
+
+
+def test_a_smaller_number_is_asked_for_again(kind: Kind) -> None:
+    """What was refused is the number, not the field."""
+
+    async def scenario(client: Any) -> Any:
+        await call(client, "chat", {})
+        rt.wrap_openai(client, engine=rt.Engine("vllm", top_logprobs=2))
+        await call(client, "chat", {})
+
+    with Strict(too_many) as server:
+        _, steps = on(kind, server, scenario, {"engine": rt.Engine("vllm", top_logprobs=5)})
+        assert [body.get("top_logprobs") for body in posted(server)] == [5, None, 2]
+    assert [issue.code for issue in steps[0].extra_issues] == ["refused"]
+
+
 def test_a_refused_field_in_an_object() -> None:
     """It leaves the others of the object, which is the caller's otherwise."""
 
@@ -307,6 +433,19 @@ def test_why_an_extra_is_not_there(name: str, wished: dict[str, Any], codes: dic
     assert all(issue.message.endswith(".") for issue in step.extra_issues)
     # The name alone wishes for nothing, and misses nothing.
     assert step_of(name, "vllm").extra_issues == ()
+
+
+def test_llama_server_has_no_alternatives_in_streams_with_tools(kind: Kind) -> None:
+    """It would refuse the call: it is not asked, and the step has the reason."""
+    options = {"stream": True, "tools": TOOLS}
+    with LlamaServer() as server:
+        wished = rt.Engine("llama-server", top_logprobs=2)
+        outcome, (step,) = on(kind, server, lambda client: call(client, "chat", options), {"engine": wished})
+    assert (outcome[0], len(server.requests)) == ("returned", 1)
+    (issue,) = step.extra_issues
+    assert (issue.code, issue.message) == (
+        NEVER, "llama-server refuses logprobs in chat streams with tools: make the call unstreamed.",
+    )  # fmt: skip
 
 
 def test_what_to_do_is_named() -> None:
