@@ -50,7 +50,7 @@ def distillation(
     k: int | None = None,
     teacher: TeacherOption = None,
     source: Source | None = None,
-    filler: float = -math.inf,
+    filler: float = WIRE_INFINITY,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
@@ -80,8 +80,9 @@ def distillation(
             own steps have the tokens, and ``teacher`` in the rows is the model that they name.
         source: ``prompt``: tokens as scored in a prompt; ``sampled``: as listed when they were sampled
             (``top_logprobs``). None: ``prompt`` with a ``teacher``; without, ``sampled`` for rows that have these.
-        filler: the logprob where nothing is known, or the token was excluded. Minus infinity is what TRL's losses take;
-            a loss that multiplies probability and logprob needs a finite number, such as -9999.0.
+        filler: the logprob where nothing is known, or the token was excluded. The default is vLLM's number for minus
+            infinity: losses that multiply probability and logprob (verl's) need a finite one. TRL's losses take
+            ``float("-inf")``, by which they know positions without tokens; JSON does not.
         strict: raise ExportError instead of leaving something out.
         report: counts what is left out: rows without any scores, and sampled tokens of the other rows without.
         **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
@@ -102,7 +103,7 @@ def iter_distillation(
     k: int | None = None,
     teacher: TeacherOption = None,
     source: Source | None = None,
-    filler: float = -math.inf,
+    filler: float = WIRE_INFINITY,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
@@ -132,7 +133,7 @@ def write_distillation(
 
     Args:
         path: must end with ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``.
-        filler: a finite number, as JSON has no infinity: by default -9999.0, as vLLM writes it.
+        filler: a finite number, as JSON has no infinity.
 
     Raises:
         ExportError, ValueError: as ``distillation``; ValueError also for a filler that is not finite.

@@ -43,8 +43,8 @@ class TeacherScores:
                     self._by_trajectory.setdefault(trajectory.id, []).append(step)
 
     def of(self, ids: IntArray, trajectory_id: str) -> Found | None:
-        """The scores of a row: those of a prompt of the same ids, else of the prompt in the row's trajectory that shares
-        the most ids with its beginning; None where there is no such prompt.
+        """The scores of a row: those of a prompt of the same ids, else of the prompt in its trajectory that shares the
+        most ids with its beginning; None where there is no such prompt.
 
         A score is of the ids up to its position: it holds for every row that begins with them.
         """
