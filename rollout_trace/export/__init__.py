@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollout_trace.export._arrow import Rows, arrow, dataset
     from rollout_trace.export._atif import atif, write_atif
     from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, iter_chat, write_chat
+    from rollout_trace.export._distillation import distillation, iter_distillation, write_distillation
     from rollout_trace.export._files import write_jsonl, write_parquet
     from rollout_trace.export._skyrl import skyrl
     from rollout_trace.export._steps import STEP_COLUMNS, iter_steps, steps, write_steps
@@ -30,6 +31,7 @@ _HOMES = {
     "rollout_trace.export._arrow": ("Rows", "arrow", "dataset"),
     "rollout_trace.export._atif": ("atif", "write_atif"),
     "rollout_trace.export._chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
+    "rollout_trace.export._distillation": ("distillation", "iter_distillation", "write_distillation"),
     "rollout_trace.export._files": ("write_jsonl", "write_parquet"),
     "rollout_trace.export._skyrl": ("skyrl",),
     "rollout_trace.export._steps": ("STEP_COLUMNS", "iter_steps", "steps", "write_steps"),
@@ -54,7 +56,9 @@ __all__ = [
     "atif",
     "chat",
     "dataset",
+    "distillation",
     "iter_chat",
+    "iter_distillation",
     "iter_steps",
     "iter_tinker",
     "iter_trl",
@@ -71,6 +75,7 @@ __all__ = [
     "verl_prompts",
     "write_atif",
     "write_chat",
+    "write_distillation",
     "write_jsonl",
     "write_parquet",
     "write_steps",

@@ -22,6 +22,7 @@ ANY = st.lists(trajectories(), max_size=3)
 EXPORTERS = {
     "atif": export.atif,
     "chat": export.chat,
+    "distillation": export.distillation,
     "skyrl": export.skyrl,
     "steps": export.steps,
     "tinker": export.tinker,
