@@ -6,24 +6,17 @@ They are read from the request, since responses do not carry them. What a server
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import CUT_OFF
-from rollout_trace.engines.profiles import profile_of_step, profiles
+from rollout_trace.engines.grammars import constrained, settings_of, temperature
+from rollout_trace.engines.profiles import profile_of_step
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
 _ALL_TOKENS = 2**30
 """A ``top_k`` from this number on is no limit: SGLang uses it for "all tokens"."""
-
-_GRAMMARS = frozenset().union(*(one.grammars or () for one in profiles()))
-"""Request fields that are a grammar for at least one engine; the others ignore them. An unknown engine may be any."""
-_DISPLAY_NAMES = {"text": "text.format"}
-_KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""The keys of ``structured_outputs`` that set a grammar; the others are options."""
 
 # `_BELOW`: a value from 0 to below this one truncates. `_ABOVE`: a value above 0 does. Engines use 0 or -1 for "off".
 _BELOW = {"top_p": 1, "typical_p": 1, "typ_p": 1, "tfs_z": 1}
@@ -36,23 +29,13 @@ _NEUTRAL = {
 }  # fmt: skip
 
 
-def constrained(step: Step) -> str | None:
-    """The grammars that restricted the next token, joined by commas: ``required tool``, ``response_format``, ...
-
-    None where there was none. For an unknown engine, every field that is a grammar for some engine counts.
-    """
-    grammars = [name for settings in _settings(step) for name in _grammars(settings, step.engine)]
-    grammars.extend(_tool_grammars(step))
-    return ", ".join(dict.fromkeys(grammars)) or None
-
-
 def truncated(step: Step) -> str | None:
     """Settings that removed tokens from the distribution, such as ``top_p 0.9, top_k 20``; None where none did."""
     if temperature(step) == 0:
         # Greedy: no truncation removes the likeliest token.
         return None
     merged: dict[str, Any] = {**profile_of_step(step.engine).sampling}
-    for settings in _settings(step):
+    for settings in settings_of(step):
         merged.update({name: value for name, value in settings.items() if value is not None})
     texts = [
         f"{name} {merged[name]}" for name, whole in _BELOW.items() if 0 <= _number(merged.get(name), whole) < whole
@@ -65,7 +48,7 @@ def truncated(step: Step) -> str | None:
 def biased(step: Step) -> str | None:
     """Settings that changed probabilities of tokens: a bias, penalties, a beam search; None where there were none."""
     texts = []
-    for settings in _settings(step):
+    for settings in settings_of(step):
         texts += [name for name in ("logit_bias", "use_beam_search") if settings.get(name)]
         texts += [
             f"{name} {settings[name]}" for name, none in _NEUTRAL.items() if _number(settings.get(name), none) != none
@@ -73,84 +56,8 @@ def biased(step: Step) -> str | None:
     return ", ".join(dict.fromkeys(texts)) or None
 
 
-def temperature(step: Step) -> Real | None:
-    """The requested temperature, at the top level or in ``sampling_params``; None where it is absent or no number."""
-    for settings in _settings(step):
-        value = settings.get("temperature")
-        if value is not None:
-            return value if isinstance(value, Real) and not isinstance(value, bool) else None
-    return None
-
-
-def _settings(step: Step) -> Iterator[Mapping[str, Any]]:
-    """The request's fields, then those in ``sampling_params`` of engines' own endpoints: one mapping, or a list of them
-    for several prompts."""
-    if not isinstance(step.sampling, Mapping):
-        return
-    yield step.sampling
-    inner = step.sampling.get("sampling_params")
-    for settings in inner if isinstance(inner, list) else (inner,):
-        if isinstance(settings, Mapping):
-            yield settings
-
-
-def _grammars(settings: Mapping[str, Any], engine: str | None) -> Iterator[str]:
-    # None for an engine whose fields are not known: any may be a grammar to it.
-    recognized = profile_of_step(engine).grammars
-    for name in [name for name in settings if name in _GRAMMARS]:
-        value = settings[name]
-        if name == "text":
-            value = value.get("format") if isinstance(value, Mapping) else None
-        if name in ("text", "response_format"):
-            if isinstance(value, Mapping) and value.get("type", "text") != "text":
-                yield _DISPLAY_NAMES.get(name, name)
-            continue
-        if isinstance(value, Mapping) and name == "structured_outputs":
-            value = any(value.get(kind) not in (None, False) for kind in _KINDS)
-        if value not in (None, False, "") and (recognized is None or name in recognized):
-            yield name
-
-
-def _tool_grammars(step: Step) -> Iterator[str]:
-    choice = (step.sampling or {}).get("tool_choice") if isinstance(step.sampling, Mapping) else None
-    forced = _forced(choice)
-    engine = profile_of_step(step.engine)
-    if forced is not None and not (forced == "named tool" and engine.ignores_named_tool):
-        yield forced
-        return
-    answer = step.completion
-    if choice == "none" or answer is None or not step.tools:
-        return
-    # With a free choice the grammar starts at the call: an answer of text alone was not restricted.
-    if engine.constrains_tool_calls:
-        if answer.tool_calls:
-            yield "tool calls"
-    # An answer that was cut off may have been inside a call, which is then not among its calls.
-    elif (answer.tool_calls or step.finish_reason in CUT_OFF) and any(map(_is_strict, step.tools)):
-        yield "strict tools"
-
-
-def _forced(choice: Any) -> str | None:
-    """The call that a ``tool_choice`` forces, in chat's, Responses' or Anthropic's shape; None for a free choice."""
-    if isinstance(choice, str):
-        return "required tool" if choice in ("required", "any") else None
-    if not isinstance(choice, Mapping):
-        return None
-    kind = choice.get("type")
-    if kind == "allowed_tools":
-        allowed = choice.get("allowed_tools")
-        return _forced((allowed if isinstance(allowed, Mapping) else choice).get("mode"))
-    if kind == "any":
-        return "required tool"
-    return "named tool" if kind in ("function", "custom", "tool") else None
-
-
-def _is_strict(tool: Any) -> bool:
-    if not isinstance(tool, Mapping):
-        return False
-    function = tool.get("function")
-    return tool.get("strict") is True or (isinstance(function, Mapping) and function.get("strict") is True)
-
-
 def _number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else otherwise
+
+
+__all__ = ["biased", "constrained", "temperature", "truncated"]
