@@ -38,21 +38,29 @@ def count_extras(rows: Iterable[Sequence], report: ExportReport, *taken: str) ->
     for row in rows:
         for name, words in _NAMES.items():
             value = None if name in taken else getattr(row, name)
-            has = value is not None and len(value) > 0
+            has = int(value is not None and len(value) > 0)
             report.drop(words, has, where=f"step {row.step_ids[0]}", metadata=True)
 
 
 def whole_experts(row: Sequence, end: int | None = None) -> ExpertArray | None:
-    """The experts of all tokens before the last one of ``[0, end)``: [end - 1, layers, k]; None where one has none.
+    """The experts of all tokens before the last one of ``[0, end)``: [end - 1, layers, k]; None where some are missing.
 
     For consumers without a mark for missing rows, which would replay whatever stands there. The last token of a
-    completion was not run through the model, so no engine has its experts.
+    completion was not run through the model, so no engine has its experts. From the last sampled token on, where a row
+    was cut in a prompt, no loss depends on the experts: missing ones are those of the token before.
     """
+    import numpy as np
+
     experts, known = row.routed_experts, row.routed_experts_mask
     last = (len(row.token_ids) if end is None else end) - 1
-    if experts is None or known is None or last < 1 or not known[:last].all():
+    needed = min(row.spans[-1][1] - 1, last)
+    if experts is None or known is None or needed < 1 or not known[:needed].all():
         return None
-    return experts[:last]
+    if known[needed:last].all():
+        return experts[:last]
+    # For each position the latest one that has experts.
+    filled: ExpertArray = experts[np.maximum.accumulate(np.where(known[:last], np.arange(last), 0))]
+    return filled
 
 
 def experts_of_all(rows: SequenceOf[tuple[Sequence, int | None]], report: ExportReport) -> list[ExpertArray] | None:

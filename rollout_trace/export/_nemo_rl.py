@@ -135,7 +135,7 @@ def _data(
 
 
 def _without_logprobs(row: Sequence, report: ExportReport) -> bool:
-    report.drop("rows without logprobs", row.logprobs is None, where=f"step {row.step_ids[0]}")
+    report.drop("rows without logprobs", int(row.logprobs is None), where=f"step {row.step_ids[0]}")
     return row.logprobs is None
 
 
