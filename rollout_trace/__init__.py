@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.data.costs import Price, PriceTable
+    from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import (
         Attempt,
         Completion,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.engines.engine import Engine
     from rollout_trace.errors import DriftError, ExportError, FormatError, RolloutTraceError, WriteError
     from rollout_trace.file.annotate import annotate
     from rollout_trace.file.merge import MergeReport, merge
@@ -56,6 +58,7 @@ _HOMES = {
     "rollout_trace.clients.common": ("bind", "unwrap"),
     "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
+    "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.data.costs": ("Price", "PriceTable"),
     "rollout_trace.train.drift": ("Drift", "drift"),
     "rollout_trace.errors": ("DriftError", "ExportError", "FormatError", "RolloutTraceError", "WriteError"),
@@ -71,6 +74,7 @@ _HOMES = {
     "rollout_trace.integration.installed": ("Integration", "integrations"),
     "rollout_trace.record.place": ("orphans",),
     "rollout_trace.record.provenance": ("environment", "file_sha256"),
+    "rollout_trace.data.extras": ("ExtraIssue", "PolicySpan", "SamplingMask", "TopTokens"),
     "rollout_trace.data.model": (
         "Attempt",
         "Completion",
@@ -105,14 +109,17 @@ __all__ = [
     "Cost",
     "Drift",
     "DriftError",
+    "Engine",
     "ErrorInfo",
     "ExportError",
+    "ExtraIssue",
     "Finding",
     "FormatError",
     "Group",
     "Integration",
     "JSONLWriter",
     "MergeReport",
+    "PolicySpan",
     "Price",
     "PriceTable",
     "ProbeReport",
@@ -120,6 +127,7 @@ __all__ = [
     "RecoveryReport",
     "RetokenizeReport",
     "RolloutTraceError",
+    "SamplingMask",
     "ScoreReport",
     "Sequence",
     "SequenceOptions",
@@ -131,6 +139,7 @@ __all__ = [
     "TokenIssue",
     "ToolCall",
     "ToolRun",
+    "TopTokens",
     "Trajectory",
     "Usage",
     "WriteError",

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.engines.profiles import added_fields
+from rollout_trace.clients.wished import drop_dependent, wished_fields
+from rollout_trace.engines.profiles import AUTO, added_fields
+from rollout_trace.engines.wishes import value_at, wishes_for
 from rollout_trace.record.settings import Refusal
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.lenient import loads
@@ -36,9 +38,10 @@ _refusals: dict[_Key, Refusal] = {}
 
 
 def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields to add to a request, by name, for its engine to return ids and logprobs.
+    """The fields to add to a request, by name, for its engine to return ids, logprobs, and what was wished beside.
 
-    A field whose value is a list includes the caller's items.
+    A field whose value is a list includes the caller's items. A name with a dot is that of a field in an object of the
+    caller's, see ``wished.merged``.
 
     Args:
         call: its profile has the fields. A remembered refusal of one is added to the call's ``refusals``.
@@ -48,34 +51,90 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
     """
     profile = call.profile
     asks = None if profile is None else profile.ask.get(call.protocol)
-    if not asks:
+    wishes = call.settings.wishes
+    if profile is None or profile is AUTO or not (asks or wishes):
         return {}
-    added = added_fields(asks, body)
+    added = added_fields(asks or (), body)
+    if wishes is not None:
+        added.update(wished_fields(call, wishes, body))
     if _refusals and added:
         endpoint, shape = _endpoint(address, call, body), _shape(call, body)
         for name in [*added]:
-            refusal = _refusal_in_force((endpoint, shape, name))
-            if refusal is not None:
-                del added[name]
-                call.refusals[name] = refusal
+            while name in added:
+                key = _key_name(call, name, added[name])
+                refusal = _refusal_in_force((endpoint, shape, key))
+                if refusal is None:
+                    break
+                call.refusals[key] = refusal
+                _take_back(call, added, name)
+    if wishes is not None:
+        drop_dependent(call, added, body)
     return added
 
 
-def without_refused(call: Call, added: Mapping[str, Any], status: Any, content: bytes) -> dict[str, Any] | None:
+def without_refused(
+    call: Call, added: Mapping[str, Any], body: Mapping[str, Any], status: Any, content: bytes
+) -> dict[str, Any] | None:
     """The added fields without those that an error response refuses; None if the error is about something else.
 
     Args:
         call: the refusals are added to its ``refusals``.
         added: the fields that were added to the failed request.
+        body: of the caller's request.
         status: HTTP status of the response.
         content: its body.
     """
-    refused = _fields_named_in(content, added) if status in _REFUSAL_STATUSES else []
+    if status not in _REFUSAL_STATUSES:
+        return None
+    refused = _blamed(call, added, body, _fields_named_in(content, added))
     if not refused:
         return None
     message = f"HTTP {status}: {error_of(content, status).message[:300]}"
-    call.refusals.update(dict.fromkeys(refused, Refusal(message, time.monotonic() + ASK_AGAIN)))
-    return {name: value for name, value in added.items() if name not in refused}
+    refusal = Refusal(message, time.monotonic() + ASK_AGAIN)
+    remaining = dict(added)
+    for name in refused:
+        call.refusals[_key_name(call, name, added[name])] = refusal
+        _take_back(call, remaining, name)
+    drop_dependent(call, remaining, body)
+    return remaining
+
+
+def _blamed(call: Call, added: Mapping[str, Any], body: Mapping[str, Any], named: list[str]) -> list[str]:
+    """The fields to take back for an error that names some."""
+    if call.settings.wishes is None:
+        return named
+    if not named:
+        # It may still be about one that was wished: the caller's call must not fail for it.
+        wished = wished_fields(call, call.settings.wishes, body)
+        return [name for name, value in wished.items() if added.get(name) == value]
+    if call.protocol == "openai.chat" and "logprobs" in named and "top_logprobs" in added:
+        # vLLM calls the number of alternatives `logprobs`.
+        return [*dict.fromkeys("top_logprobs" if name == "logprobs" else name for name in named)]
+    return named
+
+
+def _take_back(call: Call, added: dict[str, Any], name: str) -> None:
+    """Removes a field; one whose value was wished gets the value that the engine's name alone asks for."""
+    plain = _plain_values(call).get(name)
+    if _is_changed(plain, added[name]):
+        added[name] = plain
+    else:
+        del added[name]
+
+
+def _key_name(call: Call, name: str, value: Any) -> str:
+    """Name of a field in the memory of refusals: with its value where that was wished in place of another."""
+    return f"{name}={value}" if _is_changed(_plain_values(call).get(name), value) else name
+
+
+def _is_changed(plain: Any, value: Any) -> bool:
+    return plain is not None and not isinstance(plain, list) and value != plain
+
+
+def _plain_values(call: Call) -> dict[str, Any]:
+    """The fields that the engine's name alone asks for, and their values."""
+    asks = () if call.profile is None else call.profile.ask.get(call.protocol, ())
+    return {name: value for ask in asks for name, value in ask.fields.items()}
 
 
 def update_refusals(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:
@@ -93,11 +152,12 @@ def update_refusals(call: Call, address: Callable[[], object], body: Callable[[]
         return
     sent = body()
     endpoint, shape = _endpoint(address, call, sent), _shape(call, sent)
-    for name in _capture_fields(call):
-        value = sent.get(name)
+    for name in _capture_fields(call, sent):
+        value = value_at(sent, name)
         # Sent as null or false, a field asks for nothing: its success proves nothing.
         if value is not None and value is not False:
             _refusals.pop((endpoint, shape, name), None)
+            _refusals.pop((endpoint, shape, _key_name(call, name, value)), None)
     for name, refusal in call.refusals.items():
         if _refusals.get((endpoint, shape, name)) is not refusal:
             _remember((endpoint, shape, name), refusal)
@@ -127,19 +187,25 @@ def _refusal_in_force(key: _Key) -> Refusal | None:
 
 def _fields_named_in(content: bytes, added: Mapping[str, Any]) -> list[str]:
     """The added fields that an error response names: in its ``param``, if that is one of them, else anywhere in it."""
-    text = content.decode("utf-8", "replace")
-    return [name for name in added if _param(content) in _names(name, added[name])] or [
+    param = _param(content)
+    if param is not None and (exact := [name for name in added if param in _names(name, added[name])]):
+        return exact
+    text, found = content.decode("utf-8", "replace"), set()
+    # The longest first: an error about "prompt logprobs" is not one about `logprobs`.
+    for name in sorted(added, key=len, reverse=True):
+        names = sorted(_names(name, added[name]), key=len, reverse=True)
+        words = "|".join(re.escape(one).replace("_", "[_ ]") for one in names)
         # Whole words: an error about the caller's `top_logprobs` is not one about our `logprobs`.
-        name
-        for name in added
-        if re.search(rf"(?<!\w)(?:{'|'.join(map(re.escape, _names(name, added[name])))})(?!\w)", text)
-    ]
+        text, count = re.subn(rf"(?<!\w)(?:{words})(?!\w)", " ", text)
+        if count:
+            found.add(name)
+    return [name for name in added if name in found]
 
 
 def _names(name: str, value: Any) -> set[str]:
     """Names that a server may use for a field: its own, and the items of its list, whole or by their last part."""
     items = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
-    return {name, *items, *(item.rpartition(".")[2] for item in items)}
+    return {name, name.rpartition(".")[2], *items, *(item.rpartition(".")[2] for item in items)}
 
 
 def _param(content: bytes) -> str | None:
@@ -163,8 +229,21 @@ def _shape(call: Call, body: Mapping[str, Any]) -> frozenset[str]:
 
     Whether a server accepts a capture field depends on them (stream, tools, echo).
     """
-    ignored = {"model", "messages", "prompt", "input", *_capture_fields(call)}
-    return frozenset(name for name, value in body.items() if name not in ignored and _is_set(value))
+    captured = _capture_fields(call, body)
+    ignored = {"model", "messages", "prompt", "input", *captured}
+    outer = {name.partition(".")[0] for name in captured if "." in name}
+    return frozenset(
+        name
+        for name, value in body.items()
+        if name not in ignored and _is_set(_without(value, name, captured) if name in outer else value)
+    )
+
+
+def _without(value: Any, name: str, captured: set[str]) -> Any:
+    """An object without the capture fields in it."""
+    if not isinstance(value, Mapping):
+        return value
+    return {inner: item for inner, item in value.items() if f"{name}.{inner}" not in captured}
 
 
 def _is_set(value: Any) -> bool:
@@ -172,6 +251,11 @@ def _is_set(value: Any) -> bool:
     return value is True or value not in (0, 1) if isinstance(value, (bool, int, float)) else bool(value)
 
 
-def _capture_fields(call: Call) -> set[str]:
-    asks = () if call.profile is None else call.profile.ask.get(call.protocol, ())
-    return {name for ask in asks for name in ask.fields}
+def _capture_fields(call: Call, body: Mapping[str, Any]) -> set[str]:
+    """Names of all fields that may be added to a request of this form."""
+    names = set(_plain_values(call))
+    if call.settings.wishes is not None and call.profile is not None:
+        streamed = bool(body.get("stream"))
+        for wish in wishes_for(call.profile.name, call.settings.wishes, call.protocol, streamed=streamed):
+            names.update(wish.asks)
+    return names

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
+from rollout_trace.clients.wished import merged
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
@@ -23,7 +24,7 @@ class Exchange:
         self.call: Call | None = None
         """None where there is nothing to record."""
         self._added: dict[str, Any] = {}
-        """Fields that the request has beside the caller's own."""
+        """Fields that the request has beside the caller's own, by name; see ``wished.merged``."""
 
     def begin(self, settings: Settings) -> None:
         """Begins the call, if this request is one. Never raises, save under pytest."""
@@ -52,6 +53,10 @@ class Exchange:
     def _set_added(self, added: dict[str, Any]) -> None:
         self._added = added
 
+    def _body_fields(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields to put over the caller's body."""
+        return merged(self._added, body)
+
     def _add_capture_fields(self) -> None:
         if self.call is None or self.call.profile is None:
             return
@@ -70,7 +75,7 @@ class Exchange:
         try:
             if self.call is None or not self._added or content is None:
                 return False
-            remaining = without_refused(self.call, self._added, status, content)
+            remaining = without_refused(self.call, self._added, self._caller_body() or {}, status, content)
             if remaining is None:
                 return False
             self._set_added(remaining)

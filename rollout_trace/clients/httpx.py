@@ -18,7 +18,8 @@ from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
-from rollout_trace.engines.profiles import profile
+from rollout_trace.engines.engine import Engine, resolve
+from rollout_trace.engines.profiles import AUTO
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
 
 C = TypeVar("C")
@@ -36,15 +37,17 @@ def http_kind(client: object) -> Literal["sync", "async"] | None:
 
 
 def wrap_httpx(
-    client: C, *, engine: str | None = None, keep_bytes: bool = False, max_call_bytes: int = MAX_CALL_BYTES
+    client: C, *, engine: str | Engine | None = None, keep_bytes: bool = False, max_call_bytes: int = MAX_CALL_BYTES
 ) -> C:
-    """Records the generation requests of an HTTP client, recognised by OpenAI's paths. Returns the same object.
+    """Records the generation requests of an HTTP client, recognised by their paths. Returns the same object.
+
+    They are OpenAI's, ``/generate`` of SGLang and ``/inference/v1/generate`` of vLLM.
 
     For models that call their server without an SDK. For an SDK's client, wrap that client, not its HTTP client.
 
     Args:
         client: a ``Client`` or ``AsyncClient`` of httpx or httpx2.
-        engine: name of the server behind it, as in ``rt.wrap_openai``; ``auto`` is not supported.
+        engine: the server behind it, as in ``rt.wrap_openai``: a name or an ``rt.Engine``; ``auto`` is not supported.
         keep_bytes: keep request and response bodies on the steps.
         max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
             as many of a response that is unpacked. The rest is counted: the step of a longer call has the
@@ -59,9 +62,11 @@ def wrap_httpx(
     kind = http_kind(client)
     if kind is None:
         raise TypeError(f"wrap_httpx() needs a Client or AsyncClient of httpx, got {client!r:.80}.")
-    if engine == "auto":
+    found, wishes = resolve(engine)
+    if found is AUTO:
         raise ValueError('engine="auto" is for clients of the openai SDK: name the engine.')
-    settings = Settings(protocol_of, profile(engine), bool(keep_bytes), max_call_bytes=check_call_bytes(max_call_bytes))
+    limit = check_call_bytes(max_call_bytes)
+    settings = Settings(protocol_of, found, bool(keep_bytes), max_call_bytes=limit, wishes=wishes)
     _recording.put_on(client, settings, _async_methods if kind == "async" else _sync_methods)
     return client
 
@@ -177,7 +182,8 @@ class _Exchange(Exchange):
         return self._body
 
     def _sent_body(self) -> Mapping[str, Any]:
-        return {**(self._body or {}), **self._added}
+        body = self._body or {}
+        return {**body, **self._body_fields(body)}
 
 
 def _json(content: bytes | None) -> dict[str, Any] | None:

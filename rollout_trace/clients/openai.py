@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 from rollout_trace.clients.common import wrap
-from rollout_trace.engines.profiles import profile
+from rollout_trace.engines.engine import resolve
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
-from rollout_trace.wire.protocols import protocol_at
+from rollout_trace.wire.protocols import RECORDS, protocol_at
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
+    from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
 
 C = TypeVar("C")
@@ -19,14 +21,30 @@ C = TypeVar("C")
 
 @lru_cache(maxsize=256)
 def protocol_of(method: str, url: str) -> str | None:
-    """The protocol of a request, by the path that the SDK's resources use; None for requests that do not generate."""
-    return protocol_at("openai", method, url)
+    """The protocol of a request, by the path that the SDK's resources use, or of an engine's own endpoint.
+
+    None for requests that do not generate.
+    """
+    return protocol_at("openai", method, url) or _engines_own(method, url)
+
+
+def _engines_own(method: str, url: str) -> str | None:
+    """The protocol of ``/inference/v1/generate`` or ``/generate``, which engines have beside the OpenAI API.
+
+    The short path counts only as the whole path: other servers have one that ends in it.
+    """
+    path = urlsplit(url).path.rstrip("/")
+    for one in RECORDS:
+        for known in one.paths if one.sdk is None and one.decoder is not None and method.lower() == "post" else ():
+            if path == known or (known.count("/") > 1 and path.endswith(known)):
+                return one.name
+    return None
 
 
 def wrap_openai(
     client: C,
     *,
-    engine: EngineName | None = None,
+    engine: EngineName | Engine | None = None,
     keep_bytes: bool = False,
     logprobs_mode: LogprobsMode | None = None,
     max_call_bytes: int = MAX_CALL_BYTES,
@@ -41,13 +59,15 @@ def wrap_openai(
         engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``fireworks``, ``together``, ``openai``).
             Its fields that request token ids and logprobs are added to generation calls, never over the caller's own.
             If the server refuses a field, the call is sent again without it. ``auto`` detects the engine, with requests
-            of its own before the first call. None sends exactly what the caller sends.
+            of its own before the first call. None sends exactly what the caller sends. An ``rt.Engine`` asks for more
+            than ids and logprobs: routed experts, prompt logprobs, alternatives, sampling masks.
         keep_bytes: keep request and response bodies on the steps.
         max_call_bytes: most bytes that are kept of one request, and of one response as it arrives (64 MiB); four times
             as many of a response that is unpacked. The rest is counted: the step of a longer call has the
             ``token_issue`` ``bytes_left_out``, and no ids.
-        logprobs_mode: distribution of the server's logprobs (``raw``, ``processed``), if the server is not configured
-            as its engine is by default; see ``Step.logprobs_mode``.
+        logprobs_mode: distribution of the server's logprobs (``raw``, ``processed``, ``constrained``), if the server is
+            not configured as its engine is by default; see ``Step.logprobs_mode``. It is recorded for every step, also
+            where a grammar was in force.
 
     Wrapping again only changes the settings.
 
@@ -55,14 +75,18 @@ def wrap_openai(
         TypeError: not a client object of the openai SDK, or ``max_call_bytes`` is no whole number.
         ValueError: the engine, or the mode of logprobs, is unknown, or ``max_call_bytes`` is below 1.
     """
-    if logprobs_mode not in (None, "raw", "processed"):
-        raise ValueError(f"logprobs_mode={logprobs_mode!r} is not known; it is 'raw', 'processed' or None.")
+    if logprobs_mode not in (None, "raw", "processed", "constrained"):
+        raise ValueError(
+            f"logprobs_mode={logprobs_mode!r} is not known; it is 'raw', 'processed', 'constrained' or None."
+        )
+    found, wishes = resolve(engine)
     settings = Settings(
         protocol_of,
-        profile(engine),
+        found,
         bool(keep_bytes),
         logprobs_mode=logprobs_mode,
         max_call_bytes=check_call_bytes(max_call_bytes),
+        wishes=wishes,
     )
     return wrap(client, "openai", settings, example="OpenAI")
 

@@ -119,7 +119,7 @@ class Request(Exchange):
 
     def _set_added(self, added: dict[str, Any]) -> None:
         self._added = added
-        self.options = _with_fields(self.caller_options, added)
+        self.options = _with_fields(self.caller_options, self._body_fields(self._caller_body() or {}))
 
     def _endpoint(self) -> tuple[str, str]:
         return self.caller_options.method, self.caller_options.url

@@ -5,6 +5,7 @@ Arrays are read-only, and aligned to the token ids. Missing is None, NaN or -1 a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -184,7 +185,11 @@ class JSONText:
 
     def get(self) -> Any:
         """The value; a new one each time."""
-        return msgspec.json.decode(self.data)
+        try:
+            return msgspec.json.decode(self.data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # As tolerant as SDKs, which is what the bytes were taken from: NaN, lone surrogates, bytes of no UTF-8.
+            return json.loads(self.data.decode("utf-8", "replace"))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return JSONText, (self.data,)

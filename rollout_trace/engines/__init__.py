@@ -1,8 +1,9 @@
 """Profiles of the inference engines, and the detection of the engine behind an address.
 
-Internal, save ``EngineName``, the type of ``engine=``.
+Internal, save ``Engine`` and ``EngineName``, the types of ``engine=``.
 """
 
+from rollout_trace.engines.engine import Engine
 from rollout_trace.engines.profiles import EngineName
 
-__all__ = ["EngineName"]
+__all__ = ["Engine", "EngineName"]

@@ -62,6 +62,8 @@ class EngineProfile:
     """Recognises it where the list of models does not name it."""
     grammars: frozenset[str] | None = None
     """Request fields that constrain its output by a grammar; it ignores other engines' fields. None: any may."""
+    grammar_in_logprobs: bool = False
+    """True where a token that a grammar forces has the logprob 0, whatever the model's own was."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
     """Sampling parameters that it applies where a request does not set them."""
     ignores_named_tool: bool = False
@@ -90,6 +92,7 @@ _VLLM = EngineProfile(
     "raw",
     owned_by="vllm",
     grammars=_FORMATS | {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"},
+    grammar_in_logprobs=True,
 )
 
 # SGLang 0.5.23, source. A chat stream refuses `return_token_ids`, and has the ids in `sglext` instead; completions
@@ -109,6 +112,7 @@ _SGLANG = EngineProfile(
     owned_by="sglang",
     fingerprint=Fingerprint("get_server_info", frozenset({"tokenizer_path", "mem_fraction_static"})),
     grammars=_FORMATS | {"json_schema", "regex", "ebnf", "structural_tag"},
+    grammar_in_logprobs=True,
 )
 
 # llama-server, recorded. Exact ids are in `__verbose.tokens`, which a stream leaves empty: there only the lossy ids

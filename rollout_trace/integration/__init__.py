@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rollout_trace.clients.swap import ClassSwap
     from rollout_trace.data.model import Completion, ErrorInfo, Step, TokenIssue, ToolCall, ToolRun, Usage
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
     from rollout_trace.guard import warn_once
     from rollout_trace.integration.clients import check_engine, is_recorded
@@ -50,6 +51,7 @@ _HOMES = {
     "rollout_trace.clients.httpx": ("http_kind", "wrap_httpx"),
     "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.clients.swap": ("ClassSwap",),
+    "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.engines.profiles": ("EngineName",),
     "rollout_trace.integration.clients": ("check_engine", "is_recorded"),
     # Records.
@@ -69,6 +71,7 @@ __all__ = [
     "Call",
     "ClassSwap",
     "Completion",
+    "Engine",
     "EngineName",
     "ErrorInfo",
     "Frame",

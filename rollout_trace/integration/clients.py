@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, cast, overload
 
 from rollout_trace.clients import stainless
-from rollout_trace.engines.profiles import profile
+from rollout_trace.engines.engine import resolve
 
 if TYPE_CHECKING:
+    from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
 
 
@@ -19,13 +20,21 @@ def is_recorded(client: object) -> bool:
     return stainless.settings_of(client) is not None
 
 
-def check_engine(engine: str | None) -> EngineName | None:
-    """Checks an ``engine`` argument and returns it, typed for ``wrap_openai``.
+@overload
+def check_engine(engine: str | None) -> EngineName | None: ...
+
+
+@overload
+def check_engine(engine: str | Engine | None) -> EngineName | Engine | None: ...
+
+
+def check_engine(engine: str | Engine | None) -> EngineName | Engine | None:
+    """Checks an ``engine`` argument, a name or an ``rt.Engine``, and returns it, typed for ``wrap_openai``.
 
     To be called where the user passes the engine: the client may be wrapped much later, inside a run.
 
     Raises:
         ValueError: unknown engine; the message lists the known ones.
     """
-    profile(engine)
-    return cast("EngineName | None", engine)
+    resolve(engine)
+    return cast("EngineName | Engine | None", engine)

@@ -9,13 +9,16 @@ from rollout_trace import credentials, guard
 from rollout_trace.data.extras import EXTRAS
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
-from rollout_trace.engines.profiles import AUTO, sends_no_ids
+from rollout_trace.engines.grammars import constrained
+from rollout_trace.engines.profiles import AUTO, profile_of_step, sends_no_ids
 from rollout_trace.record.bounds import UNPACKED
+from rollout_trace.record.unmet import add_unmet
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.body import unpack
 from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
 
 if TYPE_CHECKING:
+    from rollout_trace.data.model import LogprobsMode
     from rollout_trace.record.call import AttemptMark, Call
 
 
@@ -79,12 +82,19 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
         error=error,
     )
     if step.logprobs is not None:
-        engine_mode = None if engine is None else engine.logprobs_mode
-        amend(step, logprobs_mode=call.settings.logprobs_mode or engine_mode)
+        amend(step, logprobs_mode=call.settings.logprobs_mode or _mode(step))
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
         _explain_missing(step, call)
+    if call.settings.wishes is not None or status == "error":
+        add_unmet(step, call, streamed=streamed)
     if call.faults:
         _withhold_tokens(step, _recorder_failed(call))
+
+
+def _mode(step: Step) -> LogprobsMode | None:
+    """What the engine's logprobs are of: by its defaults, and by the grammars of the request."""
+    engine = profile_of_step(step.engine)
+    return "constrained" if engine.grammar_in_logprobs and constrained(step) is not None else engine.logprobs_mode
 
 
 def _report_missing(steps: list[Step], missing: str | None) -> None:

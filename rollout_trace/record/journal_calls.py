@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from rollout_trace.data.model import ErrorInfo
+from rollout_trace.engines.engine import Engine
 from rollout_trace.engines.profiles import EngineProfile, profiles
 from rollout_trace.record.call import AttemptMark, Call, Failure
 from rollout_trace.record.settings import Refusal, Settings
@@ -24,7 +25,11 @@ _OWN_SLOTS = frozenset(
 )
 _OTHER_SLOTS = tuple(name for kind in Call.__mro__ for name in getattr(kind, "__slots__", ()) if name not in _OWN_SLOTS)
 """What else a call has: stored where it is a number or a text, so that a new slot needs no line here."""
-_SETTINGS = tuple(item.name for item in fields(Settings) if item.name not in ("protocol_of", "engine", "trajectory"))
+_SETTINGS = tuple(
+    item.name for item in fields(Settings) if item.name not in ("protocol_of", "engine", "trajectory", "wishes")
+)
+
+_WISHES = tuple(item.name for item in fields(Engine))
 
 
 def head_of(call: Call) -> dict[str, Any]:
@@ -50,6 +55,8 @@ def head_of(call: Call) -> dict[str, Any]:
     others = {name: value for name in _OTHER_SLOTS if type(value := getattr(call, name, None)) in _PLAIN}
     if others:
         head["others"] = others
+    if settings.wishes is not None:
+        head["wishes"] = {name: getattr(settings.wishes, name) for name in _WISHES}
     if call.refusals:
         head["refusals"] = {name: refusal.message for name, refusal in call.refusals.items()}
     return head
@@ -83,7 +90,12 @@ def call_of(head: Mapping[str, Any]) -> Call:
     Raises:
         Exception: a fact is missing, or of another type than this library writes.
     """
-    settings = Settings(lambda method, path: None, **_known(head.get("settings"), _SETTINGS))
+    wishes = _known(head.get("wishes"), _WISHES)
+    settings = Settings(
+        lambda method, path: None,
+        **_known(head.get("settings"), _SETTINGS),
+        wishes=Engine(**wishes) if wishes else None,
+    )
     call = Call(settings, _text(head["protocol"]))
     call._id = _text(head["call"])
     call.agent = head.get("agent")

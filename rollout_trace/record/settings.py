@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineProfile
 
 MAX_CALL_BYTES = 64 * 1024 * 1024
@@ -31,6 +32,8 @@ class Settings:
     """Distribution of the server's logprobs, if the user set it: it overrides the default of the engine."""
     max_call_bytes: int = MAX_CALL_BYTES
     """Most bytes that are kept of a request body, and of a response body as it arrives."""
+    wishes: Engine | None = None
+    """What is asked for beside ids and logprobs; None where nothing is. With ``auto``, of whatever engine is found."""
 
 
 def check_call_bytes(value: object) -> int:

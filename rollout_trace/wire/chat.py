@@ -1,22 +1,26 @@
 """``openai.chat``: /chat/completions of OpenAI and of engines with the same API, streamed or not.
 
 Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on the first chunk of each choice) and
-``token_ids`` on each choice (streamed: a delta). The places of other engines are in places.py.
+``token_ids`` on each choice (streamed: a delta). The places of other engines are in places.py, those of extras in
+vllm_extras.py. What has no place of its own goes to ``extra`` (other_fields.py); of the logprobs' entries only
+Fireworks' ``routing_matrix`` and ``sampling_logprob`` do, as lists: ``token`` and ``bytes`` are the texts of the ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from rollout_trace.wire import align, places
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import LenientDecoder
-from rollout_trace.wire.logprobs import extended, number_of
+from rollout_trace.wire.lenient import NULL, LenientDecoder
+from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
 from rollout_trace.wire.message import MessageMerger, completion_of
+from rollout_trace.wire.other_fields import OtherFields, extra_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     error_without_choices,
@@ -30,11 +34,15 @@ from rollout_trace.wire.reading import (
     withhold,
 )
 from rollout_trace.wire.sse import Event
+from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
 
 class _Entry(Struct, gc=False):
     logprob: float | None = None
-    top_logprobs: list[dict[str, Any]] | None = None
+    # As bytes: of a long answer the garbage collector would visit a million objects, with all threads stopped.
+    top_logprobs: Raw = NULL
+    routing_matrix: Any = None
+    sampling_logprob: Any = None
 
 
 class _Logprobs(Struct):
@@ -42,7 +50,7 @@ class _Logprobs(Struct):
     refusal: list[_Entry] | None = None
 
 
-class _Choice(Struct):
+class _Choice(ChoiceExtras):
     index: int | None = None
     message: dict[str, Any] | None = None
     delta: dict[str, Any] | None = None
@@ -50,18 +58,43 @@ class _Choice(Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
+    matched_stop: Any = None
+    content_filter_results: Any = None
+    native_finish_reason: Any = None
 
 
 class _Body(Struct):
     id: Any = None
+    object: Any = None
     model: Any = None
     choices: list[_Choice] | None = None
     usage: Any = None
     prompt_token_ids: list[int] | None = None
     error: Any = None
+    prompt_logprobs: Raw = NULL
+    obfuscation: Any = None
+    created: Any = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+    metrics: Any = None
+    prompt_text: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    timings: Any = None
+    provider: Any = None
 
 
-_BODY = LenientDecoder(_Body)
+class _StrictChoice(_Choice, forbid_unknown_fields=True):
+    pass
+
+
+class _StrictBody(_Body, forbid_unknown_fields=True):
+    choices: list[_StrictChoice] | None = None  # type: ignore[assignment]
+
+
+_BODY = LenientDecoder(_Body, _StrictBody)
+_BODY_OTHERS = _Body.__struct_fields__[_Body.__struct_fields__.index("created") :]
+_CHOICE_OTHERS = ("matched_stop", "content_filter_results", "native_finish_reason")
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -78,6 +111,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
+    answer.add_extras(request.sampling)
     if not facts.choices and facts.error is None:
         facts.error = error_without_choices(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts
@@ -94,6 +128,8 @@ class _ChoiceReader:
         self.token_ids: list[int] | None = None
         self.entries: list[_Entry] | None = None
         self.uneven = False
+        self.extras = RawExtras()
+        self.others = OtherFields(_CHOICE_OTHERS)
 
     def add(self, choice: _Choice) -> None:
         if choice.message is not None:
@@ -110,6 +146,8 @@ class _ChoiceReader:
         self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
         self.token_ids = extended(self.token_ids, choice.token_ids)
         self.entries = extended(self.entries, entries)
+        self.extras.add(choice)
+        self.others.add(choice)
 
 
 class _Answer:
@@ -120,18 +158,39 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, _ChoiceReader] = {}
         self._prompt_token_ids: list[int] | None = None
+        self._prompt_logprobs = NULL
+        self._others = OtherFields(_BODY_OTHERS)
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
         read_answer_fields(self._facts, body)
         if self._prompt_token_ids is None:
             self._prompt_token_ids = body.prompt_token_ids
-        for position, choice in enumerate(body.choices or ()):
-            reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed).add(choice)
+        if body.prompt_logprobs != NULL:
+            self._prompt_logprobs = body.prompt_logprobs
+        self._others.add(body)
+        choices = body.choices or ()
+        others = self._others.add_undeclared(part.data, body, _StrictBody, _Choice, len(choices))
+        for position, choice in enumerate(choices):
+            reader = reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed)
+            reader.add(choice)
+            if others:
+                reader.others.update(others[position])
 
     def choices(self, *, done: bool) -> list[ChoiceFacts]:
         """The facts of each choice, by index. ``done``: the answer reached its end."""
         return [self._choice(index, self._readers[index], done=done) for index in sorted(self._readers)]
+
+    def add_extras(self, sampling: Mapping[str, Any] | None) -> None:
+        """Adds to the choices, whose ids have been checked, what came beside ids and logprobs."""
+        for choice in self._facts.choices:
+            reader = self._readers[choice.index]
+            extras, entries = reader.extras, reader.entries or []
+            if extras.prompt_logprobs == NULL:
+                extras.prompt_logprobs = self._prompt_logprobs
+            extras.tops = [entry.top_logprobs for entry in entries]
+            extras.settle(choice, sampling)
+            choice.extra = extra_of(self._others.values, reader.others.values, more_of(entries))
 
     def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
         entries = reader.entries
@@ -143,18 +202,11 @@ class _Answer:
             prompt_token_ids=self._prompt_token_ids,
             completion_token_ids=reader.token_ids,
             logprobs=None if entries is None else [entry.logprob for entry in entries],
-            top_logprobs=_top_logprobs(entries),
+            top_logprobs=None if entries is None else top_logprobs_of([entry.top_logprobs for entry in entries]),
             token_source=None if reader.token_ids is None else "engine",
             complete=done or reader.finish_reason is not None,
             uneven=reader.uneven,
         )
-
-
-def _top_logprobs(entries: list[_Entry] | None) -> list[Any] | None:
-    """The alternatives of each token; None where none were requested (engines then send empty lists)."""
-    if entries is None or not any(entry.top_logprobs for entry in entries):
-        return None
-    return [entry.top_logprobs or [] for entry in entries]
 
 
 def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:

@@ -3,7 +3,9 @@
 Where the ids are: vLLM, SGLang and Fireworks put ``token_ids`` and ``prompt_token_ids`` on each choice (streamed: a
 delta, and the prompt on the first chunk), TensorRT-LLM ``token_ids`` where it was asked not to detokenize. Among the
 logprobs Together has ``token_ids``, llama-server an ``id`` in each entry of ``content``, vLLM ``token_id:N`` as the
-tokens. Ids of a prompt that was sent as ids are in the request. The places of other engines are in places.py.
+tokens. Ids of a prompt that was sent as ids are in the request. The places of other engines are in places.py, those of
+extras in vllm_extras.py; the logprobs of an echoed prompt are prompt logprobs too. What has no place of its own goes to
+``extra`` (other_fields.py); of the logprobs, ``text_offset`` is left out: it counts characters of the text.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from rollout_trace.data.model import Completion
 from rollout_trace.wire import align, places
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import LenientDecoder, loads
+from rollout_trace.wire.lenient import NULL, LenientDecoder, loads
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids
+from rollout_trace.wire.other_fields import OtherFields, extra_of
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
@@ -35,13 +38,14 @@ from rollout_trace.wire.reading import (
     withhold,
 )
 from rollout_trace.wire.sse import Event
+from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
 
 class _Delta(Struct):
     content: str | None = None
 
 
-class _Choice(Struct):
+class _Choice(ChoiceExtras):
     index: int | None = None
     text: str | None = None
     delta: _Delta | None = None
@@ -51,19 +55,42 @@ class _Choice(Struct):
     matched_stop: str | int | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
+    content_filter_results: Any = None
+    native_finish_reason: Any = None
 
 
 class _Body(Struct):
     id: Any = None
+    object: Any = None
     model: Any = None
     choices: list[_Choice] | None = None
     usage: Any = None
     prompt_token_ids: list[int] | None = None
     prompt: Any = None
     error: Any = None
+    prompt_logprobs: Raw = NULL
+    obfuscation: Any = None
+    created: Any = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+    metrics: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    timings: Any = None
+    provider: Any = None
 
 
-_BODY = LenientDecoder(_Body)
+class _StrictChoice(_Choice, forbid_unknown_fields=True):
+    pass
+
+
+class _StrictBody(_Body, forbid_unknown_fields=True):
+    choices: list[_StrictChoice] | None = None  # type: ignore[assignment]
+
+
+_BODY = LenientDecoder(_Body, _StrictBody)
+_BODY_OTHERS = _Body.__struct_fields__[_Body.__struct_fields__.index("created") :]
+_CHOICE_OTHERS = ("content_filter_results", "native_finish_reason")
 _PROTOCOL = "openai.completions"
 _COMPLETION_IDS = tuple(row for row in places.COMPLETION_IDS if _PROTOCOL in row.protocols)
 _PROMPT_IDS = tuple(row for row in places.PROMPT_IDS if _PROTOCOL in row.protocols)
@@ -82,6 +109,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
+    answer.add_extras()
     if not facts.choices and facts.error is None:
         facts.error = error_without_choices(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts
@@ -97,6 +125,10 @@ class _Reader:
         self.prompt_token_ids: list[int] | None = None
         self.token_ids: list[int] | None = None
         self.columns: Columns | None = None
+        self.echoed: Columns | None = None
+        """The logprobs of the echoed prompt, once they were removed from those of the completion."""
+        self.extras = RawExtras()
+        self.others = OtherFields(_CHOICE_OTHERS)
         self._sizes: list[tuple[int, int]] = []
         """Numbers of logprobs and of ids in each chunk."""
 
@@ -118,6 +150,8 @@ class _Reader:
         columns = columns_of(choice.logprobs)
         self._sizes.append((0 if columns is None else len(columns), len(ids or ())))
         self.token_ids = extended(self.token_ids, ids)
+        self.extras.add(choice)
+        self.others.add(choice)
         if self.columns is None or columns is None:
             self.columns = columns if self.columns is None else self.columns
         else:
@@ -140,6 +174,8 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
+        self._prompt_logprobs = NULL
+        self._others = OtherFields(_BODY_OTHERS)
         self._echoed: list[Any] = []
         self._whole_ids: list[int] | None = None
         """Ids of the only choice, from a place of the whole body."""
@@ -150,12 +186,18 @@ class _Answer:
         self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         if isinstance(body.prompt, list):
             self._echoed = self._echoed or body.prompt
+        if body.prompt_logprobs != NULL:
+            self._prompt_logprobs = body.prompt_logprobs
+        self._others.add(body)
         choices = body.choices or ()
+        others = self._others.add_undeclared(part.data, body, _StrictBody, _Choice, len(choices))
         plain = self._plain_choices(choices, part)
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _Reader, streamed=self._streamed)
             problem = reader.add(choice, plain[position] if plain else None)
             self._facts.malformed = self._facts.malformed or problem
+            if others:
+                reader.others.update(others[position])
 
     def _plain_choices(self, choices: Sequence[_Choice], part: Event) -> list[Any] | None:
         """The choices of a body as plain values, where other engines than vLLM may have put ids in them or beside."""
@@ -180,6 +222,19 @@ class _Answer:
                 if columns is not None and columns.lossy and choice.token_source == "logprobs":
                     withhold(choice, "ids_unconfirmed", UNCONFIRMED)
         return found
+
+    def add_extras(self) -> None:
+        """Adds to the choices, whose ids have been checked, what came beside ids and logprobs."""
+        for choice in self._facts.choices:
+            reader = self._readers[choice.index]
+            extras, columns = reader.extras, reader.columns
+            if extras.prompt_logprobs == NULL and len(self._readers) == 1:
+                extras.prompt_logprobs = self._prompt_logprobs
+            if reader.echoed is not None:
+                extras.echoed = reader.echoed.logprobs, reader.echoed.tops
+            extras.tops = () if columns is None else columns.tops
+            extras.settle(choice, self._sampling)
+            choice.extra = extra_of(self._others.values, reader.others.values, {} if columns is None else columns.more)
 
     def _is_counted(self, choices: list[ChoiceFacts]) -> bool:
         """True where a usage counts the only choice. Of several, llama-server counts just one, and sums can deceive."""
@@ -242,6 +297,7 @@ class _Answer:
         if found == outputs and not echoed:
             return True
         if found == inputs and echoed and self._sampling.get("max_tokens") == 0:
+            reader.echoed = columns.cut(found)
             set_issue(choice, "nothing_sampled", f"max_tokens is 0: all {found} logprobs are of the echoed prompt.")
             return False
         if inputs is not None and outputs is not None and found == inputs + outputs:
@@ -262,7 +318,7 @@ class _Answer:
         return inputs, outputs
 
     def _split(self, choice: ChoiceFacts, reader: _Reader, columns: Columns, length: int) -> None:
-        head = columns.cut(length)
+        head = reader.echoed = columns.cut(length)
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = head.token_ids()
         # The first chunk also had the logprobs of the prompt: that surplus is no gap.

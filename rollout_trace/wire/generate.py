@@ -1,9 +1,12 @@
-"""``sglang.generate``: /generate of SGLang and /inference/v1/generate of vLLM: token ids in and out.
+"""``sglang.generate`` (/generate) and ``vllm.generate`` (/inference/v1/generate): token ids in and out.
+
+One decoder reads both: files of older releases name vLLM's answers ``sglang.generate``, too.
 
 SGLang sends ``output_ids``, and ``[logprob, id, text]`` for each token in ``meta_info``; one object, or a list of them
 for several prompts or samples. Each chunk of its streams repeats the earlier ones unless the server was started with
 ``--incremental-streaming-output``; older releases then still repeated the text and the logprobs. vLLM sends
-``choices``, streamed as deltas. The ids of a prompt that was sent as ids are read from the request.
+``choices``, streamed as deltas. The ids of a prompt that was sent as ids are read from the request. The places of
+vLLM's extras are in vllm_extras.py; what has no place of its own goes to ``extra`` (other_fields.py).
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.generated import MetaInfo, Sample, SampleReader, total_usage
-from rollout_trace.wire.lenient import LenientDecoder, text_of
+from rollout_trace.wire.lenient import NULL, LenientDecoder, text_of
+from rollout_trace.wire.other_fields import OtherFields
 from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
 from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
 from rollout_trace.wire.sse import Event
@@ -31,9 +35,27 @@ class _Body(Sample):
     answers: list[Sample] | None = None
     usage: Any = None
     error: Any = None
+    created: Any = None
+    system_fingerprint: Any = None
+    output_mode: Any = None
+    metrics: Any = None
+    mm_placeholders: Any = None
+    prompt_token_id_logprobs: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
 
 
-_BODY = LenientDecoder(_Body)
+class _StrictSample(Sample, forbid_unknown_fields=True):
+    pass
+
+
+class _StrictBody(_Body, forbid_unknown_fields=True):
+    choices: list[_StrictSample] | None = None  # type: ignore[assignment]
+    answers: list[_StrictSample] | None = None  # type: ignore[assignment]
+
+
+_BODY = LenientDecoder(_Body, _StrictBody)
+_BODY_OTHERS = _Body.__struct_fields__[_Body.__struct_fields__.index("created") :]
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -47,6 +69,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     answer.finish(done=done)
     mark_malformed(facts, streamed=streamed)
+    answer.add_extras()
     if not facts.choices and facts.error is None:
         facts.error = error_without_choices(parts, response, status, _is_known, streamed=streamed)
     return facts
@@ -74,7 +97,7 @@ class _Answer:
     """The samples of one answer, and the prompts of its request."""
 
     def __init__(self, facts: ResponseFacts, request: RequestFacts, *, streamed: bool) -> None:
-        sampling = request.sampling or {}
+        sampling = self._sampling = request.sampling or {}
         self._facts = facts
         self._texts = messages_of(request)
         sent = self._texts or sampling.get("input_ids") or sampling.get("token_ids")
@@ -84,6 +107,8 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, SampleReader] = {}
         self._prompt_token_ids: list[int] | None = None
+        self._prompt_logprobs = NULL
+        self._others = OtherFields(_BODY_OTHERS)
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
@@ -98,8 +123,14 @@ class _Answer:
             facts.usage = usage_of(body.usage)
         if body.choices is not None:
             self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
+            self._prompt_logprobs = self._prompt_logprobs if body.prompt_logprobs == NULL else body.prompt_logprobs
+        self._others.add(body)
+        others = self._others.add_undeclared(part.data, body, _StrictBody, Sample, len(samples))
         for position, sample in enumerate(samples):
-            reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed).add(sample)
+            reader = reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed)
+            reader.add(sample)
+            if others:
+                reader.others.update(others[position])
 
     def finish(self, *, done: bool) -> None:
         """Writes each sample to the facts, and checks its ids and logprobs. ``done``: the answer reached its end."""
@@ -119,6 +150,14 @@ class _Answer:
             align.check(facts.choices, facts.usage)
         else:
             facts.usage = total_usage(readers, [] if None in firsts else list(firsts.values()))
+
+    def add_extras(self) -> None:
+        """Adds to the choices, whose ids have been checked, what came beside ids and logprobs."""
+        for choice in self._facts.choices:
+            reader = self._readers[choice.index]
+            if reader.extras.prompt_logprobs == NULL:
+                reader.extras.prompt_logprobs = self._prompt_logprobs
+            reader.add_extras(choice, self._sampling, self._others.values)
 
     def _choice(self, index: int, reader: SampleReader, position: int | None, *, done: bool) -> ChoiceFacts:
         prompts = self._prompts.all

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire.facts import ChoiceFacts
-from rollout_trace.wire.lenient import text_of
+from rollout_trace.wire.lenient import NULL, text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
+from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import report_clash, withhold
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
+from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
 
 class MetaInfo(Struct):
@@ -30,7 +33,7 @@ class MetaInfo(Struct):
     output_top_logprobs: list[Any] | None = None
 
 
-class Sample(Struct):
+class Sample(ChoiceExtras):
     """One sample, or a chunk of one, of SGLang (``text``, ``output_ids``, ``meta_info``) or of vLLM."""
 
     index: int | None = None
@@ -42,7 +45,6 @@ class Sample(Struct):
     logprobs: ArrayLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    weight_versions: list[Any] | None = None
 
 
 class SampleReader:
@@ -61,6 +63,9 @@ class SampleReader:
         self._finish_reason: str | None = None
         self._stop_reason: str | int | None = None
         self._versions: list[str] = []
+        self.extras = RawExtras()
+        self.others: dict[str, Any] = {}
+        """Fields of the sample that have no place of their own."""
 
     def add(self, sample: Sample) -> None:
         """Reads the next chunk, or the only object."""
@@ -75,14 +80,13 @@ class SampleReader:
         text = self._text.get(self._ids, self._triples)
         if text is None and self._deltas:
             text = "".join(self._deltas)
-        aborted = self._finish_reason == "abort"
         choice = ChoiceFacts(
             index=index,
             completion=Completion(content=text),
             finish_reason=self._finish_reason,
             stop_reason=self._stop_reason,
             prompt_token_ids=self._prompt_token_ids,
-            complete=(done or self._finish_reason is not None) and not aborted,
+            complete=(done or self._finish_reason is not None) and not self._is_refused(),
             uneven=self._uneven,
             policy_version=",".join(self._versions) or None,
         )
@@ -91,6 +95,24 @@ class SampleReader:
         if problem is not None:
             withhold(choice, "stream_inconsistent", problem)
         return choice
+
+    def _is_refused(self) -> bool:
+        """Whether the engine broke the sample off with an error, or before its first token. Aborted by a call of the
+        engine's own (to pause it, to change the weights), what was sampled is whole."""
+        is_empty = not (self._token_ids or self._ids.items or self._triples.items)
+        return self._finish_reason == "abort" and (self.error is not None or is_empty)
+
+    def add_extras(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, *around: Mapping[str, Any]) -> None:
+        """Adds to a choice, whose ids have been checked, what came beside ids and logprobs.
+
+        Args:
+            sampling: the parameters of the request.
+            around: what else the answer around the choice holds.
+        """
+        columns = self._columns
+        self.extras.tops = () if columns is None else columns.tops
+        self.extras.settle(choice, sampling)
+        choice.extra = extra_of(*around, self.others, {} if columns is None else columns.more)
 
     def _add_delta(self, sample: Sample) -> None:
         if sample.text is not None:
@@ -104,7 +126,8 @@ class SampleReader:
             self._columns.extend(columns)
         self._finish_reason = self._finish_reason if sample.finish_reason is None else sample.finish_reason
         self._stop_reason = self._stop_reason if sample.stop_reason is None else sample.stop_reason
-        for item in sample.weight_versions or ():
+        self.extras.add(sample)
+        for item in sample.weight_versions if isinstance(sample.weight_versions, list) else ():
             self._add_version(item.get("version") if isinstance(item, dict) else item)
 
     def _add_snapshot(self, sample: Sample, info: MetaInfo) -> None:
@@ -198,7 +221,7 @@ def _columns_of(triples: list[Any]) -> Columns:
     found = [triple if isinstance(triple, list) else [] for triple in triples]
     ids: list[float | None] = [triple[1] if len(triple) > 1 and type(triple[1]) is int else None for triple in found]
     size = len(found)
-    return Columns([number_of(triple[0]) if triple else None for triple in found], ids, [None] * size, [None] * size)
+    return Columns([number_of(triple[0]) if triple else None for triple in found], ids, [None] * size, [NULL] * size)
 
 
 def _alternative(triple: Any) -> Any:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import json
 import re
 from itertools import count
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin
 
 import msgspec
+from msgspec import Raw
 
 T = TypeVar("T")
 
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """Exceptions of msgspec for bytes that it cannot decode."""
 
+NULL = Raw(b"null")
+"""Default of fields that are ``Raw``, equal to a null that was sent: msgspec has no type for ``Raw`` or None."""
+
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 class LenientDecoder(Generic[T]):
-    """A JSON decoder for one type that drops object fields of the wrong type."""
+    """A JSON decoder for one type that drops object fields of the wrong type. Fields of ``Raw`` take any value."""
 
-    def __init__(self, kind: type[T]) -> None:
+    def __init__(self, kind: type[T], strict: type[T] | None = None) -> None:
+        """``strict``: a subtype that forbids unknown fields. An object without any is decoded as one of these, which
+        shows that nothing of it was left out; others as a ``kind``."""
         self._kind = kind
         self._decoder = msgspec.json.Decoder(kind)
+        self._first = self._decoder if strict is None else msgspec.json.Decoder(strict)
+        self._raw = _raw_places(kind)
 
     def decode(self, data: bytes) -> tuple[T, str | None]:
         """The value, and msgspec's message about the first field that was dropped; None where none was.
@@ -31,12 +39,22 @@ class LenientDecoder(Generic[T]):
             ValueError: the bytes are not JSON, or not an object.
         """
         try:
+            return self._first.decode(data), None
+        except DECODE_ERRORS:
+            if self._first is self._decoder:
+                return self._repair(loads(data))
+        return self.decode_any(data)
+
+    def decode_any(self, data: bytes) -> tuple[T, str | None]:
+        """As ``decode``, for an object that is expected to have unknown fields."""
+        try:
             return self._decoder.decode(data), None
         except DECODE_ERRORS:
             return self._repair(loads(data))
 
     def _repair(self, value: Any) -> tuple[T, str | None]:
         problem = None
+        value = _with_raw(value, self._raw)
         # msgspec reports one wrong field at a time.
         for repairs in count():
             try:
@@ -46,6 +64,40 @@ class LenientDecoder(Generic[T]):
                 if not _remove(value, str(error), everywhere=repairs >= _SINGLE_REPAIRS):
                     raise ValueError(str(error)) from None
         raise AssertionError("unreachable")
+
+
+class _Items:
+    """Places inside the items of a list."""
+
+    def __init__(self, places: Any) -> None:
+        self.places = places
+
+
+def _raw_places(kind: Any) -> Any:
+    """Where a type has ``Raw``: the type itself, the items of a list, fields of a struct by name, or None: nowhere."""
+    if kind is Raw:
+        return Raw
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        fields = {one.encode_name: _raw_places(one.type) for one in msgspec.structs.fields(kind)}
+        return {name: places for name, places in fields.items() if places is not None} or None
+    found = next((places for one in get_args(kind) if (places := _raw_places(one)) is not None), None)
+    return _Items(found) if found is not None and get_origin(kind) is list else found
+
+
+def _with_raw(value: Any, places: Any) -> Any:
+    """A plain value with ``Raw`` where the type has it: ``convert`` takes nothing else there."""
+    if places is None:
+        return value
+    if places is Raw:
+        try:
+            return Raw(json.dumps(value).encode())
+        except RecursionError:
+            return NULL
+    if isinstance(places, _Items) and isinstance(value, list):
+        return [_with_raw(item, places.places) for item in value]
+    if isinstance(places, dict) and isinstance(value, dict):
+        return {name: _with_raw(item, places.get(name)) for name, item in value.items()}
+    return value
 
 
 def loads(data: bytes) -> Any:

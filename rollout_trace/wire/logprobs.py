@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
+
+from rollout_trace.data.extras import JSONText
+from rollout_trace.wire.lenient import NULL
 
 T = TypeVar("T")
 
@@ -51,7 +56,10 @@ class Entry(Struct, gc=False):
     id: int | None = None
     token_id: int | None = None
     logprob: float | None = None
-    top_logprobs: list[dict[str, Any]] | None = None
+    # As bytes: of a long answer the garbage collector would visit a million objects, with all threads stopped.
+    top_logprobs: Raw = NULL
+    routing_matrix: Any = None
+    sampling_logprob: Any = None
 
 
 class ArrayLogprobs(Struct):
@@ -60,7 +68,7 @@ class ArrayLogprobs(Struct):
     tokens: list[str | None] | None = None
     token_logprobs: list[float | None] | None = None
     token_ids: list[float | None] | None = None
-    top_logprobs: list[Any] | None = None
+    top_logprobs: list[Raw] | None = None
     content: list[Entry] | None = None
 
 
@@ -71,9 +79,11 @@ class Columns:
     logprobs: list[float | None]
     ids: list[float | None]
     tokens: list[str | None]
-    tops: list[Any]
+    tops: list[Raw]
     lossy: bool = False
     """True from a server that leaves out the entries of tokens that end inside a character."""
+    more: dict[str, list[Any]] = field(default_factory=dict)
+    """What else the entries have for each token, by name."""
 
     def __len__(self) -> int:
         return len(self.logprobs)
@@ -85,11 +95,16 @@ class Columns:
         self.tokens += more.tokens
         self.tops += more.tops
         self.lossy = self.lossy or more.lossy
+        for name in {**self.more, **more.more}:
+            before = self.more.get(name) or [None] * (len(self) - len(more))
+            self.more[name] = before + (more.more.get(name) or [None] * len(more))
 
     def cut(self, length: int) -> Columns:
         """Removes the first ``length`` tokens and returns them."""
         head = Columns(self.logprobs[:length], self.ids[:length], self.tokens[:length], self.tops[:length])
         del self.logprobs[:length], self.ids[:length], self.tokens[:length], self.tops[:length]
+        for values in self.more.values():
+            del values[:length]
         return head
 
     def token_ids(self) -> list[int] | None:
@@ -106,14 +121,14 @@ class Columns:
         named = zip(ids, self.ids, self.tokens, strict=False)
         return next((at for at, (one, other, token) in enumerate(named) if one != _id_or(one, other, token)), None)
 
+    def alternatives(self) -> JSONText | None:
+        """The alternatives of each token; None where no token has any."""
+        return top_logprobs_of(self.tops)
+
     def _has_no_ids(self) -> bool:
         """True where there are no ids. Fast, as that is usual: either all tokens are spelled as ids, or none."""
         spelled = bool(self.tokens) and (self.tokens[-1] or "").startswith(_ID_PREFIX)
         return not spelled and self.ids.count(None) == len(self.ids)
-
-    def alternatives(self) -> list[Any] | None:
-        """The alternatives of each token, as objects; None where no token has any."""
-        return [_alternatives(top) for top in self.tops] if any(self.tops) else None
 
 
 def _id_or(default: int, value: float | None, token: str | None) -> float:
@@ -122,10 +137,50 @@ def _id_or(default: int, value: float | None, token: str | None) -> float:
     return default if value is None else value
 
 
-def _alternatives(top: Any) -> list[Any]:
-    if isinstance(top, dict):
-        return [{"token": token, "logprob": logprob} for token, logprob in top.items()]
-    return top if isinstance(top, list) else []
+_EMPTY = (b"null", b"[]", b"{}")
+
+
+def top_logprobs_of(tops: Sequence[Raw]) -> JSONText | None:
+    """The alternatives of each token as JSON; None where no token has any: engines then send null, or empty lists."""
+    if all(_is_empty(top) for top in tops):
+        return None
+    return JSONText(b"[" + b",".join([_alternatives(top) for top in tops]) + b"]")
+
+
+def _is_empty(top: Raw) -> bool:
+    text = memoryview(top)
+    return text.nbytes < 8 and b"".join(bytes(text).split()) in _EMPTY
+
+
+class _Alternative(Struct):
+    token: str
+    logprob: Raw
+
+
+_BY_TOKEN = msgspec.json.Decoder(dict[str, Raw])
+
+
+def _alternatives(top: Raw) -> bytes | Raw:
+    """One token's alternatives as the JSON of a list: from a list of objects, or from logprobs by token."""
+    first = bytes(memoryview(top)[:1])
+    if first == b"[":
+        return top
+    if first != b"{":
+        return b"[]"
+    try:
+        by_token = _BY_TOKEN.decode(top)
+        return msgspec.json.encode([_Alternative(token, logprob) for token, logprob in by_token.items()])
+    except (msgspec.MsgspecError, UnicodeError):
+        return _tolerant(top)
+
+
+def _tolerant(top: Raw) -> bytes:
+    """As ``_alternatives`` gives, from bytes that the strict decoder refuses: lone surrogates, no UTF-8."""
+    try:
+        by_token = json.loads(bytes(top).decode("utf-8", "replace"))
+        return json.dumps([{"token": token, "logprob": value} for token, value in by_token.items()]).encode()
+    except (ValueError, RecursionError):
+        return b"[]"
 
 
 def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
@@ -133,15 +188,15 @@ def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
     if logprobs is None:
         return None
     if not isinstance(logprobs, ArrayLogprobs):
-        return Columns([float(logprobs)], [None], [None], [None])
+        return Columns([float(logprobs)], [None], [None], [NULL])
     values = logprobs.token_logprobs
     if values is not None:
-        size = len(values)
+        size, tops = len(values), logprobs.top_logprobs
         return Columns(
             values,
             _of_size(logprobs.token_ids, size),
             _of_size(logprobs.tokens, size),
-            _of_size(logprobs.top_logprobs, size),
+            tops if tops is not None and len(tops) == size else [NULL] * size,
         )
     entries = logprobs.content
     if entries is None:
@@ -152,7 +207,16 @@ def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
         [entry.token for entry in entries],
         [entry.top_logprobs for entry in entries],
         lossy=any(entry.id is not None for entry in entries),
+        more=more_of(entries),
     )
+
+
+def more_of(entries: Sequence[Any]) -> dict[str, list[Any]]:
+    """What Fireworks' entries have for each token beside its logprob, as lists by name; empty from other engines."""
+    names = [
+        name for name in ("routing_matrix", "sampling_logprob") if entries and getattr(entries[-1], name) is not None
+    ]
+    return {name: [getattr(entry, name) for entry in entries] for name in names}
 
 
 def _of_size(values: list[T | None] | None, size: int) -> list[T | None]:

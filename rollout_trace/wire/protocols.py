@@ -49,7 +49,8 @@ class ProtocolRecord:
     """An answer can be generated in the background and fetched by its id: ``GET PATH/ID``."""
 
 
-# `/chat/completions` ends in `/completions` too: of two such paths the longer one comes first, or is never found.
+# `/chat/completions` ends in `/completions` too, and `/inference/v1/generate` in `/generate`: of two such paths the
+# longer one comes first, or is never found.
 RECORDS: Final = (
     ProtocolRecord("openai.chat", ("/chat/completions",), "chat", sdk="openai"),
     ProtocolRecord(
@@ -78,6 +79,7 @@ RECORDS: Final = (
         sdk="anthropic",
         has_ids=False,
     ),
+    ProtocolRecord("vllm.generate", ("/inference/v1/generate",), "generate", RequestLayout("text", text=True), "texts"),
     ProtocolRecord("sglang.generate", ("/generate",), "generate", RequestLayout("text", text=True), "texts"),
     ProtocolRecord("openai.decisions", ("/decisions",), None, sdk="openai"),
 )

@@ -24,12 +24,13 @@ PATIENCE = 300.0
 
 _VLLM_OPTIONS = (
     *("--dtype", "float32", "--max-model-len", "2048", "--max-logprobs", "20", "--enforce-eager"),
-    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-scale-out"),
 )
 _VLLM_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_SERVER_DEV_MODE": "1",
     "HF_HUB_OFFLINE": "1",
 }
 

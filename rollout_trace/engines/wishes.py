@@ -1,0 +1,249 @@
+"""What the options of ``rt.Engine`` add to a request of each engine, and which of them a form of call cannot meet.
+
+A form is a protocol, streamed or not. Names of fields may lead into an object: ``sampling_params.logprobs``. What
+vLLM 0.32 and llama-server send is recorded, SGLang 0.5.23 is known from its source, the others from their SDKs' types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rollout_trace.engines.engine import Engine
+
+EXTRA_OF: Final = {
+    "routed_experts": "routed_experts",
+    "prompt_logprobs": "prompt_logprobs",
+    "top_logprobs": "top_tokens",
+    "sampling_mask": "sampling_mask",
+}
+"""Options of ``rt.Engine``, and the fields of ``Step`` that they are about."""
+
+CHAT, COMPLETIONS, RESPONSES = "openai.chat", "openai.completions", "openai.responses"
+VLLM_GENERATE, SGLANG_GENERATE = "vllm.generate", "sglang.generate"
+_NAMES: Final = {
+    CHAT: "/chat/completions",
+    COMPLETIONS: "/completions",
+    RESPONSES: "/responses",
+    VLLM_GENERATE: "/inference/v1/generate",
+    SGLANG_GENERATE: "/generate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One option of ``rt.Engine``, in one form of call."""
+
+    option: str
+    asks: Mapping[str, Any] = field(default_factory=dict)
+    """Fields to add to the request, where its caller has not set them."""
+    obstacle: str | None = None
+    """Why answers of this form never have it, and what to do instead."""
+    absent: str = ""
+    """What to do where an answer lacks it although it was asked for."""
+
+    @property
+    def extra(self) -> str:
+        """The field of ``Step``."""
+        return EXTRA_OF[self.option]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    protocol: str
+    streamed: bool
+
+    def __str__(self) -> str:
+        return f"{'streams' if self.streamed else 'answers'} of {_NAMES[self.protocol]}"
+
+
+def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool) -> Iterator[Wish]:
+    """The options that are set, for calls of one form. Nothing for a protocol that engines do not share.
+
+    Args:
+        engine: its name: of ``options``, or the one that was detected.
+        options: what is wanted.
+        protocol: of the call.
+        streamed: whether the answer is streamed.
+    """
+    form = _Form(protocol, streamed)
+    if protocol not in _NAMES:
+        return
+    of_engine = _ENGINES.get(engine, _no_extras)
+    for option in EXTRA_OF:
+        value = getattr(options, option)
+        if value is not None and value is not False:
+            yield of_engine(option, value, form)
+
+
+# vLLM. Experts, masks and versions are switched on for the whole server: no request field asks for them.
+
+
+def _vllm(option: str, value: Any, form: _Form) -> Wish:
+    return _VLLM[option](option, value, form)
+
+
+def _vllm_experts(option: str, value: Any, form: _Form) -> Wish:
+    absent = "start vLLM with --enable-return-routed-experts"
+    if form.protocol == VLLM_GENERATE or (form.protocol != RESPONSES and not form.streamed):
+        return Wish(option, absent=absent)
+    unstreamed = "" if form.protocol == RESPONSES else "make the call without stream, or "
+    return Wish(option, obstacle=f"vLLM never has them in {form}: {unstreamed}use {_NAMES[VLLM_GENERATE]}")
+
+
+def _vllm_prompt(option: str, value: Any, form: _Form) -> Wish:
+    if form.streamed or form.protocol == RESPONSES:
+        instead = "use /chat/completions or /completions" if form.protocol == RESPONSES else "make it without stream"
+        return Wish(option, obstacle=f"vLLM never has them in {form}, and refuses some of these calls: {instead}")
+    name = "sampling_params.prompt_logprobs" if form.protocol == VLLM_GENERATE else "prompt_logprobs"
+    return Wish(option, {name: value}, absent="vLLM sends them in unstreamed answers")
+
+
+def _vllm_top(option: str, value: Any, form: _Form) -> Wish:
+    absent = "vLLM sends them where the request asks for logprobs"
+    if form.protocol == VLLM_GENERATE:
+        return Wish(option, {"sampling_params.logprobs": value}, absent=absent)
+    as_ids = {"return_tokens_as_token_ids": True} if value else {}
+    if form.protocol == CHAT:
+        return Wish(option, {"top_logprobs": value, **as_ids} if value else {}, absent=absent)
+    if form.protocol == COMPLETIONS:
+        return Wish(option, {"logprobs": value, **as_ids}, absent=absent)
+    return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("vLLM", form))
+
+
+def _vllm_mask(option: str, value: Any, form: _Form) -> Wish:
+    if form.protocol != VLLM_GENERATE:
+        return Wish(option, obstacle=f"vLLM never has it in {form}: use {_NAMES[VLLM_GENERATE]}")
+    return Wish(option, absent="start vLLM with --return-sampling-mask --logprobs-mode processed_logprobs")
+
+
+_VLLM: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
+    "routed_experts": _vllm_experts,
+    "prompt_logprobs": _vllm_prompt,
+    "top_logprobs": _vllm_top,
+    "sampling_mask": _vllm_mask,
+}
+
+
+# SGLang
+
+
+def _sglang(option: str, value: Any, form: _Form) -> Wish:
+    if value == -1:
+        return Wish(option, obstacle="SGLang takes no -1 for the whole vocabulary: ask for a number of tokens")
+    if form.protocol == RESPONSES:
+        return Wish(option, obstacle=f"SGLang never has it in {form}: use {_NAMES[SGLANG_GENERATE]}")
+    return _SGLANG[option](option, value, form)
+
+
+def _sglang_experts(option: str, value: Any, form: _Form) -> Wish:
+    return Wish(option, {"return_routed_experts": True}, absent="start SGLang with --enable-return-routed-experts")
+
+
+def _sglang_prompt(option: str, value: Any, form: _Form) -> Wish:
+    if form.protocol != SGLANG_GENERATE:
+        return Wish(option, obstacle=f"SGLang never has them in {form}: use {_NAMES[SGLANG_GENERATE]}")
+    asks = {"return_logprob": True, "logprob_start_len": 0, **({"top_logprobs_num": value} if value else {})}
+    return Wish(option, asks, absent="the request sets return_logprob or logprob_start_len itself")
+
+
+def _sglang_top(option: str, value: Any, form: _Form) -> Wish:
+    if form.protocol == SGLANG_GENERATE:
+        asks = {"return_logprob": True, **({"top_logprobs_num": value} if value else {})}
+        return Wish(option, asks, absent="the request sets return_logprob itself")
+    if form.protocol == COMPLETIONS:
+        return Wish(option, {"logprobs": value}, obstacle=_by_text("SGLang", form))
+    if form.streamed:
+        return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("SGLang", form))
+    # The alternatives of `logprobs.content` are texts; those of `meta_info` have ids.
+    asks = {"top_logprobs": value, "return_meta_info": True} if value else {}
+    return Wish(option, asks, absent="SGLang sends their ids from 0.5.23 on")
+
+
+def _sglang_mask(option: str, value: Any, form: _Form) -> Wish:
+    absent = "SGLang sends it from 0.5.23 on"
+    if form.protocol == SGLANG_GENERATE:
+        return Wish(option, {"return_sampling_mask": True}, absent=absent)
+    if form.protocol == CHAT and not form.streamed:
+        return Wish(option, {"return_sampling_mask": True, "return_meta_info": True}, absent=absent)
+    unstreamed = "make the call without stream, or " if form.protocol == CHAT else ""
+    return Wish(option, obstacle=f"SGLang never has it in {form}: {unstreamed}use {_NAMES[SGLANG_GENERATE]}")
+
+
+_SGLANG: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
+    "routed_experts": _sglang_experts,
+    "prompt_logprobs": _sglang_prompt,
+    "top_logprobs": _sglang_top,
+    "sampling_mask": _sglang_mask,
+}
+
+
+# Others
+
+
+def _llama_server(option: str, value: Any, form: _Form) -> Wish:
+    if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
+        return _no_extras(option, value, form, "llama-server")
+    name = "top_logprobs" if form.protocol == CHAT else "logprobs"
+    return Wish(option, {name: value} if value else {}, absent="llama-server sends them where it sends logprobs")
+
+
+def _fireworks(option: str, value: Any, form: _Form) -> Wish:
+    if option != "top_logprobs" or form.protocol not in (CHAT, COMPLETIONS):
+        return _no_extras(option, value, form, "Fireworks")
+    if not 0 <= value <= 5:
+        return Wish(option, obstacle="Fireworks takes 0 to 5: ask for fewer")
+    if form.protocol == COMPLETIONS:
+        return Wish(option, {"logprobs": value} if value else {}, obstacle=_by_text("Fireworks", form))
+    return Wish(option, {"top_logprobs": value} if value else {}, absent="Fireworks sends them beside logprobs")
+
+
+def _together(option: str, value: Any, form: _Form) -> Wish:
+    if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
+        return _no_extras(option, value, form, "Together")
+    return Wish(option, {"logprobs": value} if value else {}, obstacle=_by_text("Together", form))
+
+
+def _no_extras(option: str, value: Any, form: _Form, engine: str = "this provider") -> Wish:
+    return Wish(option, obstacle=f"{engine} is not known to send this in {form}: vLLM and SGLang do in some")
+
+
+def _by_text(engine: str, form: _Form) -> str:
+    return (
+        f"{engine} names alternatives in {form} by their text alone, which may be that of several ids: they are in "
+        "top_logprobs"
+    )
+
+
+_ENGINES: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
+    "vllm": _vllm,
+    "sglang": _sglang,
+    "llama-server": _llama_server,
+    "fireworks": _fireworks,
+    "together": _together,
+}
+
+NO_TOP_K: Final = (
+    "vLLM with --return-sampling-mask answers requests without top_k > 0, or with temperature 0, with HTTP 500 and an "
+    "empty message: set top_k (all tokens: the size of the vocabulary) and a temperature above 0"
+)
+
+
+def lacks_top_k(body: Mapping[str, Any]) -> bool:
+    """Whether vLLM cannot make a mask for a request with this body, unless its model's own defaults set ``top_k``."""
+    inner = body.get("sampling_params")
+    settings = {**body, **inner} if isinstance(inner, Mapping) else body
+    top_k, temperature = settings.get("top_k"), settings.get("temperature")
+    return not (isinstance(top_k, int) and top_k > 0) or temperature == 0
+
+
+def value_at(body: Mapping[str, Any], name: str) -> Any:
+    """The value of a field whose name may lead into an object; None where there is none."""
+    outer, _, inner = name.partition(".")
+    value = body.get(outer)
+    return value if not inner else value.get(inner) if isinstance(value, Mapping) else None
+
+
+__all__ = ["EXTRA_OF", "NO_TOP_K", "Wish", "lacks_top_k", "value_at", "wishes_for"]

@@ -1,0 +1,127 @@
+"""Where vLLM puts extras in an answer of chat, completions and generate, and which of them are deltas in a stream.
+
+``routed_experts``, ``weight_versions``: on a choice, streamed on its last chunk, whole. ``sampling_mask``: on a choice,
+streamed as a delta. ``prompt_logprobs``: on a choice (completions) or on the body around (chat, generate), never
+streamed. Other engines that use these names are read in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from rollout_trace.data.extras import ExtraIssue
+from rollout_trace.wire.extras import (
+    experts_of,
+    has_ids,
+    mask_of,
+    prompt_logprobs_of,
+    prompt_scores_of,
+    spans_of,
+    top_tokens_of,
+)
+from rollout_trace.wire.extras_alignment import FoundExtras, missing_ids, settle
+from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.lenient import NULL
+
+
+class ChoiceExtras(Struct):
+    """The fields of a choice with extras. As bytes: read only once all of the answer has come, and whatever they are,
+    the choice around them is read."""
+
+    routed_experts: Raw = NULL
+    sampling_mask: Raw = NULL
+    sampling_mask_logprobs: Raw = NULL
+    prompt_logprobs: Raw = NULL
+    weight_versions: Any = None
+
+
+_FIELDS = attrgetter(*ChoiceExtras.__struct_fields__)
+_NONE = _FIELDS(ChoiceExtras())
+
+
+class RawExtras:
+    """The extras of one choice as they came, from its only body or from all its chunks."""
+
+    __slots__ = ("echoed", "experts", "masks", "masks_logprobs", "prompt_logprobs", "tops", "versions")
+
+    def __init__(self) -> None:
+        self.experts = NULL
+        self.masks: list[Raw] = []
+        self.masks_logprobs: list[Raw] = []
+        self.prompt_logprobs = NULL
+        self.versions: Any = None
+        self.tops: Sequence[Raw] = ()
+        """The alternatives of each sampled token."""
+        self.echoed: tuple[list[float | None], list[Raw]] | None = None
+        """Logprobs and alternatives of an echoed prompt."""
+
+    def add(self, choice: ChoiceExtras) -> None:
+        """Reads the next chunk, or the only body."""
+        found = _FIELDS(choice)
+        # Nearly no chunk has any.
+        if found == _NONE:
+            return
+        experts, mask, mask_logprobs, prompt_logprobs, versions = found
+        self.experts = self.experts if experts == NULL else experts
+        self.prompt_logprobs = self.prompt_logprobs if prompt_logprobs == NULL else prompt_logprobs
+        self.versions = self.versions if versions is None else versions
+        if mask != NULL:
+            self.masks.append(mask)
+        if mask_logprobs != NULL:
+            self.masks_logprobs.append(mask_logprobs)
+
+    def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None) -> None:
+        """Sets the extras of a choice whose ids have been checked. ``sampling``: the parameters of the request."""
+        found = FoundExtras()
+        if self.experts != NULL:
+            found.routed_experts = experts_of(self.experts)
+            found.experts_start = requested_number(sampling, "routed_experts_prompt_start") or 0
+        if self.masks:
+            found.sampling_mask = mask_of(self.masks, self.masks_logprobs)
+        if self.versions is not None:
+            found.policy_spans = spans_of(self.versions)
+        if self.prompt_logprobs != NULL:
+            self._add_prompt(choice, sampling, found)
+        elif self.echoed is not None:
+            self._add_echoed(*self.echoed, sampling, found)
+        if has_ids(self.tops) and requested_number(sampling, "logprobs") != 0:
+            found.top_tokens = top_tokens_of(self.tops)
+            found.top_has_sampled = True
+        settle(choice, found)
+
+    def _add_prompt(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, found: FoundExtras) -> None:
+        if choice.prompt_token_ids is None:
+            found.prompt_logprobs = missing_ids("prompt_logprobs", "prompt")
+            return
+        wanted = requested_number(sampling, "prompt_logprobs")
+        scores = prompt_scores_of(self.prompt_logprobs, choice.prompt_token_ids, keep_top=wanted != 0)
+        if isinstance(scores, ExtraIssue):
+            found.prompt_logprobs = scores
+            return
+        found.prompt_logprobs, top = scores
+        # Where no alternatives were requested (0, or an echo without), each position has its own token alone.
+        found.prompt_top_tokens = None if top is not None and not wanted and top.ids.shape[1] < 2 else top
+
+    def _add_echoed(
+        self, logprobs: list[float | None], tops: list[Raw], sampling: Mapping[str, Any] | None, found: FoundExtras
+    ) -> None:
+        found.prompt_logprobs = prompt_logprobs_of(logprobs)
+        if has_ids(tops) and requested_number(sampling, "logprobs") != 0:
+            found.prompt_top_tokens = top_tokens_of(tops, "prompt_top_tokens")
+
+
+def requested_number(sampling: Mapping[str, Any] | None, name: str) -> int | None:
+    """A number of the request, among its fields or in ``sampling_params`` (of the first of several)."""
+    if sampling is None:
+        return None
+    inside = sampling.get("sampling_params")
+    inside = inside[0] if isinstance(inside, list) and inside else inside
+    for values in (sampling, inside):
+        value = values.get(name) if isinstance(values, Mapping) else None
+        if type(value) is int:
+            return value
+    return None

@@ -1,0 +1,229 @@
+"""Every recorded exchange with vLLM's token extras: each step has what a plain reading of the same bytes has."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollout_trace.data.extras import EXTRAS, SamplingMask, TopTokens
+from rollout_trace.data.model import Step
+from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.wire import decode
+from tests.wire import extras_reader
+from tests.wire.extras_reader import Choice
+from tests.wire.recorded import DATA, differing, numbers
+
+PROTOCOLS = {
+    "/v1/chat/completions": "openai.chat",
+    "/v1/completions": "openai.completions",
+    "/v1/responses": "openai.responses",
+    "/v1/messages": "anthropic.messages",
+    "/inference/v1/generate": "vllm.generate",
+}
+READ = ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate")
+"""Paths whose answers the reader reads."""
+
+
+@cache
+def exchanges() -> dict[str, Exchange]:
+    """All recordings of paths that generate, by name."""
+    found = load_exchanges(DATA / "wire_vllm_extras.jsonl.xz")
+    return {one.name: one for one in found if one.path in PROTOCOLS}
+
+
+def names(*paths: str, status: int = 200) -> list[str]:
+    """Names of the recordings of these paths."""
+    return [name for name, one in exchanges().items() if one.path in paths and one.status == status]
+
+
+def steps_of(name: str) -> list[Step]:
+    """What the decoders make of a recording."""
+    one = exchanges()[name]
+    kind, protocol = one.content_type, PROTOCOLS[one.path]
+    return decode(protocol, one.request, one.response, content_type=kind, status=one.status)
+
+
+def choices_of(name: str) -> dict[int, Choice]:
+    """What the reader finds in it."""
+    one = exchanges()[name]
+    return extras_reader.read(one.path, one.response)
+
+
+def _rectangle(rows: Sequence[Sequence[tuple[int | None, float]]] | None) -> tuple[Any, Any] | None:
+    """The ids [rows, k] and logprobs of pairs; -1 and NaN at the end of rows that have fewer than the longest.
+
+    None where nothing is listed, or a token is named by its text.
+    """
+    width = max(map(len, rows or ()), default=0)
+    if rows is None or not width or any(token is None for row in rows for token, _ in row):
+        return None
+    ids, logprobs = np.full((len(rows), width), -1, np.int32), np.full((len(rows), width), np.nan, np.float32)
+    for at, row in enumerate(rows):
+        for column, (token, logprob) in enumerate(row):
+            ids[at, column], logprobs[at, column] = token, logprob
+    return ids, logprobs
+
+
+def _same(found: Any, expected: Any) -> None:
+    assert (found is None) == (expected is None)
+    if expected is not None:
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
+
+
+def _same_tops(found: TopTokens | None, rows: Any) -> None:
+    expected = _rectangle(rows)
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        _same(found.ids, expected[0])
+        _same(found.logprobs, expected[1])
+
+
+def _scores(choice: Choice) -> Any:
+    """float32 [prompt]: of each prompt token, from `prompt_logprobs`, else from what an echo repeats of it."""
+    if choice.prompt_rows is not None:
+        return np.array([row[0][1] if row else np.nan for row in choice.prompt_rows], np.float32)
+    if choice.echoed is None or choice.prompt is None:
+        return None
+    return np.array([np.nan if value is None else value for value in choice.echoed], np.float32)
+
+
+@pytest.mark.parametrize("name", names(*READ))
+def test_a_step_has_what_the_bytes_say(name: str) -> None:
+    """Each extra by itself, or None where the answer does not hold it; nothing is withheld."""
+    steps, choices = steps_of(name), choices_of(name)
+    assert [step.choice for step in steps] == sorted(choices)
+    for step in steps:
+        choice = choices[step.choice]
+        assert (numbers(step.prompt_token_ids), numbers(step.completion_token_ids)) == (choice.prompt, choice.ids)
+        _same(step.prompt_logprobs, _scores(choice))
+        _same_tops(step.prompt_top_tokens, choice.prompt_rows)
+        _same_tops(step.top_tokens, choice.top_rows)
+        mask = None if step.sampling_mask is None else [row.tolist() for row in step.sampling_mask]
+        assert mask == choice.mask
+        _same(step.routed_experts, choice.experts)
+        assert step.policy_spans == (None if choice.versions is None else tuple(choice.versions))
+        versions = list(dict.fromkeys(version for _, _, version in choice.versions or ()))
+        assert step.policy_version == (",".join(versions) or None)
+        assert step.extra_issues == ()
+        check(step)
+
+
+def check(step: Step) -> None:
+    """What holds of the extras of a step, whatever the bytes were."""
+    prompt, ids = step.prompt_token_ids, step.completion_token_ids
+    sizes = {"prompt_logprobs": prompt, "prompt_top_tokens": prompt, "top_tokens": ids, "sampling_mask": ids}
+    for field, of in sizes.items():
+        found = getattr(step, field)
+        if found is not None:
+            assert of is not None, field
+            assert len(found) == len(of), field
+    if step.routed_experts is not None:
+        assert prompt is not None
+        assert ids is not None
+        assert len(step.routed_experts) <= len(prompt) + len(ids) - 1
+    if step.policy_spans is not None:
+        ends = [0, *(span.end for span in step.policy_spans)]
+        assert ends == [*(span.begin for span in step.policy_spans), ends[-1]]
+        assert ids is not None
+        assert ends[-1] == len(ids)
+    if isinstance(step.sampling_mask, SamplingMask):
+        assert ids is not None
+        for token, row in zip(ids.tolist(), step.sampling_mask, strict=True):
+            assert not len(row) or token in row
+
+
+def test_the_reader_finds_every_extra_in_every_form() -> None:
+    """How many choices hold each: a reader that finds nothing would agree with decoders that find nothing."""
+    found: Counter[tuple[str, str]] = Counter()
+    for name in names(*READ):
+        one = exchanges()[name]
+        form = PROTOCOLS[one.path] + (" stream" if "event-stream" in one.content_type else "")
+        for choice in choices_of(name).values():
+            held = {
+                "prompt": choice.prompt_rows, "echoed": choice.echoed, "mask": choice.mask, "versions": choice.versions,
+                "experts": choice.experts, "top": _rectangle(choice.top_rows),
+            }  # fmt: skip
+            found.update((form, field) for field, value in held.items() if value is not None)
+    assert found == COUNTS
+
+
+COUNTS = {
+    ("openai.chat", "experts"): 29,
+    ("openai.chat", "prompt"): 6,
+    ("openai.chat", "top"): 2,
+    ("openai.chat stream", "top"): 2,
+    ("openai.completions", "echoed"): 7,
+    ("openai.completions", "experts"): 23,
+    ("openai.completions", "prompt"): 18,
+    ("openai.completions", "top"): 1,
+    ("openai.completions stream", "echoed"): 3,
+    ("vllm.generate", "experts"): 50,
+    ("vllm.generate", "mask"): 30,
+    ("vllm.generate", "prompt"): 5,
+    ("vllm.generate", "top"): 54,
+    ("vllm.generate", "versions"): 73,
+    ("vllm.generate stream", "experts"): 31,
+    ("vllm.generate stream", "mask"): 19,
+    ("vllm.generate stream", "top"): 30,
+    ("vllm.generate stream", "versions"): 42,
+}
+
+
+def _pairs() -> Iterator[tuple[str, str]]:
+    """Streamed recordings with the unstreamed one of the same request. Of those that a call changed on the way (an
+    abort, new weights) no two are alike.
+    """
+    for name, one in exchanges().items():
+        other = exchanges().get(name.replace("_stream", ""))
+        same = other is not None and other is not one and _bare(one) == _bare(other)
+        if same and one.status == 200 and not {"abort", "mid"} & set(name.split("_")):
+            yield name, name.replace("_stream", "")
+
+
+def _bare(one: Exchange) -> dict[str, Any]:
+    """The request without what only changes the transport."""
+    request: dict[str, Any] = json.loads(one.request)
+    for holder in (request, request.get("sampling_params") or {}):
+        for field in ("stream", "stream_options", "stream_interval", "request_id"):
+            holder.pop(field, None)
+    return request
+
+
+NOT_STREAMED = {"openai.chat": {"prompt_logprobs", "prompt_top_tokens", "routed_experts"}}
+NOT_STREAMED["openai.completions"] = NOT_STREAMED["openai.chat"]
+NOT_STREAMED["vllm.generate"] = {"prompt_logprobs", "prompt_top_tokens"}
+"""Extras that vLLM 0.32 leaves out of its streams."""
+
+
+@pytest.mark.parametrize(("streamed", "unstreamed"), list(_pairs()))
+def test_a_stream_equals_the_unstreamed_answer(streamed: str, unstreamed: str) -> None:
+    """With the same seed: every field save times, usage details and what the server leaves out of its streams."""
+    for one, other in zip(steps_of(streamed), steps_of(unstreamed), strict=True):
+        left_out = {field for field in NOT_STREAMED.get(one.protocol or "", ()) if getattr(one, field) is None}
+        assert differing(one, other) <= {"usage", "extra", "sampling"} | left_out
+
+
+def test_pairs_of_every_protocol_that_streams_were_compared() -> None:
+    """How many recordings have an unstreamed twin."""
+    protocols = Counter(PROTOCOLS[exchanges()[name].path] for name, _ in _pairs())
+    assert protocols == {"openai.chat": 24, "vllm.generate": 21, "openai.completions": 14, "openai.responses": 2}
+
+
+def test_what_is_refused_has_no_extras() -> None:
+    """Errors, one with an empty message: a step with the status, and nothing more."""
+    refused = [name for name, one in exchanges().items() if one.status >= 400]
+    assert len(refused) == 19
+    for name in refused:
+        (step,) = steps_of(name)
+        assert step.status == "error"
+        assert step.error is not None
+        assert step.error.status == exchanges()[name].status
+        assert all(getattr(step, field) is None for field in EXTRAS)
+        assert step.extra_issues == ()
