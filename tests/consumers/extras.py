@@ -41,7 +41,7 @@ def top(tokens: list[int | None]) -> TopTokens:
 
 
 def step_with(step: Step, *, starts: int = 0, dtype: Any = np.uint8, versions: tuple[Any, ...] = (7,)) -> Step:
-    """The step with every extra; its experts begin at ``starts``, and each version sampled one token, the last the rest."""
+    """The step with every extra: experts from ``starts`` on; each version sampled one token, the last one the rest."""
     prompt, completion = step.prompt_token_ids, step.completion_token_ids
     assert prompt is not None
     assert completion is not None

@@ -75,7 +75,7 @@ def test_every_exporter_is_tried() -> None:
 @settings(max_examples=20)
 @given(runs=ANY)
 def test_every_trajectory_is_taken(name: str, runs: list[rt.Trajectory]) -> None:
-    """Plain data and arrays come out, which strict JSON can hold; a strict export gives the same, or says what it cannot give.
+    """Plain data and arrays come out, as JSON can hold them; a strict export gives the same, or says what it cannot.
 
     Strict is about tokens and rewards; what else is left out raises only where that is asked for.
     """

@@ -99,9 +99,7 @@ def test_masks_are_as_wide_as_the_widest() -> None:
     assert ids.tolist() == [[0, 0], [0, 0], [3, 0], [4, 14], [0, 0], [6, 0], [7, 17]]
     (data,) = export.nemo_rl(extras.run(), mask_width=5, report=ExportReport())
     assert flat(data["message_log"], "sampling_mask_token_ids", np.zeros((1, 5), np.int32)).shape == (7, 5)
-    with pytest.raises(
-        ValueError, match=r"mask_width=1: a sampling mask has 2 ids at one token; give at least as many"
-    ):
+    with pytest.raises(ValueError, match=r"mask_width=1: a sampling mask has 2 ids at one token; give at least"):
         export.nemo_rl(extras.run(), mask_width=1)
 
 
@@ -121,8 +119,7 @@ def test_a_cut_row_ends_with_what_was_read() -> None:
         ("assistant", [3, 4]),
         ("user", [5]),
     ]
-    # The engine read the last token, so its experts are known.
-    assert np.array_equal(flat(log, "routed_experts", np.zeros(1)), extras.experts(0, 5))
+    assert (flat(log, "routed_experts", np.zeros(1)) >= 0).all(axis=(1, 2)).tolist() == [True] * 3 + [False] * 2
 
 
 def test_an_answer_that_is_gone_on_with_is_two_messages() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_experts_masks_and_versions() -> None:
     assert np.array_equal(sample["rollout_routed_experts"], extras.experts(0, 6))
     ids, offsets = sample["rollout_top_p_token_ids"], sample["rollout_top_p_token_offsets"]
     assert ids.dtype == offsets.dtype == np.int32
-    spans = [ids[begin:end].tolist() for begin, end in zip(offsets, offsets[1:], strict=False)]
+    spans = [ids[begin:end].tolist() for begin, end in pairwise(offsets)]
     assert spans == [extras.kept(3), extras.kept(4), [], extras.kept(6), extras.kept(7)]
     assert sample["weight_versions"] == ["7", "8", "7", "8"]
     assert sample["metadata"]["policy_spans"] == [[0, 1, 7], [1, 2, "8"], [3, 4, 7], [4, 5, "8"]]
@@ -118,6 +119,8 @@ def test_a_cut_row_is_truncated() -> None:
     (sample,) = export.slime(extras.run(), max_length=5, report=ExportReport())
     follows_slimes_rules(sample)
     assert (sample["tokens"], sample["status"]) == ([1, 2, 3, 4, 5], "truncated")
+    # No loss depends on the token after the last sampled one.
+    assert np.array_equal(sample["rollout_routed_experts"], extras.experts(0, 4).clip(max=extras.experts(2, 3)[0]))
 
 
 def test_columns_are_of_all_rows_or_none() -> None:
@@ -150,7 +153,7 @@ def test_what_the_user_set_is_in_the_metadata() -> None:
 
 
 def test_strict_raises() -> None:
+    made = trajectory_of(extras.TRACE)
+    made.steps = [replace(step, logprobs=None) for step in made.steps]
     with pytest.raises(rt.ExportError, match="rows without logprobs"):
-        made = trajectory_of(extras.TRACE)
-        made.steps = [replace(step, logprobs=None) for step in made.steps]
         export.slime(made, strict=True)
