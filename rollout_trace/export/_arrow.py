@@ -2,8 +2,8 @@
 
 Types have Arrow's names (``string``, ``int64``, ``float64``, ...); ``list<int32>`` is a list of such, and ``json`` any
 value as JSON text in Arrow's own JSON type: ``datasets`` returns the value, other readers text. Lists may be nested,
-and take arrays of as many dimensions: ``list<list<list<uint8>>>`` for routed experts. With ``float32?`` NaN is a missing
-number and becomes null; without the question mark it is refused.
+and take arrays of as many dimensions: ``list<list<list<uint8>>>`` for routed experts. With ``float32?`` NaN is missing
+and becomes null; without the question mark it is refused.
 """
 
 from __future__ import annotations
