@@ -211,9 +211,8 @@ def test_other_protocols() -> None:
 
 def test_a_tool_of_other_types_is_read() -> None:
     """A request that no server would take; the step failed."""
-    odd: list[Any] = [
-        {"type": "function", "function": {"name": "f", "parameters": [], "strict": "no", "description": 3}}
-    ]
+    inner = {"name": "f", "parameters": [], "strict": "no", "description": 3}
+    odd: list[Any] = [{"type": "function", "function": inner}]
     made = rt.Trajectory(steps=[rt.Step(id="a", call_id="a", tools=odd, status="error")])
     (episode,) = verifiers(made, report=ExportReport())
     (tool,) = WireEpisode.model_validate_json(dumps(episode)).traces[0].tools
