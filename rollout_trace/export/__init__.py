@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollout_trace.export._arrow import Rows, arrow, dataset
     from rollout_trace.export._atif import atif, write_atif
     from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, iter_chat, write_chat
+    from rollout_trace.export._distillation import distillation, iter_distillation, write_distillation
     from rollout_trace.export._files import write_jsonl, write_parquet
     from rollout_trace.export._nemo_rl import iter_nemo_rl, nemo_rl
     from rollout_trace.export._skyrl import skyrl
@@ -32,6 +33,7 @@ _HOMES = {
     "rollout_trace.export._arrow": ("Rows", "arrow", "dataset"),
     "rollout_trace.export._atif": ("atif", "write_atif"),
     "rollout_trace.export._chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
+    "rollout_trace.export._distillation": ("distillation", "iter_distillation", "write_distillation"),
     "rollout_trace.export._files": ("write_jsonl", "write_parquet"),
     "rollout_trace.export._nemo_rl": ("iter_nemo_rl", "nemo_rl"),
     "rollout_trace.export._skyrl": ("skyrl",),
@@ -58,7 +60,9 @@ __all__ = [
     "atif",
     "chat",
     "dataset",
+    "distillation",
     "iter_chat",
+    "iter_distillation",
     "iter_nemo_rl",
     "iter_slime",
     "iter_steps",
@@ -79,6 +83,7 @@ __all__ = [
     "verl_prompts",
     "write_atif",
     "write_chat",
+    "write_distillation",
     "write_jsonl",
     "write_parquet",
     "write_steps",

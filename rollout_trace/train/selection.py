@@ -153,7 +153,16 @@ def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | 
 
 def n_sampled(step: Step) -> int | None:
     """Number of completion ids of a step, without building their array; None where it has none."""
-    ids = shared(step, "completion_token_ids")
+    return _n_ids(step, "completion_token_ids")
+
+
+def n_prompt(step: Step) -> int | None:
+    """Number of prompt ids of a step; None where it has none."""
+    return _n_ids(step, "prompt_token_ids")
+
+
+def _n_ids(step: Step, name: str) -> int | None:
+    ids = shared(step, name)
     return None if ids is None else ids.stop - ids.start if isinstance(ids, Span) else len(ids)
 
 

@@ -37,6 +37,7 @@ ANY = st.lists(trajectories(), max_size=3)
 EXPORTERS = {
     "atif": export.atif,
     "chat": export.chat,
+    "distillation": export.distillation,
     "nemo_rl": export.nemo_rl,
     "skyrl": export.skyrl,
     "slime": export.slime,
