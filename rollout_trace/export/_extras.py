@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.extras import SamplingMask
+from rollout_trace.data.model import shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Sequence as SequenceOf
 
     from rollout_trace.data.extras import ExpertArray
+    from rollout_trace.data.model import Step
     from rollout_trace.data.tokens import IntArray
     from rollout_trace.report import ExportReport
     from rollout_trace.train.sequence import Sequence
@@ -28,6 +30,7 @@ _NAMES = {
     "placeholders": "placeholders of images and other media",
 }
 """Names in reports by field of ``Sequence``. Policy versions are counted by ``count_unused``."""
+_STORED = frozenset({"routed_experts", "prompt_logprobs", "prompt_top_tokens"})
 GAPS = "rows whose routed experts have gaps"
 LOST_EXPERTS = "rows whose routed experts are left out because other rows have none"
 OTHER_SHAPES = "rows whose routed experts are left out because other rows have another number of layers or experts"
@@ -40,6 +43,14 @@ def count_extras(rows: Iterable[Sequence], report: ExportReport, *taken: str) ->
             value = None if name in taken else getattr(row, name)
             has = int(value is not None and len(value) > 0)
             report.drop(words, has, where=f"step {row.step_ids[0]}", metadata=True)
+
+
+def count_step_extras(step: Step, report: ExportReport) -> None:
+    """Counts the extras of a step's tokens, for a format of steps that has no field for any of them."""
+    for name, words in _NAMES.items():
+        # Stored forms, so that no array is made to be counted. Placeholders are of rows alone.
+        value = shared(step, name) if name in _STORED else getattr(step, name, None)
+        report.drop(words, int(value is not None), where=f"step {step.id}", metadata=True)
 
 
 def whole_experts(row: Sequence, end: int | None = None) -> ExpertArray | None:
@@ -88,12 +99,15 @@ def note_masks(rows: Iterable[Sequence], report: ExportReport) -> None:
         report.note("rows without a sampling mask, where others have one", sum(missing))
 
 
-def part_of_mask(mask: SamplingMask, begin: int, end: int) -> SamplingMask:
-    """Positions ``[begin, end)`` of a mask."""
+def parts_of_mask(mask: SamplingMask, spans: Iterable[tuple[int, int]]) -> list[SamplingMask]:
+    """The positions ``[begin, end)`` of a mask, for each of these spans."""
     offsets = mask.offsets
-    first, stop = int(offsets[begin]), int(offsets[end])
-    logprobs = None if mask.logprobs is None else mask.logprobs[first:stop]
-    return SamplingMask(mask.ids[first:stop], mask.counts[begin:end], logprobs)
+    parts = []
+    for begin, end in spans:
+        first, stop = int(offsets[begin]), int(offsets[end])
+        logprobs = None if mask.logprobs is None else mask.logprobs[first:stop]
+        parts.append(SamplingMask(mask.ids[first:stop], mask.counts[begin:end], logprobs))
+    return parts
 
 
 def rectangle(mask: SamplingMask, width: int) -> IntArray:

@@ -14,7 +14,7 @@ from rollout_trace.export._common import exporting, one_by_one, scored_rows
 from rollout_trace.export._extras import (
     count_extras,
     note_masks,
-    part_of_mask,
+    parts_of_mask,
     rectangle,
     sampled_versions,
     whole_number,
@@ -157,15 +157,15 @@ def _expert_type(rows: list[Sequence]) -> type[np.signedinteger[Any]]:
 def _message_log(row: Sequence, dtype: type[np.signedinteger[Any]], width: int) -> list[dict[str, Any]]:
     log: list[dict[str, Any]] = []
     experts = _experts(row, dtype)
+    masks = None if row.sampling_mask is None else parts_of_mask(row.sampling_mask, row.spans)
     done = 0
-    for begin, end in row.spans:
+    for number, (begin, end) in enumerate(row.spans):
         log += _message("user", row, done, begin, experts)
         (answer,) = _message("assistant", row, begin, end, experts)
         answer["generation_logprobs"] = row.logprobs[begin:end].copy()  # type: ignore[index]
-        if row.sampling_mask is not None:
-            mask = part_of_mask(row.sampling_mask, begin, end)
-            answer["sampling_mask_token_ids"] = rectangle(mask, width)
-            answer["sampling_mask_sizes"] = mask.counts.copy()
+        if masks is not None:
+            answer["sampling_mask_token_ids"] = rectangle(masks[number], width)
+            answer["sampling_mask_sizes"] = masks[number].counts.copy()
         log.append(answer)
         done = end
     # A row that `max_length` cut may end in a prompt.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import exporting, one_by_one, scored_rows
-from rollout_trace.export._extras import count_extras, experts_of_all, listed_spans, note_masks, part_of_mask
+from rollout_trace.export._extras import count_extras, experts_of_all, listed_spans, note_masks, parts_of_mask
 from rollout_trace.export._rows import (
     LOST_LOGPROBS,
     count_unused,
@@ -158,7 +158,7 @@ def _kept_tokens(row: Sequence) -> dict[str, Any]:
 
     if row.sampling_mask is None:
         return {}
-    mask = part_of_mask(row.sampling_mask, row.prompt_length, len(row.token_ids))
+    (mask,) = parts_of_mask(row.sampling_mask, [(row.prompt_length, len(row.token_ids))])
     return {
         "rollout_top_p_token_ids": mask.ids.copy(),
         "rollout_top_p_token_offsets": mask.offsets.astype(np.int32),

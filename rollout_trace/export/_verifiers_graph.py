@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._conversation import MessageTree, Node
-from rollout_trace.export._extras import GAPS, part_of_mask, whole_experts
+from rollout_trace.export._extras import GAPS, parts_of_mask, whole_experts
 from rollout_trace.export._once import ConversionCache
 from rollout_trace.export._strict_json import AsIs
 from rollout_trace.export._verifiers_calls import message_of, seconds, tool_of
@@ -72,6 +72,7 @@ class Graph:
             unused = sum(step.advantage is not None for step in steps)
             self._report.drop("step advantages", unused, where=self._where)
         experts = _experts_of(row, self._report) if self.tensors and row.logprobs is not None else None
+        masks = parts_of_mask(row.sampling_mask, row.spans) if self.tensors and row.sampling_mask is not None else None
         end = 0
         parent: int | None = None
         for number, (step, span) in enumerate(zip(steps, row.spans, strict=True)):
@@ -91,8 +92,8 @@ class Graph:
                 }
                 if experts is not None:
                     self.nodes[parent]["routed_experts"] = AsIs(_tensor(experts[start:stop]))
-                if self.tensors and row.sampling_mask is not None:
-                    mask = part_of_mask(row.sampling_mask, begin, end)
+                if masks is not None:
+                    mask = masks[number]
                     self.nodes[parent]["sampling_mask"] = AsIs(
                         {"ids": _tensor(mask.ids), "counts": _tensor(mask.counts)}
                     )

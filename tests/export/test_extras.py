@@ -199,3 +199,19 @@ def test_rows_without_extras_have_no_fields_of_them() -> None:
         rows, dropped = given(name, made)
         assert dropped == {}
         assert not any(word in str(plain(rows)) for word in ("expert", "top_p", "sampling_mask"))
+
+
+def test_atif_counts_what_its_steps_have_no_field_for() -> None:
+    report = ExportReport()
+    made = extras.run(versions=(7, 8))
+    made.steps = [
+        replace(step, messages=[{"role": "user", "content": str(at)}], completion=rt.Completion(content="a"))
+        for at, step in enumerate(made.steps)
+    ]
+    (document,) = export.atif(made, report=report)
+    names = ("routed experts", "sampling masks", "top tokens", "logprobs of prompts", "top tokens of prompts")
+    assert report.dropped == dict.fromkeys(names, 2)
+    assert report.metadata == set(names)
+    assert [one["extra"]["policy_spans"] for one in document["steps"] if one["source"] == "agent"] == [
+        [[0, 1, 7], [1, 2, 8]]
+    ] * 2
