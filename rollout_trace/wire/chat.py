@@ -22,6 +22,7 @@ from rollout_trace.wire.lenient import NULL, LenientDecoder
 from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.other_fields import OtherFields, extra_of, fields_from
+from rollout_trace.wire.prompts import ids_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     error_without_choices,
@@ -114,6 +115,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     facts.choices = answer.choices(done=done)
     _fill_from_places(parts, facts)
+    _use_sent_ids(facts, request)
     # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
@@ -243,6 +245,18 @@ def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
             _set_found_ids(choice, found, counted=_is_counted(facts))
         if choice.logprobs is None:
             choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
+
+
+def _use_sent_ids(facts: ResponseFacts, request: RequestFacts) -> None:
+    """Ids of the prompt from the request: SGLang takes ``input_ids`` in place of its chat template's.
+
+    Only where the usage counts as many. A server that has no such field ignores it, and one that expands images would
+    count more.
+    """
+    sent = ids_of((request.sampling or {}).get("input_ids"))
+    if sent is not None and facts.usage is not None and facts.usage.input == len(sent):
+        for choice in facts.choices:
+            choice.prompt_token_ids = sent if choice.prompt_token_ids is None else choice.prompt_token_ids
 
 
 def _is_counted(facts: ResponseFacts) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollout_trace.data.extras import JSONText
-from rollout_trace.wire.lenient import NULL
+from rollout_trace.wire.lenient import NULL, loads
 
 T = TypeVar("T")
 
@@ -68,7 +68,8 @@ class ArrayLogprobs(Struct):
     tokens: list[str | None] | None = None
     token_logprobs: list[float | None] | None = None
     token_ids: list[float | None] | None = None
-    top_logprobs: list[Raw] | None = None
+    # Of any type: what is wrong with alternatives is no fault of the ids.
+    top_logprobs: Raw = NULL
     content: list[Entry] | None = None
 
 
@@ -206,6 +207,27 @@ def _tolerant(top: Raw) -> bytes:
         return b"[]"
 
 
+_ITEMS = msgspec.json.Decoder(list[Raw])
+
+
+def _items_of(tops: Raw) -> list[Raw]:
+    """The alternatives of each token; none where they are no list."""
+    if bytes(memoryview(tops)[:1]) != b"[":
+        return []
+    try:
+        return _ITEMS.decode(tops)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _tolerant_items(tops)
+
+
+def _tolerant_items(tops: Raw) -> list[Raw]:
+    """The same of bytes that the strict decoder refuses: with a NaN, or lone surrogates."""
+    try:
+        return [Raw(json.dumps(item).encode()) for item in loads(bytes(tops))]
+    except (ValueError, RecursionError):
+        return []
+
+
 def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
     """The columns of one body, from arrays, entries, or (Together, streamed) the logprob of its only token."""
     if logprobs is None:
@@ -214,12 +236,12 @@ def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
         return Columns([float(logprobs)], [None], [None], [NULL])
     values = logprobs.token_logprobs
     if values is not None:
-        size, tops = len(values), logprobs.top_logprobs
+        size, tops = len(values), _items_of(logprobs.top_logprobs)
         return Columns(
             values,
             _of_size(logprobs.token_ids, size),
             _of_size(logprobs.tokens, size),
-            tops if tops is not None and len(tops) == size else [NULL] * size,
+            tops if len(tops) == size else [NULL] * size,
         )
     entries = logprobs.content
     if entries is None:

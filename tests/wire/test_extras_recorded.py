@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -72,7 +73,7 @@ def _rectangle(rows: Sequence[Sequence[tuple[int | None, float]]] | None) -> tup
     ids, logprobs = np.full((len(rows), width), -1, np.int32), np.full((len(rows), width), np.nan, np.float32)
     for at, row in enumerate(rows):
         for column, (token, logprob) in enumerate(row):
-            ids[at, column], logprobs[at, column] = token, logprob
+            ids[at, column], logprobs[at, column] = token or 0, logprob
     return ids, logprobs
 
 
@@ -251,3 +252,45 @@ def test_what_is_refused_has_no_extras() -> None:
         assert step.error.status == exchanges()[name].status
         assert all(getattr(step, field) is None for field in EXTRAS)
         assert step.extra_issues == ()
+
+
+_FIELDS = {"id", "request_id", "object", "model", "choices", "usage", "prompt_token_ids", "prompt_logprobs"}
+_FIELDS |= {"index", "message", "delta", "text", "logprobs", "finish_reason", "stop_reason", "token_ids"}
+_FIELDS |= {"routed_experts", "sampling_mask", "weight_versions"}
+"""Names in an answer, or a choice of it, that have a field of their own in a step, or say nothing of it."""
+
+
+@pytest.mark.parametrize("name", names(*READ))
+def test_nothing_that_was_sent_is_lost(name: str) -> None:
+    """What else an answer or a choice holds is in `extra`, with its last value."""
+    one = exchanges()[name]
+    for step in steps_of(name):
+        expected: dict[str, Any] = {}
+        for body in extras_reader.bodies(one.response):
+            parts = [body, *(part for part in body.get("choices") or () if part["index"] == step.choice)]
+            for part in parts:
+                expected |= {key: value for key, value in part.items() if value is not None and key not in _FIELDS}
+        assert (step.extra or {}) == expected
+
+
+def test_a_token_of_another_type_in_a_stream_of_responses() -> None:
+    """A number where the text of a token belongs, in a stream that lacks logprobs: it is read all the same."""
+    one = exchanges()["dense_resp_top5_stream"]
+    damaged = re.sub(rb'"token":"[^"]*"', b'"token":5', one.response)
+    assert damaged != one.response
+    (step,) = decode("openai.responses", one.request, damaged, content_type=one.content_type)
+    assert (step.status, step.logprobs) == ("ok", None)
+    assert numbers(step.completion_token_ids) == numbers(steps_of(one.name)[0].completion_token_ids)
+
+
+@pytest.mark.parametrize("name", ["dense_comp_top5", "dense_comp_top5_stream"])
+@pytest.mark.parametrize("value", ["5", '"x"', "{}", "[5]", "[[[]]]", "[NaN]", '["\\ud800"]', '[{"a": "\\ud800"}]'])
+def test_alternatives_of_another_type_cost_no_ids(name: str, value: str) -> None:
+    """Anything in place of the alternatives of completions: ids and logprobs are those of the undamaged answer."""
+    one = exchanges()[name]
+    damaged = re.sub(rb'("top_logprobs":)\[.*?\](?=[,}])', lambda found: found[1] + value.encode(), one.response)
+    assert damaged != one.response
+    (step,) = decode("openai.completions", one.request, damaged, content_type=one.content_type)
+    assert not differing(step, steps_of(name)[0]) - {"top_logprobs", "top_tokens"}
+    assert step.logprobs is not None
+    assert step.top_logprobs is None or len(step.top_logprobs) == len(step.logprobs)

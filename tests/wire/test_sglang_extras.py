@@ -315,7 +315,7 @@ def test_a_stream_has_what_the_unstreamed_answer_has(sizes: tuple[int, ...], inc
         chunks.append({"text": text, "output_ids": IDS[since:size], "meta_info": meta})
     request = json.dumps({"input_ids": PROMPT, "stream": True}).encode()
     (step,) = decode("sglang.generate", request, sse(*chunks), content_type=SSE)
-    whole = read(**growing(3, 0), **scores, **last)
+    whole = read(None, **growing(3, 0), **scores, **last)
     for field in ("prompt_logprobs", "top_tokens", "sampling_mask", "routed_experts", "policy_spans", "extra"):
         one, other = getattr(step, field), getattr(whole, field)
         assert one is not None, field
