@@ -121,7 +121,6 @@ class SampleReader:
             around: what else the answer around the choice holds.
         """
         columns = self._columns
-        self.extras.tops = () if columns is None else columns.tops
         self.extras.settle(choice, sampling)
         choice.extra = extra_of(*around, self.others, {} if columns is None else columns.more)
         grows = self._ids if self._triples.items is None else self._triples
@@ -203,6 +202,7 @@ class SampleReader:
             return
         choice.logprobs = columns.logprobs
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
+        self.extras.tops = () if triples is not None or choice.top_logprobs is None else columns.tops
         # Ids from among the logprobs cannot differ from them in number.
         if ids is None:
             choice.completion_token_ids, choice.uneven = columns.token_ids(), False

@@ -55,14 +55,13 @@ class RawExtras:
         self.prompt_logprobs = NULL
         self.versions: Any = None
         self.tops: Sequence[Raw] = ()
-        """The alternatives of each sampled token."""
+        """The alternatives of each sampled token, where any has some."""
         self.echoed: tuple[list[float | None], list[Raw]] | None = None
         """Logprobs and alternatives of an echoed prompt."""
 
     def add(self, choice: ChoiceExtras) -> None:
         """Reads the next chunk, or the only body."""
         found = _FIELDS(choice)
-        # Nearly no chunk has any.
         if found == _NONE:
             return
         experts, mask, mask_logprobs, prompt_logprobs, versions = found
@@ -74,8 +73,15 @@ class RawExtras:
         if mask_logprobs != NULL:
             self.masks_logprobs.append(mask_logprobs)
 
+    @property
+    def _has_any(self) -> bool:
+        whole = (self.experts, self.prompt_logprobs)
+        return bool(self.tops or self.masks or self.echoed or self.versions is not None or whole != (NULL, NULL))
+
     def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None) -> None:
         """Sets the extras of a choice whose ids have been checked. ``sampling``: the parameters of the request."""
+        if not self._has_any:
+            return
         found = FoundExtras()
         if self.experts != NULL:
             found.routed_experts = experts_of(self.experts)
@@ -88,7 +94,7 @@ class RawExtras:
             self._add_prompt(choice, sampling, found)
         elif self.echoed is not None:
             self._add_echoed(*self.echoed, sampling, found)
-        if has_ids(self.tops) and requested_number(sampling, "logprobs") != 0:
+        if self.tops and has_ids(self.tops) and requested_number(sampling, "logprobs") != 0:
             found.top_tokens = top_tokens_of(self.tops)
             found.top_has_sampled = True
         settle(choice, found)
@@ -112,6 +118,27 @@ class RawExtras:
         found.prompt_logprobs = prompt_logprobs_of(logprobs)
         if has_ids(tops) and requested_number(sampling, "logprobs") != 0:
             found.prompt_top_tokens = top_tokens_of(tops, "prompt_top_tokens")
+
+
+_NAME = b'"routed_experts"'
+_LARGE = 4096
+
+
+def without_experts(body: bytes) -> bytes:
+    """A body with null in place of experts in base64: tens of MB, in which searches for ids would find nothing."""
+    kept, done = [], 0
+    at = body.find(_NAME)
+    while at >= 0:
+        begin = body.find(b'"', at + len(_NAME))
+        end = body.find(b'"', begin + 1) + 1
+        if begin < 0 or end <= 0:
+            break
+        # Before a large value only a colon and white space stand; in any other case what follows is left as it is.
+        if end - begin > _LARGE and body[at + len(_NAME) : begin].strip() == b":":
+            kept += [body[done:begin], b"null"]
+            done = end
+        at = body.find(_NAME, max(done, at + 1))
+    return body if not kept else b"".join([*kept, body[done:]])
 
 
 def requested_number(sampling: Mapping[str, Any] | None, name: str) -> int | None:

@@ -63,9 +63,12 @@ def rows(table: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(rest) for name, *rest in (line.split() for line in table.strip().split("\n"))}
 
 
+_TIMES = ("created", "created_at", "timings", "metrics")
+
+
 def without_times(step: Step) -> Step:
     """The step without what `extra` has of the exchange: when the answer was made, and how long it took."""
-    extra = {name: value for name, value in (step.extra or {}).items() if name not in ("created", "timings", "metrics")}
+    extra = {name: value for name, value in (step.extra or {}).items() if name not in _TIMES}
     return replace(step, extra=extra or None)
 
 
