@@ -503,3 +503,35 @@ def test_large_experts_are_left_out_of_the_search_for_ids() -> None:
         step = read(answer(routed_experts=sent, prompt_token_ids=PROMPT, logprobs=None, **text), {}, protocol)
         assert step.routed_experts is not None
         assert step.routed_experts.shape == (4, 100, 100)
+
+
+def test_samples_of_one_prompt_share_its_scores() -> None:
+    """They are decoded once: of sixteen samples of a long prompt they would be the same sixteen times."""
+    body = answer({"prompt_logprobs": SCORES})
+    body["choices"] = [{**body["choices"][0], "index": at} for at in range(2)]
+    body["usage"] = None
+    one, two = decode("vllm.generate", json.dumps(REQUEST).encode(), json.dumps(body).encode(), content_type=JSON)
+    assert one.prompt_logprobs is not None
+    assert two.prompt_logprobs is not None
+    assert np.shares_memory(one.prompt_logprobs, two.prompt_logprobs)
+    prompts = [{"prompt_token_ids": ids, "prompt_logprobs": SCORES} for ids in (PROMPT, [7, 3, 9], PROMPT)]
+    choices = [{"index": at, "text": "a", "finish_reason": "stop", **one} for at, one in enumerate(prompts)]
+    sent, got = json.dumps({"prompt": ["a", "b", "c"]}).encode(), json.dumps({"choices": choices}).encode()
+    scores = [step.prompt_logprobs for step in decode("openai.completions", sent, got, content_type=JSON)]
+    assert [None if found is None else found[1:].tolist() for found in scores] == [
+        [-1.0, -2.0],
+        [-0.5, -2.0],
+        [-1.0, -2.0],
+    ]
+
+
+def test_the_likeliest_tokens_may_lack_the_sampled_one() -> None:
+    """llama-server and Fireworks list the likeliest alone; only vLLM, which names ranks, always lists the sampled one."""
+    tops = [{"id": 1, "token": "x", "logprob": -0.1}]
+    entries = [{"id": token, "token": "a", "logprob": -1.0, "top_logprobs": tops} for token in IDS]
+    body = {"choices": [{**CHAT, "text": "aa", "logprobs": {"content": entries}}], "usage": {"completion_tokens": 2}}
+    for protocol in ("openai.chat", "openai.completions"):
+        step = read(body, {}, protocol)
+        assert (numbers(step.completion_token_ids), step.extra_issues) == (IDS, ())
+        assert step.top_tokens is not None
+        assert step.top_tokens.ids.tolist() == [[1], [1]]
