@@ -37,7 +37,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras, without_experts
+from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras, without_experts
 
 
 class _Entry(Struct, gc=False):
@@ -170,6 +170,7 @@ class _Answer:
         self._readers: dict[int, _ChoiceReader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._scores = PromptScores()
         self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
 
@@ -205,7 +206,7 @@ class _Answer:
             extras, entries = reader.extras, reader.entries or []
             if extras.prompt_logprobs == NULL:
                 extras.prompt_logprobs = self._prompt_logprobs
-            extras.settle(choice, sampling)
+            extras.settle(choice, sampling, self._scores)
             choice.extra = extra_of(self._others.values, reader.others.values, more_of(entries))
 
     def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:

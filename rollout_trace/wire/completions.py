@@ -40,7 +40,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras, without_experts
+from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras, without_experts
 
 
 class _Delta(Struct):
@@ -184,6 +184,7 @@ class _Answer:
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._scores = PromptScores()
         self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
         self._echoed: list[Any] = []
@@ -250,7 +251,7 @@ class _Answer:
                 extras.prompt_logprobs = self._prompt_logprobs
             if reader.echoed is not None:
                 extras.echoed = reader.echoed.logprobs, reader.echoed.tops
-            extras.settle(choice, self._sampling)
+            extras.settle(choice, self._sampling, self._scores)
             choice.extra = extra_of(self._others.values, reader.others.values, {} if columns is None else columns.more)
 
     def _is_counted(self, choices: list[ChoiceFacts]) -> bool:
