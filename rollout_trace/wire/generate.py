@@ -56,6 +56,7 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
     answers: list[_StrictSample] | None = None  # type: ignore[assignment]
 
 
+_INT32_MAX = 0x7FFFFFFF
 _BODY = LenientDecoder(_Body, _StrictBody)
 _BODY_OTHERS = fields_from(_Body, "created")
 _REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
@@ -190,6 +191,6 @@ def _known_prompt_ids(prompt: Any, reader: SampleReader) -> list[int] | None:
     # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
     if sent is None or reader.counts.input not in (None, len(sent)):
         return listed
-    # SGLang lists 0 for some ids: those sent are exact, unless others differ too.
+    # SGLang lists 0 for some ids: those sent are exact, unless others differ too. What can be no id is none.
     agree = listed is None or all(two in (one, 0) for one, two in zip(sent, listed, strict=True))
-    return sent if agree else listed
+    return sent if agree or not all(0 <= one <= _INT32_MAX for one in listed or ()) else listed

@@ -371,3 +371,12 @@ def test_ids_of_a_prompt(request_ids: Any, fields: dict[str, Any], expected: Any
     body = {"output_ids": IDS, "meta_info": info(input_token_logprobs=LISTED, **fields)}
     (step,) = decode("sglang.generate", json.dumps(request).encode(), json.dumps(body).encode(), content_type=JSON)
     assert numbers(step.prompt_token_ids) == expected
+
+
+@pytest.mark.parametrize("token", [-1, 2**31, 10**400])
+def test_what_can_be_no_id_among_the_scores_leaves_the_ids_that_were_sent(token: int) -> None:
+    """The scores are withheld, the ids are not."""
+    assert withheld(read(input_token_logprobs=[[None, token, None], *LISTED[1:]])) == [("prompt_logprobs", LOST[token])]
+
+
+LOST = {-1: "not_aligned", 2**31: "not_aligned", 10**400: "malformed"}
