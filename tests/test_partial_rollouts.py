@@ -193,7 +193,7 @@ def test_an_abandoned_stream_that_is_continued_is_one_row_if_it_is_allowed() -> 
     """A client that stops reading, and sends what it has as a prompt: each token is in the row once."""
     with ScriptedServer([Fault("one two three four five six", hold_after=4), "seven"]) as server:
         client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="k", max_retries=0), engine="vllm")
-        with rt.trajectory() as trajectory:
+        with client, rt.trajectory() as trajectory:
             stream = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
             for number, _ in enumerate(stream):
                 if number == 3:

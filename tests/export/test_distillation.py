@@ -216,7 +216,7 @@ def test_a_rollout_and_its_teacher_s_call_through_the_client() -> None:
     """As the docstring shows it: the row's ids are sent to the teacher as a prompt, under the same trajectory."""
     with ScriptedServer(["one two", Reply("x", token_ids=[3])]) as server:
         client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="k", max_retries=0), engine="vllm")
-        with rt.trajectory() as run:
+        with client, rt.trajectory() as run:
             client.chat.completions.create(model="small", messages=[{"role": "user", "content": "Count."}])
             (row,) = run.sequences()
             asked: dict[str, Any] = {"prompt_logprobs": 2}
