@@ -180,6 +180,18 @@ def test_the_sampler_s_own_alternatives() -> None:
     assert report.dropped == {"rows without the teacher's scores": 1}
 
 
+def test_other_extras_of_the_rows_are_counted() -> None:
+    scoring = teacher_step("dense_comp_plp1")
+    assert scoring.prompt_token_ids is not None
+    ids = scoring.prompt_token_ids.tolist()
+    routed: Any = np.ones((len(ids) - 1, 2, 2), np.uint8)
+    report = export.ExportReport()
+    run = rt.Trajectory(steps=[student(ids, routed_experts=routed, policy_version=7), scoring])
+    assert len(export.distillation(run, teacher="big", report=report)) == 1
+    assert report.dropped == {"policy versions": 1, "routed experts": 1}
+    assert report.metadata == {"policy versions", "routed experts"}
+
+
 def test_rows_of_files_and_one_by_one(tmp_path: Path) -> None:
     scoring = teacher_step("dense_comp_plp1")
     assert scoring.prompt_token_ids is not None
