@@ -180,6 +180,19 @@ def test_the_sampler_s_own_alternatives() -> None:
     assert report.dropped == {"rows without the teacher's scores": 1}
 
 
+def test_tokens_that_were_excluded_are_filler() -> None:
+    """vLLM's -9999.0 is no logprob: a filter or a grammar left the token out."""
+    top = TopTokens(
+        np.array([[-1, -1], [2, 7], [3, 8]], np.int32),
+        np.array([[np.nan, np.nan], [-0.5, -9999], [-9999, -1]], np.float32),
+    )
+    scoring = student([1, 2, 3, 4], name="scores", prompt_logprobs=[np.nan, -0.5, -9999.0], prompt_top_tokens=top)
+    run = rt.Trajectory(steps=[student([1, 2, 3], 1), replace(scoring, model="big")])
+    (row,) = export.distillation(run, teacher="big", filler=-math.inf)
+    assert row["teacher_logprobs"] == [-math.inf, -0.5, -math.inf]
+    assert (row["topk_ids"], row["topk_logprobs"]) == ([[0], [2], [8]], [[-math.inf], [-0.5], [-1.0]])
+
+
 def test_other_extras_of_the_rows_are_counted() -> None:
     scoring = teacher_step("dense_comp_plp1")
     assert scoring.prompt_token_ids is not None
