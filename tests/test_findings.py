@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.data.extras import ExtraIssue, PolicySpan
 from rollout_trace.data.model import CUT_OFF, ErrorInfo, Step, TokenIssue, new_step
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.testing.recordings import Exchange, load_exchanges
@@ -102,9 +103,16 @@ CASES: dict[str, Case] = {
     "degenerate": (of(step(completion_token_ids=[*range(31), *[7] * 33], logprobs=[-1.0] * 64)), "s0", 31),
     "logprobs_all_zero": (of(step(logprobs=[0.0, -0.0, 0.0])), "s0", None),
     "logprobs_not_sampled": (of(step(logprobs_mode="raw", sampling={"temperature": 0.7})), "s0", None),
-    "constrained": (of(step(sampling={"tool_choice": "required"})), "s0", None),
+    "constrained_sampling": (of(step(sampling={"tool_choice": "required"})), "s0", None),
     "distribution_truncated": (of(step(sampling={"top_p": 0.9})), "s0", None),
     "distribution_biased": (of(step(sampling={"logit_bias": {"5": 1}})), "s0", None),
+    "aborted": (of(step(finish_reason="abort")), "s0", None),
+    "extra_withheld": (of(step(policy_spans=(PolicySpan(0, 2, "a"),))), None, None),
+    "extra_not_sent": (
+        of(step(extra_issues=(ExtraIssue(field="routed_experts", code="refused", message="No."),))),
+        None,
+        None,
+    ),
     "nothing_trainable": (of(), None, None),
     "drift": (of(*conversation((FIRST[:2], FIRST[2:]), ([1, 2, 3, 4, 9, 9], [7]))), "s1", 4),
     "several_roots": (of(step(0), step(1, prompt_token_ids=[8])), None, None),

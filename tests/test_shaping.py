@@ -91,7 +91,7 @@ GRAMMARS: list[tuple[dict[str, Any], str | None]] = [
 def test_a_grammar_is_found_in_the_request(sampling: dict[str, Any], by: str | None) -> None:
     one = step(sampling)
     assert constrained(one) == by
-    findings = [item for item in check(rt.Trajectory(steps=[one], reward=1.0)) if item.code == "constrained"]
+    findings = [item for item in check(rt.Trajectory(steps=[one], reward=1.0)) if item.code == "constrained_sampling"]
     assert [(item.grade, item.step_id) for item in findings] == ([] if by is None else [("warning", "s")])
     assert all(f"({by})" in item.message for item in findings)
     assert one.id in str(rt.Trajectory(steps=[one]).sequences().report.constrained) or by is None
@@ -157,7 +157,7 @@ def test_recorded_grammars_of_vllm_are_found() -> None:
     zeros = {name for name, one in steps.items() if one.logprobs is not None and (one.logprobs == 0).mean() > 0.1}
     assert {"chat_think", "chat_utf8_regex", "tools_required", "tools_named", "json_schema"} <= forced
     assert zeros <= forced
-    assert all("constrained" in codes(steps[name]) for name in forced)
+    assert all("constrained_sampling" in codes(steps[name]) for name in forced)
 
 
 SHAPED: list[tuple[dict[str, Any], str | None]] = [
@@ -218,7 +218,7 @@ def test_a_bias_is_found_in_the_request(sampling: dict[str, Any], by: str | None
 def test_what_has_no_ids_is_not_blamed() -> None:
     """A hosted model that must call a tool: there is nothing to compute a ratio of."""
     one = step({"tool_choice": "required", "top_p": 0.9}, completion_token_ids=None, logprobs=None)
-    assert codes(one).isdisjoint({"constrained", "distribution_truncated"})
+    assert codes(one).isdisjoint({"constrained_sampling", "distribution_truncated"})
 
 
 def test_the_report_of_sequences_names_the_steps_that_a_grammar_wrote() -> None:
@@ -237,8 +237,8 @@ def test_the_report_of_sequences_names_the_steps_that_a_grammar_wrote() -> None:
         "required tool": (required.id,),
         "response_format": (schema.id,),
     }
-    found = {(item.code, item.step_id) for item in check(trajectory) if item.code == "constrained"}
-    assert found == {("constrained", required.id), ("constrained", schema.id)}
+    found = {(item.code, item.step_id) for item in check(trajectory) if item.code == "constrained_sampling"}
+    assert found == {("constrained_sampling", required.id), ("constrained_sampling", schema.id)}
 
 
 FIELDS = (

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from rollout_trace.export._arrow import Rows, arrow, dataset
     from rollout_trace.export._atif import atif, write_atif
     from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, iter_chat, write_chat
+    from rollout_trace.export._distillation import distillation, iter_distillation, write_distillation
     from rollout_trace.export._files import write_jsonl, write_parquet
+    from rollout_trace.export._nemo_rl import iter_nemo_rl, nemo_rl
     from rollout_trace.export._skyrl import skyrl
+    from rollout_trace.export._slime import iter_slime, slime
     from rollout_trace.export._steps import STEP_COLUMNS, iter_steps, steps, write_steps
     from rollout_trace.export._tinker import iter_tinker, tinker
     from rollout_trace.export._trl import iter_trl, trl, trl_rollout, write_trl
@@ -30,8 +33,11 @@ _HOMES = {
     "rollout_trace.export._arrow": ("Rows", "arrow", "dataset"),
     "rollout_trace.export._atif": ("atif", "write_atif"),
     "rollout_trace.export._chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
+    "rollout_trace.export._distillation": ("distillation", "iter_distillation", "write_distillation"),
     "rollout_trace.export._files": ("write_jsonl", "write_parquet"),
+    "rollout_trace.export._nemo_rl": ("iter_nemo_rl", "nemo_rl"),
     "rollout_trace.export._skyrl": ("skyrl",),
+    "rollout_trace.export._slime": ("iter_slime", "slime"),
     "rollout_trace.export._steps": ("STEP_COLUMNS", "iter_steps", "steps", "write_steps"),
     "rollout_trace.export._tinker": ("iter_tinker", "tinker"),
     "rollout_trace.export._trl": ("iter_trl", "trl", "trl_rollout", "write_trl"),
@@ -54,12 +60,18 @@ __all__ = [
     "atif",
     "chat",
     "dataset",
+    "distillation",
     "iter_chat",
+    "iter_distillation",
+    "iter_nemo_rl",
+    "iter_slime",
     "iter_steps",
     "iter_tinker",
     "iter_trl",
     "iter_verl",
+    "nemo_rl",
     "skyrl",
+    "slime",
     "steps",
     "tinker",
     "trl",
@@ -71,6 +83,7 @@ __all__ = [
     "verl_prompts",
     "write_atif",
     "write_chat",
+    "write_distillation",
     "write_jsonl",
     "write_parquet",
     "write_steps",

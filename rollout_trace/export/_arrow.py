@@ -1,12 +1,14 @@
 """Rows as Arrow tables. Column types are fixed by the exporter, whatever the rows contain, even without rows.
 
 Types have Arrow's names (``string``, ``int64``, ``float64``, ...); ``list<int32>`` is a list of such, and ``json`` any
-value as JSON text in Arrow's own JSON type: ``datasets`` returns the value, other readers text.
+value as JSON text in Arrow's own JSON type: ``datasets`` returns the value, other readers text. Lists may be nested,
+and take arrays of as many dimensions: ``list<list<list<uint8>>>`` for routed experts. With ``float32?`` NaN is missing
+and becomes null; without the question mark it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.export._values import finite
@@ -72,18 +74,19 @@ def batches(rows: Iterable[Row], schema: Schema | None) -> Iterator[Any]:
     if schema is None:
         schema = getattr(rows, "columns", None)
     fields = None if schema is None else _fields(schema)
+    gaps = {name for name, word in schema.items() if "?" in word} if isinstance(schema, Mapping) else set()
     first = 0
-    for group in _groups(rows, fields):
+    for group in _groups(rows, fields, gaps):
         if fields is None:
             fields = _inferred(group)
-        yield _batch(group, first, fields)
+        yield _batch(group, first, fields, gaps)
         first += len(group)
         # The generator waits here with its locals: without this, two batches of rows would be in memory at once.
         group.clear()
     if not first:
         if fields is None:
             raise ValueError("there are no rows to see types in: give a schema, such as {'input_ids': 'list<int32>'}.")
-        yield _batch([], 0, fields)
+        yield _batch([], 0, fields, gaps)
 
 
 def import_pyarrow() -> Any:
@@ -112,29 +115,47 @@ def _type(word: str) -> Any:
 
     if word == "json":
         return pa.json_()
+    if word.endswith("?"):
+        return _type(word[:-1])
     if word.startswith("list<") and word.endswith(">"):
         return pa.list_(_type(word[5:-1]))
     return pa.type_for_alias(word)
 
 
-def _groups(rows: Iterable[Row], fields: Any) -> Iterator[list[dict[str, Any]]]:
-    """Groups of rows of bounded size, with values of JSON columns as text."""
+def _groups(rows: Iterable[Row], fields: Any, gaps: Set[str]) -> Iterator[list[dict[str, Any]]]:
+    """Groups of rows of bounded size, with values of JSON columns as text. ``gaps``: columns in which NaN is null."""
     texts = set() if fields is None else {field.name for field in fields if _is_json(field.type)}
     group: list[dict[str, Any]] = []
     size = 0
     for number, row in enumerate(rows):
-        values = {name: _value(value, number, name, name in texts) for name, value in row.items()}
+        for name in gaps & row.keys():
+            require_finite(_without_nan(row[name]), number, f"$.{name}")
+        values = {
+            name: value if name in gaps else _value(value, number, name, name in texts) for name, value in row.items()
+        }
         # `_batch` reads the columns of the schema alone: another one would be lost without an error.
         unknown = None if fields is None else next((name for name in values if fields.get_field_index(name) < 0), None)
         if unknown is not None:
             raise ValueError(f"row {number}: the schema has no column {unknown!r}; it has {', '.join(fields.names)}.")
         group.append(values)
-        size += sum(len(value) for value in values.values() if hasattr(value, "__len__"))
+        size += sum(map(_size, values.values()))
         if len(group) == _GROUP_ROWS or size >= _GROUP_SIZE:
             yield group
             group, size = [], 0
     if group:
         yield group
+
+
+def _size(value: Any) -> int:
+    """Number of items of a list, a text or an array of any dimensions; 0 of anything else."""
+    return int(value.size) if hasattr(value, "ndim") else len(value) if hasattr(value, "__len__") else 0
+
+
+def _without_nan(value: Any) -> Any:
+    """The numbers with 0 for NaN; infinities stay."""
+    import numpy as np
+
+    return value if value is None else np.nan_to_num(np.asarray(value), nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
 def _is_json(kind: Any) -> bool:
@@ -170,19 +191,31 @@ def _inferred(group: list[dict[str, Any]]) -> Any:
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in group for name in row)
-    return pa.schema([(name, pa.array([row.get(name) for row in group]).type) for name in names])
+    return pa.schema([(name, _inferred_type([row.get(name) for row in group])) for name in names])
 
 
-def _batch(group: list[dict[str, Any]], first: int, fields: Any) -> Any:
+def _inferred_type(values: list[Any]) -> Any:
     import pyarrow as pa
 
-    arrays = [_column([row.get(field.name) for row in group], first, field) for field in fields]
+    table = next((value for value in values if getattr(value, "ndim", 0) > 1), None)
+    if table is None:
+        return pa.array(values).type
+    kind = pa.from_numpy_dtype(table.dtype)
+    for _ in range(table.ndim):
+        kind = pa.list_(kind)
+    return kind
+
+
+def _batch(group: list[dict[str, Any]], first: int, fields: Any, gaps: Set[str]) -> Any:
+    import pyarrow as pa
+
+    arrays = [_column([row.get(field.name) for row in group], first, field, field.name in gaps) for field in fields]
     return pa.RecordBatch.from_arrays(arrays, schema=fields)
 
 
-def _column(values: list[Any], first: int, field: Any) -> Any:
+def _column(values: list[Any], first: int, field: Any, nan_is_null: bool) -> Any:
     try:
-        return _array(values, field.type)
+        return _array(values, field.type, nan_is_null)
     except (TypeError, ValueError, OverflowError) as error:
         at = next((at for at, value in enumerate(values) if not _fits(value, field.type)), 0)
         raise ValueError(f"row {first + at}, column {field.name!r}: expected {field.type}; {error}.") from None
@@ -196,7 +229,7 @@ def _fits(value: Any, kind: Any) -> bool:
     return True
 
 
-def _array(values: list[Any], kind: Any) -> Any:
+def _array(values: list[Any], kind: Any, nan_is_null: bool = False) -> Any:
     """An Arrow array of this type.
 
     Raises:
@@ -205,7 +238,8 @@ def _array(values: list[Any], kind: Any) -> Any:
     import numpy as np
     import pyarrow as pa
 
-    array = pa.array(values, kind)
+    nested = any(getattr(value, "ndim", 0) > 1 for value in values)
+    array = _nested(values, kind, nan_is_null) if nested else pa.array(values, kind, from_pandas=nan_is_null)
     # Arrow makes 1 of 1.5 in a column of integers, and inf of 1e39 in one of float32: both are errors here.
     numbers = array
     while pa.types.is_list(numbers.type):
@@ -215,6 +249,40 @@ def _array(values: list[Any], kind: Any) -> Any:
     if pa.types.is_floating(numbers.type) and np.isinf(numbers.drop_null().to_numpy()).any():
         raise ValueError("got a number that is too large for it")
     return array
+
+
+def _nested(values: list[Any], kind: Any, nan_is_null: bool) -> Any:
+    """Lists of lists from arrays of one number of dimensions, without an object for each number.
+
+    Raises:
+        ValueError: an array has another number of dimensions than ``kind`` has levels of lists.
+    """
+    import numpy as np
+    import pyarrow as pa
+
+    levels, leaf = [], kind
+    while pa.types.is_list(leaf):
+        levels.append(leaf)
+        leaf = leaf.value_type
+    arrays = [value if value is None else np.asarray(value) for value in values]
+    known = [array for array in arrays if array is not None]
+    wrong = next((array for array in known if array.ndim != len(levels)), None)
+    if wrong is not None:
+        raise ValueError(f"got an array of {wrong.ndim} dimensions")
+    made = pa.array(np.concatenate([array.reshape(-1) for array in known]), leaf, from_pandas=nan_is_null)
+    for level in range(len(levels) - 1, 0, -1):
+        counts = [np.full(int(np.prod(array.shape[:level])), array.shape[level]) for array in known]
+        made = pa.ListArray.from_arrays(_offsets(np.concatenate(counts)), made, type=levels[level])
+    lengths = np.array([0 if array is None else len(array) for array in arrays])
+    missing = pa.array([array is None for array in arrays])
+    return pa.ListArray.from_arrays(_offsets(lengths), made, type=kind, mask=missing)
+
+
+def _offsets(lengths: Any) -> Any:
+    import numpy as np
+    import pyarrow as pa
+
+    return pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
 
 
 def _has_floats(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import shared
 from rollout_trace.export._atif_parts import without_none
 from rollout_trace.export._common import note_grammar
+from rollout_trace.export._extras import count_step_extras
 from rollout_trace.train.selection import logprobs_problem, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
 
@@ -57,6 +58,7 @@ def _tokens(step: Step, allow: Collection[str], report: ExportReport) -> dict[st
         report.drop(f"token ids of steps left out: {reason}", where=f"step {step.id}")
         return {}
     note_grammar(constrained(step), n_sampled(step) or 0, report)
+    count_step_extras(step, report)
     names = ("prompt_token_ids", "completion_token_ids", "logprobs")
     return {name: getattr(step, name) for name in names}
 
@@ -95,6 +97,7 @@ def step_facts(step: Step) -> dict[str, Any]:
             "token_issue": None if issue is None else {"code": issue.code, "message": issue.message},
             "reward": step.reward,
             "policy_version": step.policy_version,
+            "policy_spans": None if step.policy_spans is None else [list(span) for span in step.policy_spans],
             "metadata": step.metadata or None,
         }
     )

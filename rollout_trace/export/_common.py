@@ -95,6 +95,8 @@ def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOp
     for reason, ids in rows.report.left_out.items():
         report.drop(f"steps left out: {reason}", len(ids), where=f"{where}, step {ids[0]}")
     report.drop("tokens cut: max_length", rows.report.tokens_cut, where=where)
+    for reason, ids in rows.report.extras_left_out.items():
+        report.drop(f"extras left out: {reason}", len(ids), where=f"{where}, step {ids[0]}", metadata=True)
     spans = {name: end - start for row in rows for name, (start, end) in zip(row.step_ids, row.spans, strict=True)}
     for grammar, ids in rows.report.constrained.items():
         count = sum(spans.get(step_id, 0) for step_id in ids)

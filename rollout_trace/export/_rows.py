@@ -79,6 +79,15 @@ def sampling_facts(row: Sequence, report: ExportReport) -> dict[str, Any]:
     return {"temperature": row.temperature, "logprobs_mode": row.logprobs_mode}
 
 
+def scored_or_none(pairs: list[tuple[Trajectory, Sequence]], report: ExportReport) -> list[tuple[Trajectory, Sequence]]:
+    """All rows where none is scored, otherwise the scored ones: for consumers of the scores of all rows or of none."""
+    scored = [(trajectory, row) for trajectory, row in pairs if row.reward is not None]
+    if not scored:
+        return pairs
+    report.drop("rows without a reward, where others have one", len(pairs) - len(scored))
+    return scored
+
+
 def step_ids_of(rows: Iterable[Sequence]) -> Iterator[str]:
     """Ids of all steps in these rows."""
     return (step_id for row in rows for step_id in row.step_ids)

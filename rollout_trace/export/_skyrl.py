@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import compare
 from rollout_trace.export._common import exporting, plain, scored_rows
+from rollout_trace.export._extras import count_extras, experts_of_all
 from rollout_trace.export._rows import LOST_LOGPROBS, count_unused, prompt_and_response, step_ids_of, task_id
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def skyrl(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
     stepwise: bool = False,
+    arrays: bool = False,
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
@@ -46,10 +48,16 @@ def skyrl(
     ``repetition_id`` the ``rollout_index``, or the next free number. For the trainer, convert them:
     ``[TrajectoryID(**one) for one in output["trajectory_ids"]]``.
 
+    ``rollout_expert_indices`` has the routed experts of prompt and response of each row, [length - 1, layers, k]: of
+    all tokens but the last, which was not run through the model. The key is there only if every row has them without a
+    gap: SkyRL would replay expert 0 in its place.
+
     Args:
         trajectories: one, or any iterable. Those without a reward are left out: SkyRL has no value for "not scored".
         stepwise: a row for each step, with its whole prompt; ``merge_stepwise_output`` merges them into the rows of
-            ``stepwise=False, linear=True``.
+            ``stepwise=False, linear=True``. It takes no routed experts.
+        arrays: routed experts as arrays in the dtype of the engine, which SkyRL takes after 0.3.0, instead of lists,
+            which 0.3.0 takes: those need fifteen times the memory.
         strict: raise ExportError instead of leaving something out.
         report: counts what is left out. ``rollout_logprobs`` has all rows or none: one step without logprobs makes it
             None.
@@ -68,7 +76,10 @@ def skyrl(
         counts.drop("rows without logprobs", unknown)
         if unknown:
             counts.drop(LOST_LOGPROBS, len(rows) - unknown)
-    columns = {name: [getattr(row, name) for row in rows] for name in _Row._fields}
+        experts = experts_of_all([row.source for row in rows], counts)
+    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in _Row._fields if name != "source"}
+    if experts is not None:
+        columns["rollout_expert_indices"] = [one.copy() if arrays else plain(one) for one in experts]
     return {**columns, "rollout_logprobs": None if unknown else columns["rollout_logprobs"], "rollout_metrics": None}
 
 
@@ -81,6 +92,8 @@ class _Row(NamedTuple):
     rollout_logprobs: list[float] | None
     trajectory_ids: dict[str, Any]
     is_last_step: bool
+    source: tuple[Sequence, int | None]
+    """The sequence, and where the row ends in it; None: at its end."""
 
 
 def _rows(
@@ -93,6 +106,7 @@ def _rows(
             report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
             continue
         count_unused(trajectory, step_ids_of(sequences), report)
+        count_extras(sequences, report, "routed_experts")
         rows = list(_steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences))
         # No id without rows: the numbers are for the runs that the trainer gets.
         trajectory_id = ids.of(trajectory) if rows else {}
@@ -107,7 +121,8 @@ def _merged(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
     for row in sequences:
         parts = prompt_and_response(row)
         reason = _stop_reason(steps[row.step_ids[-1]], row.truncated)
-        yield _Row(parts.prompt_ids, parts.response_ids, 0.0, parts.response_mask, reason, parts.logprobs, {}, False)
+        ids = parts.prompt_ids, parts.response_ids
+        yield _Row(*ids, 0.0, parts.response_mask, reason, parts.logprobs, {}, False, (row, None))
 
 
 def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
@@ -131,6 +146,7 @@ def _steps(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
             None if row.logprobs is None else plain(row.logprobs[start:end]),
             {},
             False,
+            (row, end),
         )
 
 

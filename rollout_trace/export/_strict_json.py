@@ -16,6 +16,13 @@ _CHECKED = ("int32", "int8", "bool", "float32")
 """Types of arrays of ids, masks and logprobs: exporters pass sound ones alone, so their items need no check."""
 
 
+class AsIs:
+    """A value that ``strict_json`` leaves as it is, although JSON has no form for it: an array's bytes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 def strict_json(value: Any, report: ExportReport, where: str, *, arrays: bool = False) -> Any:
     """A copy of a value as plain JSON that pydantic accepts as well.
 
@@ -31,6 +38,8 @@ def strict_json(value: Any, report: ExportReport, where: str, *, arrays: bool = 
             return value
         report.drop("numbers that are not finite, replaced by null", where=where)
         return None
+    if isinstance(value, AsIs):
+        return value.value
     if isinstance(value, dict):
         return {
             _text(str(name), report, where): strict_json(item, report, where, arrays=arrays)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._baselines import check_advantages, check_row_options, compare, row_advantages
 from rollout_trace.export._common import exporting, one_by_one, plain, scored_rows
+from rollout_trace.export._extras import count_extras
 from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def _rows(
     compared = compare(trajectories, report, options, advantages)
     for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
         count_unused(trajectory, step_ids_of(rows), report, advantages=advantages != "steps")
+        count_extras(rows, report)
         for row in rows:
             inputs = _inputs(row, advantages, compared.advantages.get(trajectory.id), report)
             if inputs is None:

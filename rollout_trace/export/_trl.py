@@ -11,6 +11,7 @@ from rollout_trace.errors import ExportError
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, plain, scored_rows, token_rows
+from rollout_trace.export._extras import count_extras, listed_spans
 from rollout_trace.export._rows import count_unused, prompt_and_response, sampling_facts, step_ids_of
 from rollout_trace.export._values import copied
 
@@ -104,6 +105,7 @@ def _rows(
     compared = compare(trajectories, report, options)
     for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
         count_unused(trajectory, step_ids_of(rows), report)
+        count_extras(rows, report)
         for row in rows:
             yield {
                 "input_ids": row.token_ids,
@@ -130,7 +132,8 @@ def trl_rollout(
     ``prompt_ids``, ``completion_ids`` (all that follows the first prompt), ``logprobs`` (0.0 on tokens that were not
     sampled; None where they are not known, which TRL reads as "no correction") and ``env_mask`` (1 where the model
     sampled the token) are TRL's. The others are passed to the reward functions as keyword arguments, one value per
-    rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``. Without
+    rollout: ``reward``, ``rewards``, ``step_rewards``, ``trajectory_id``, ``temperature``, ``logprobs_mode``,
+    ``policy_spans`` ([begin, end, version] in positions of ``completion_ids``, or None). Without
     ``use_vllm`` GRPOTrainer does not read the logprobs: it computes those of the current weights.
 
     TRL pairs the entries with its prompts by position, so there must be exactly one row for each trajectory.
@@ -159,19 +162,20 @@ def trl_rollout(
 
 _ROLLOUT = (
     "prompt_ids", "completion_ids", "logprobs", "env_mask", "reward", "rewards", "step_rewards", "trajectory_id",
-    "temperature", "logprobs_mode",
+    "temperature", "logprobs_mode", "policy_spans",
 )  # fmt: skip
 
 
 def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tuple[Any, ...]:
-    count_unused(trajectory, row.step_ids, report, rewards=False, named=False)
+    count_unused(trajectory, row.step_ids, report, rewards=False, versions=False, named=False)
+    count_extras([row], report)
     parts = prompt_and_response(row)
     logprobs: list[float | None] = list(parts.logprobs or [])
     if parts.logprobs is None:
         logprobs = [None if sampled else 0.0 for sampled in parts.response_mask]
         report.drop("rows without logprobs", where=f"trajectory {trajectory.id}")
     extra: tuple[Any, ...] = (row.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
-    extra += tuple(sampling_facts(row, report).values())
+    extra += (*sampling_facts(row, report).values(), listed_spans(row, row.prompt_length))
     return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.export._baselines import check_advantages, compare, row_advantages
 from rollout_trace.export._common import exporting, token_rows
 from rollout_trace.export._episodes import episodes
+from rollout_trace.export._extras import count_extras
 from rollout_trace.export._files import write_jsonl
 from rollout_trace.export._rows import count_unused, step_ids_of
 from rollout_trace.export._strict_json import strict_json
@@ -44,6 +45,11 @@ def verifiers(
     messages. Branches share the messages they begin with, but no sampled node: an answer that a second branch continues
     is context there, and is trained on once.
 
+    Sampled nodes have ``routed_experts`` [tokens of the node, layers, k], if every token of the branch but the last has
+    them (the last row is repeated, as verifiers does), and ``sampling_mask`` (``ids``, ``counts``), in the form in
+    which verifiers sends arrays between processes: ``{"__nd__": True, "dtype", "shape", "data": bytes}``. JSON has no
+    form for that: ``write_verifiers`` leaves them out.
+
     ``Trace.reward`` is the trajectory's reward; its parts by name have weight 0. A trajectory without sequences has
     its text, in nodes without ids. What verifiers has no field for is in ``info["rollout_trace"]``.
 
@@ -74,7 +80,8 @@ def write_verifiers(
 ) -> int:
     """Writes the episodes of ``verifiers``, one per line (``traces.jsonl``), and returns their number.
 
-    Logprobs are written with all their digits, where verifiers itself rounds to four.
+    Logprobs are written with all their digits, where verifiers itself rounds to four. Routed experts and sampling masks
+    are left out, and counted: verifiers keeps them out of its files, and reads none from JSON.
 
     Raises:
         ExportError: ``strict``, and something has no place in the format.
@@ -101,7 +108,7 @@ def _episodes(
             _trace(
                 trajectory,
                 _advantages(trajectory, rows, advantages, compared, report),
-                Graph(trajectory, report, uses_step_advantages=advantages == "steps"),
+                Graph(trajectory, report, uses_step_advantages=advantages == "steps", with_tensors=not arrays),
                 report,
             )
             for trajectory, rows in token_rows(group, report, compared.options)
@@ -135,6 +142,7 @@ def _advantages(
 def _trace(trajectory: Trajectory, rows: list[Sequence], graph: Graph, report: ExportReport) -> dict[str, Any]:
     report.read_one()
     graph.add(rows)
+    count_extras(rows, report, *graph.tensors)
     # Sequences without logprobs are exported as text: there is nothing to train on in them.
     trainable = any(row.logprobs is not None for row in rows)
     is_done = trajectory.status != "running"
@@ -197,6 +205,7 @@ def _info(trajectory: Trajectory, graph: Graph) -> dict[str, Any]:
             "reward": step.reward,
             "token_source": step.token_source,
             "logprobs_mode": step.logprobs_mode,
+            "policy_spans": None if step.policy_spans is None else [list(span) for span in step.policy_spans],
             "metadata": step.metadata,
         }
         for step in trajectory.steps

@@ -34,6 +34,9 @@ _SAMPLING: dict[str, type | tuple[type, ...]] = {
 }
 
 
+_TOOL: dict[str, type] = {"description": str, "parameters": dict, "strict": bool}
+
+
 def seconds(when: datetime | None) -> float:
     """Seconds since 1970; 0.0, which verifiers reads as unset, where the time is not known."""
     return 0.0 if when is None else when.timestamp()
@@ -152,8 +155,9 @@ def _call(call: Any, report: ExportReport) -> dict[str, Any]:
 
 
 def tool_of(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool of chat's shape in verifiers' flat form."""
+    """A tool of chat's shape in verifiers' flat form, without values of another type than verifiers' own."""
     kind = "custom" if tool.get("type") == "custom" else "function"
     inner = tool.get(kind)
-    fields = {name: value for name, value in inner.items() if value is not None} if isinstance(inner, dict) else {}
+    given = inner.items() if isinstance(inner, dict) else ()
+    fields = {name: value for name, value in given if isinstance(value, _TOOL.get(name, object)) and value is not None}
     return {**fields, "type": kind, "name": str(fields.get("name") or "")}

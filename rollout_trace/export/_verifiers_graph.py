@@ -6,10 +6,13 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._conversation import MessageTree, Node
+from rollout_trace.export._extras import GAPS, parts_of_mask, whole_experts
 from rollout_trace.export._once import ConversionCache
+from rollout_trace.export._strict_json import AsIs
 from rollout_trace.export._verifiers_calls import message_of, seconds, tool_of
 
 if TYPE_CHECKING:
+    from rollout_trace.data.extras import ExpertArray
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.report import ExportReport
@@ -19,13 +22,22 @@ if TYPE_CHECKING:
 class Graph:
     """The nodes of one trajectory. Each sequence is a path; paths share the messages they begin with, but no answer."""
 
-    def __init__(self, trajectory: Trajectory, report: ExportReport, *, uses_step_advantages: bool = True) -> None:
+    def __init__(
+        self,
+        trajectory: Trajectory,
+        report: ExportReport,
+        *,
+        uses_step_advantages: bool = True,
+        with_tensors: bool = False,
+    ) -> None:
         self.nodes: list[dict[str, Any]] = []
         self.tools: list[dict[str, Any]] = []
         self.node_of: dict[str, int] = {}
         """Index of the node of each step's answer, by step id."""
         self._report = report
         self._uses_step_advantages = uses_step_advantages
+        self.tensors = ("routed_experts", "sampling_mask") if with_tensors else ()
+        """Fields of a sequence that nodes have as arrays' bytes, which JSON cannot hold."""
         self._where = f"trajectory {trajectory.id}"
         self._steps = trajectory.steps
         self._tools_of: dict[str, list[dict[str, Any]]] = {}
@@ -59,6 +71,8 @@ class Graph:
         if self._uses_step_advantages and (advantages is None or row.logprobs is None):
             unused = sum(step.advantage is not None for step in steps)
             self._report.drop("step advantages", unused, where=self._where)
+        experts = _experts_of(row, self._report) if self.tensors and row.logprobs is not None else None
+        masks = parts_of_mask(row.sampling_mask, row.spans) if self.tensors and row.sampling_mask is not None else None
         end = 0
         parent: int | None = None
         for number, (step, span) in enumerate(zip(steps, row.spans, strict=True)):
@@ -76,6 +90,13 @@ class Graph:
                     "logprobs": row.logprobs[begin:end],
                     "advantages": None if advantages is None else advantages[begin:end],
                 }
+                if experts is not None:
+                    self.nodes[parent]["routed_experts"] = AsIs(_tensor(experts[start:stop]))
+                if masks is not None:
+                    mask = masks[number]
+                    self.nodes[parent]["sampling_mask"] = AsIs(
+                        {"ids": _tensor(mask.ids), "counts": _tensor(mask.counts)}
+                    )
 
     def _new_messages(self, step: Step, before: Step | None) -> list[Node]:
         """The messages of a step's request that follow the answer of the step before it in its sequence."""
@@ -137,3 +158,29 @@ class Graph:
             self._tools_of[step.id] = [tool_of(tool) for tool in cache.tools(step)]
             distinct.update((json.dumps(tool, sort_keys=True, default=str), tool) for tool in self._tools_of[step.id])
         self.tools = list(distinct.values())
+
+
+def _experts_of(row: Sequence, report: ExportReport) -> ExpertArray | None:
+    """The experts of every token, [length, layers, k]; None where a token before the last has none.
+
+    verifiers needs a row for the last token too, which was not run through the model: it repeats the one before, as we
+    do. A node without experts makes verifiers drop those of its whole branch.
+    """
+    import numpy as np
+
+    experts, known = row.routed_experts, row.routed_experts_mask
+    if experts is None or known is None:
+        return None
+    whole = whole_experts(row)
+    if whole is None:
+        report.drop(GAPS, where=f"step {row.step_ids[0]}")
+        return None
+    if known[-1]:
+        return experts
+    repeated: ExpertArray = np.concatenate([whole, whole[-1:]])
+    return repeated
+
+
+def _tensor(array: Any) -> dict[str, Any]:
+    """An array as verifiers sends it between processes: its type, its shape and its bytes."""
+    return {"__nd__": True, "dtype": str(array.dtype), "shape": list(array.shape), "data": array.tobytes()}

@@ -14,7 +14,15 @@ from rollout_trace.chat.messages import to_chat, tools_of, with_text
 from rollout_trace.export._arrow import import_pyarrow
 from rollout_trace.export._baselines import check_advantages, check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, scored_rows
-from rollout_trace.export._rows import LOST_LOGPROBS, count_unused, prompt_and_response, sampling_facts, task_id
+from rollout_trace.export._extras import count_extras, experts_of_all, sampled_versions, whole_number
+from rollout_trace.export._rows import (
+    LOST_LOGPROBS,
+    count_unused,
+    prompt_and_response,
+    sampling_facts,
+    scored_or_none,
+    task_id,
+)
 from rollout_trace.export._values import copied
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
@@ -46,11 +54,15 @@ def verl(
     ``num_turns`` counts two for each completion, as verl does. ``extra_fields`` has the ids that relate rows
     (``trajectory_id``, ``group_id``, ``rollout_index``), the parts of the reward (``reward_extra_info``), the step
     rewards where every step has one (``turn_scores``), ``temperature`` and ``logprobs_mode``, the ``advantage`` of the
-    run if ``advantages`` is set, and the policy versions where all are integers (``min_global_steps``,
-    ``max_global_steps``).
+    run if ``advantages`` is set, and the policy versions where all are whole numbers, or texts of such
+    (``min_global_steps``, ``max_global_steps``).
+
+    ``routed_experts`` is an array [length - 1, layers, k] of prompt and response, in the dtype of the engine: verl
+    makes int16 of it, and pads it. The key is absent where there are none.
 
     verl makes columns of these, for all rows or none; so does this function, for the rows of one call. One row without
-    logprobs makes ``response_logprobs`` None in all. Where some trajectories are scored, the others have no row; where
+    logprobs makes ``response_logprobs`` None in all, and one without experts, or with a gap in them, takes them from
+    all: verl would replay expert 0 in its place. Where some trajectories are scored, the others have no row; where
     none is, ``reward_score`` is None. ``reward_extra_info`` has the names that every row has.
 
     The rows of a trajectory are consecutive, in order. A trajectory with several has drift or forks; an agent loop may
@@ -107,14 +119,17 @@ def _outputs(
     ]
     if advantages is not None:
         pairs = list(_with_advantage(pairs, compared.advantages, report))
-    pairs = _scored(pairs, report)
+    pairs = scored_or_none(pairs, report)
     names = _common_names([trajectory for trajectory, _ in pairs], report)
     unknown = sum(row.logprobs is None for _, row in pairs)
     report.drop("rows without logprobs", unknown)
     if unknown:
         report.drop(LOST_LOGPROBS, len(pairs) - unknown)
-    for trajectory, row in pairs:
+    experts = experts_of_all([(row, None) for _, row in pairs], report)
+    for at, (trajectory, row) in enumerate(pairs):
         output = _output(trajectory, row, names, report)
+        if experts is not None:
+            output["routed_experts"] = experts[at].copy()
         if advantages is not None:
             output["extra_fields"]["advantage"] = compared.advantages[trajectory.id]
         yield {**output, "response_logprobs": None} if unknown else output
@@ -131,15 +146,6 @@ def _with_advantage(pairs: list[_Pair], advantages: dict[str, float | None], rep
             yield trajectory, row
 
 
-def _scored(pairs: list[_Pair], report: ExportReport) -> list[_Pair]:
-    """All rows where none is scored, otherwise the scored ones: verl needs the scores of all rows or of none."""
-    scored = [(trajectory, row) for trajectory, row in pairs if row.reward is not None]
-    if not scored:
-        return pairs
-    report.drop("rows without a reward, where others have one", len(pairs) - len(scored))
-    return scored
-
-
 def _common_names(trajectories: list[Trajectory], report: ExportReport) -> list[str]:
     """Names of rewards that every row has: verl looks up the names of the first row in all rows."""
     all_rewards = [trajectory.rewards or {} for trajectory in trajectories]
@@ -152,6 +158,7 @@ def _common_names(trajectories: list[Trajectory], report: ExportReport) -> list[
 def _output(trajectory: Trajectory, row: Sequence, names: list[str], report: ExportReport) -> dict[str, Any]:
     scored = None not in row.step_rewards
     count_unused(trajectory, row.step_ids, report, rewards=not scored, versions=False, named=False)
+    count_extras([row], report, "routed_experts")
     parts = prompt_and_response(row)
     return {
         "prompt_ids": parts.prompt_ids,
@@ -186,12 +193,13 @@ def _metrics(trajectory: Trajectory, row: Sequence) -> dict[str, float]:
 
 
 def _versions(row: Sequence, report: ExportReport) -> dict[str, int]:
-    """First and last version of the weights that sampled the row; empty where one is no integer.
+    """Lowest and highest version of the weights that sampled the row; empty where one is no whole number.
 
     verl's versions are numbers of training steps.
     """
-    numbers = [version for version in row.policy_versions if isinstance(version, int)]
-    if len(numbers) < len(row.policy_versions):
+    versions = sampled_versions(row)
+    numbers = [number for number in map(whole_number, versions) if number is not None]
+    if len(numbers) < len(versions):
         others = sum(version is not None for version in row.policy_versions)
         where = f"step {row.step_ids[0]}"
         report.drop("policy versions of rows where not all are integers", others, where=where, metadata=True)

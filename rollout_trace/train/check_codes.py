@@ -58,10 +58,16 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "degenerate": ("warning", "one id in a row fills more than half of a completion of 64 ids or more"),
         "logprobs_all_zero": ("warning", "every logprob is 0: a grammar forced the tokens, or sampling was greedy"),
         "logprobs_not_sampled": ("info", "the logprobs are of temperature 1, the tokens were sampled at another one"),
-        "constrained": ("warning", "a grammar decided which tokens could follow: a required tool, a JSON schema"),
+        "constrained_sampling": (
+            "warning",
+            "a grammar decided which tokens could follow: a required tool, a JSON schema",
+        ),
         "distribution_truncated": ("warning", "top-p, top-k or the like: some tokens could not be sampled"),
         "distribution_biased": ("warning", "penalties, a bias or beam search made tokens more or less likely"),
         # Of the trajectory.
+        "aborted": ("warning", "the engine aborted an answer, and no later step continues it"),
+        "extra_withheld": ("warning", "experts, masks or the like came, and do not fit the ids: they were not kept"),
+        "extra_not_sent": ("warning", "experts, masks or the like were asked for, and did not come"),
         "nothing_trainable": ("fatal", "no step can be trained on"),
         "drift": ("warning", "a prompt repeats an earlier completion in text but not in ids"),
         "several_roots": ("warning", "prompts that have no beginning in common"),

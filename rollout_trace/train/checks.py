@@ -15,13 +15,15 @@ from rollout_trace.data.model import CUT_OFF
 from rollout_trace.engines.profiles import sends_no_ids
 from rollout_trace.train.advantages import advantage_problem
 from rollout_trace.train.check_codes import CODES, Grade
+from rollout_trace.train.extra_checks import extra_problems
 from rollout_trace.train.selection import n_sampled, reason_left_out
-from rollout_trace.train.shaping import biased, constrained, temperature, truncated
+from rollout_trace.train.shaping import biased, constrained, remedy, temperature, truncated
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, TokenIssue
     from rollout_trace.data.tokens import FloatArray, IntArray
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.train.sequence import Sequences
 
 DEGENERATE_LENGTH = 64
 """Minimum length of a completion, in ids, for ``degenerate``: a shorter run of one id is often a ruler of dashes."""
@@ -59,7 +61,8 @@ def check(trajectory: Trajectory, *, vocab_size: int | None = None) -> list[Find
         vocab_size: valid ids are below this number. None: any int32 from 0 on is valid.
     """
     findings = [item for step in trajectory.steps for item in _step_findings(step, vocab_size)]
-    return findings + list(_reward_findings(trajectory)) + list(_sequence_findings(trajectory))
+    findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory)]
+    return findings + [_finding(code, message) for code, message in extra_problems(trajectory.steps)]
 
 
 def _finding(
@@ -191,13 +194,13 @@ def _sampling_findings(step: Step) -> Iterator[Finding]:
     if not n_sampled(step):
         return
     for code, shaped_by, what in (
-        ("constrained", constrained(step), "a grammar decided which tokens could follow"),
+        ("constrained_sampling", constrained(step), "a grammar decided which tokens could follow"),
         ("distribution_truncated", truncated(step), "some tokens could not be sampled"),
         ("distribution_biased", biased(step), "tokens were made more or less likely"),
     ):
         if shaped_by is not None:
             message = f"{what} ({shaped_by}): a trainer's own forward pass does not give what was sampled from."
-            yield _finding(code, message, step.id)
+            yield _finding(code, f"{message} What helps: {remedy(step, code, shaped_by)}.", step.id)
 
 
 def _advantage_findings(step: Step) -> Iterator[Finding]:
@@ -226,7 +229,8 @@ def _reward_findings(trajectory: Trajectory) -> Iterator[Finding]:
 
 def _sequence_findings(trajectory: Trajectory) -> Iterator[Finding]:
     # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
-    report = trajectory.sequences(include=lambda step: not any(_advantage_findings(step))).report
+    rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
+    report = rows.report
     if not report.sequences:
         yield _finding("nothing_trainable", f"none of {len(trajectory.steps)} steps can be trained on.")
     if report.roots > 1:
@@ -236,8 +240,20 @@ def _sequence_findings(trajectory: Trajectory) -> Iterator[Finding]:
         yield _finding("forks", f"{report.forks} forks: one beginning was gone on from in several ways.")
     for event in report.drift:
         yield _finding("drift", str(event), event.step_id, event.position)
+    yield from _abort_findings(trajectory, rows)
     modes = {
         step.logprobs_mode for step in trajectory.steps if step.logprobs is not None and reason_left_out(step) is None
     }
     if {"raw", "processed"} <= modes:
         yield _finding("logprobs_modes_differ", "logprobs_mode is 'raw' in some steps and 'processed' in others.")
+
+
+def _abort_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding]:
+    """Findings on aborted answers that no step continues: one that drifted from an answer continues it all the same."""
+    continued = {step_id for row in rows for step_id in row.step_ids[:-1]}
+    continued.update(event.previous_step_id for event in rows.report.drift)
+    used = {step_id for row in rows for step_id in row.step_ids}
+    for step in trajectory.steps:
+        if step.finish_reason == "abort" and step.id in used and step.id not in continued:
+            message = f"finish_reason is 'abort' after {n_sampled(step)} ids, and no later prompt goes on from them."
+            yield _finding("aborted", message, step.id)

@@ -176,7 +176,7 @@ def _kind(step: Step, previous: Step, row: Row, at: int, end: int, texts: tuple[
 
 def _has_end(step: Step) -> bool:
     """Whether the last id of a completion is a stop token."""
-    return step.finish_reason is not None and step.finish_reason not in CUT_OFF
+    return step.finish_reason not in (None, "abort", *CUT_OFF)
 
 
 def _is_same_text(tokenizer: Decodes, prompt: IntArray, owner: Step, at: int, begin: int, stop: int) -> bool:

@@ -144,13 +144,16 @@ class _Index:
         if isinstance(messages[0], str):
             self._add_text(at, step, messages)
         else:
-            self._whole.setdefault(self._chain(step, messages), []).append(at)
+            # Asked first: `asked` copies the messages, which few steps need.
+            asked = history.asked(step) if history.continues_last(step) else None
+            chain = self._chain(step, messages) if asked is None else self._of_all(asked)
+            self._whole.setdefault(chain, []).append(at)
 
     def _chain(self, step: Step, messages: Sequence[Any]) -> int:
         """The hash of all messages; of a list that has grown, only the new ones are hashed."""
         stored = shared(step, "messages")
         if not isinstance(stored, ListSpan):
-            return self._extended_chain(messages, 0, len(messages), 0)
+            return self._of_all(messages)
         chain = 0
         for first, end in stored.runs if isinstance(stored, TableSpan) else ((0, stored.length),):
             place = (id(stored.items), first, chain)
@@ -162,6 +165,9 @@ class _Index:
                 # A shorter part than was hashed before: from its start, and the mark is not moved back.
                 chain = self._extended_chain(stored.items, first, end, chain)
         return chain
+
+    def _of_all(self, messages: Sequence[Any]) -> int:
+        return self._extended_chain(messages, 0, len(messages), 0)
 
     def _extended_chain(self, items: Sequence[Any], first: int, end: int, chain: int) -> int:
         """``chain``, the hash of the messages before ``first``, extended by those of [first, end)."""

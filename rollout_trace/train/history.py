@@ -5,11 +5,13 @@ Works on messages in their provider's shape: chat, Anthropic blocks, Responses i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+from rollout_trace.data.model import CUT_OFF
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Completion, Step
@@ -24,7 +26,7 @@ def continues(step: Step, previous: Step) -> bool:
 
     A text prompt continues another if it begins with that prompt and its answer.
     """
-    now, before = step.messages, previous.messages
+    now, before = step.messages, asked(previous)
     if not now or not before:
         return False
     if isinstance(now[0], str) and isinstance(before[0], str):
@@ -32,6 +34,26 @@ def continues(step: Step, previous: Step) -> bool:
         # An empty answer adds nothing to the prompt: any prompt with this beginning would seem to continue it.
         return isinstance(reply, str) and bool(reply) and now[0].startswith(before[0] + reply)
     return len(now) > len(before) and is_from_assistant(now[len(before)]) and _same(now, before)
+
+
+def continues_last(step: Step) -> bool:
+    """Whether the answer continues the last message of the request: ``continue_final_message`` of vLLM and SGLang."""
+    return isinstance(step.sampling, Mapping) and step.sampling.get("continue_final_message") is True
+
+
+def asked(step: Step) -> Sequence[Any] | None:
+    """A step's messages before its answer: without the last one where the answer continues it.
+
+    An answer that was cut off or aborted goes on so: the conversation has one answer, of both parts.
+    """
+    messages = step.messages
+    return messages[:-1] if messages and _given_start(step) else messages
+
+
+def _given_start(step: Step) -> str:
+    """The text of the last message where the answer continues it; empty where the answer begins a message."""
+    last = step.messages[-1] if continues_last(step) and step.messages else None
+    return _leading_answer([last])[0] if is_from_assistant(last) else ""
 
 
 def shares_start(step: Step, other: Step) -> bool:
@@ -49,8 +71,12 @@ def compare_answer(step: Step, previous: Step) -> Repeat:
     answer = previous.completion
     if answer is None or not step.messages or isinstance(step.messages[0], str):
         return "same"
-    text, calls, _ = _leading_answer(step.messages[len(previous.messages or ()) :])
+    text, calls, _ = _leading_answer(step.messages[len(asked(previous) or ()) :])
     answer_text, answer_calls = _answer_parts(answer)
+    answer_text = _given_start(previous) + answer_text
+    if _stops_early(previous) and not answer_calls and text.startswith(answer_text):
+        # A later request continued the answer: the message has both parts.
+        return "same"
     if text != answer_text or [name for name, _ in calls] != [name for name, _ in answer_calls]:
         return "changed"
     pairs = [(one, two) for (_, one), (_, two) in zip(calls, answer_calls, strict=True) if one != two]
@@ -59,9 +85,13 @@ def compare_answer(step: Step, previous: Step) -> Repeat:
     return "arguments" if all(_parsed_arguments(one) == _parsed_arguments(two) for one, two in pairs) else "changed"
 
 
+def _stops_early(step: Step) -> bool:
+    return step.status == "abandoned" or step.finish_reason == "abort" or step.finish_reason in CUT_OFF
+
+
 def keeps_reasoning(step: Step, previous: Step) -> bool:
     """Whether the messages that repeat the previous answer still have its reasoning."""
-    return _leading_answer((step.messages or ())[len(previous.messages or ()) :])[2]
+    return _leading_answer((step.messages or ())[len(asked(previous) or ()) :])[2]
 
 
 def _same(now: Sequence[Any], before: Sequence[Any]) -> bool:

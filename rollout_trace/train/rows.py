@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace._lazy import cached_property
 from rollout_trace.data.tokens import Segment, Span, readonly
 from rollout_trace.train.advantages import advantage_array
+from rollout_trace.train.row_extras import row_extras
 from rollout_trace.train.sequence import Sequence, common_value
 from rollout_trace.train.shaping import temperature
+from rollout_trace.train.step_extras import has_extras
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, TokenSource
@@ -29,6 +31,10 @@ class Row:
         self.opening_break: Break | None = None
         self.last_index = 0
         """Index of its last step among the used steps."""
+        self.has_extras = False
+        """Whether a step of the closed row has an extra."""
+        self.extras_left_out: dict[str, list[str]] = {}
+        """Ids of steps whose extras are not in the closed row, by field and reason."""
 
     def add(self, step: Step, completion: Span) -> None:
         """Extends the row by a step's prompt and completion."""
@@ -61,6 +67,7 @@ class Row:
         all_have_logprobs = all(step.logprobs is not None for step, _, _ in included)
         logprobs = np.zeros(length, np.float32) if all_have_logprobs else None
         for step, start, end in included:
+            self.has_extras = self.has_extras or has_extras(step)
             mask[start:end] = 1
             if logprobs is not None:
                 logprobs[start:end] = step.logprobs[: end - start]  # type: ignore[index]
@@ -78,6 +85,7 @@ class Row:
             truncated=length < self.end,
             temperatures=tuple(_number(temperature(step)) for step, _, _ in included),
             logprobs_mode=common_value([step.logprobs_mode for step, _, _ in included]),
+            **(row_extras(whole, length, self.extras_left_out) if self.has_extras else {}),
         )
 
 

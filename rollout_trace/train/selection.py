@@ -9,6 +9,8 @@ from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import StepStatus, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.train.check_codes import ISSUE_CODES
+from rollout_trace.train.shaping import constrained
+from rollout_trace.train.step_extras import versions_of
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -33,13 +35,16 @@ class SequenceOptions(TypedDict, total=False):
     """Where ``max_length`` cuts: after exactly that many tokens (the default), or after the last completion that is
     whole within them."""
     policy_versions: Collection[str | int] | Callable[[str | int | None], bool] | None
-    """Allowed versions of the weights, or a function that returns True for them. One usable step of another version
-    leaves out all steps of the trajectory, with the reason ``policy_version``. None: any."""
+    """Allowed versions of the weights, or a function that returns True for them. One usable step of which any part has
+    another version leaves out all steps of the trajectory, with the reason ``policy_version``. None: any."""
     reward: Literal["copy", "last", "split"]
     """The trajectory's reward goes to each sequence (the default), to the one with the last step while the others get
     0, or in equal parts to all."""
     include: Callable[[Step], bool] | None
     """Returns True for the usable steps to keep; the others are left out as ``excluded``."""
+    constrained: Literal["keep", "drop"]
+    """``drop``: steps that were sampled under a grammar are left out, as ``constrained_sampling``; their tokens stay in
+    the prompts of later steps, with mask 0. ``keep`` (the default): they are in the sequences."""
     allow: Collection[str]
     """Reasons that do not exclude a step, such as ``{"retokenized", "not_trainable"}``."""
 
@@ -58,6 +63,7 @@ _CHOICES = (
     ("on_drift", ("split", "raise", "drop")),
     ("truncate", ("token", "turn")),
     ("reward", ("copy", "last", "split")),
+    ("constrained", ("keep", "drop")),
 )  # fmt: skip
 NO_OPTIONS = SequenceOptions()
 INFINITY = float("inf")
@@ -93,10 +99,19 @@ def have_wanted_versions(steps: Iterable[Step], options: SequenceOptions) -> boo
     if versions is None:
         return True
     wanted = versions if callable(versions) else versions.__contains__
-    return all(wanted(version) for version in {step.policy_version for step in steps})
+    return all(map(wanted, {version for step in steps for version in _versions(step)}))
 
 
-REASONS = frozenset({*get_args(StepStatus), *ISSUE_CODES, *NEVER_ALLOWED, "not_trainable", "retokenized"}) - {"ok"}
+def _versions(step: Step) -> Iterable[str | int | None]:
+    """Each version of the weights that sampled a part of a step's completion; None where it is not known."""
+    if step.policy_spans is None:
+        return (step.policy_version,)
+    return {span.version for span in versions_of(step, n_sampled(step) or 0)} or (None,)
+
+
+REASONS = frozenset(
+    {*get_args(StepStatus), *ISSUE_CODES, *NEVER_ALLOWED, "not_trainable", "retokenized", "constrained_sampling"}
+) - {"ok"}
 """The reasons for leaving a step out that ``allow=`` may name."""
 
 
@@ -130,13 +145,24 @@ def reason_left_out(step: Step, options: SequenceOptions = NO_OPTIONS) -> str | 
             return reason
     if step.token_source == "retokenized" and "retokenized" not in allowed:
         return "retokenized"
+    if options.get("constrained") == "drop" and "constrained_sampling" not in allowed and constrained(step) is not None:
+        return "constrained_sampling"
     include = options.get("include")
     return "excluded" if include is not None and not include(step) else None
 
 
 def n_sampled(step: Step) -> int | None:
     """Number of completion ids of a step, without building their array; None where it has none."""
-    ids = shared(step, "completion_token_ids")
+    return _n_ids(step, "completion_token_ids")
+
+
+def n_prompt(step: Step) -> int | None:
+    """Number of prompt ids of a step; None where it has none."""
+    return _n_ids(step, "prompt_token_ids")
+
+
+def _n_ids(step: Step, name: str) -> int | None:
+    ids = shared(step, name)
     return None if ids is None else ids.stop - ids.start if isinstance(ids, Span) else len(ids)
 
 

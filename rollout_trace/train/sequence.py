@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.tokens import readonly
 
 if TYPE_CHECKING:
+    from rollout_trace.data.extras import ExpertArray, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import LogprobsMode, TokenSource
     from rollout_trace.data.tokens import FloatArray, IntArray, MaskArray
     from rollout_trace.train.drift import Break, Drift
 
 T = TypeVar("T")
+
+
+class Placeholder(NamedTuple):
+    """Positions of a row that stand for one image, video or audio clip: its embeddings replace those of the ids."""
+
+    modality: str
+    """``image``, ``video``, ``audio``: as the engine names it."""
+    offset: int
+    """The first position."""
+    length: int
+    """Number of positions; fewer than the item has where ``max_length`` cut the row inside it."""
+    hash: str | None
+    """The hash by which the request named the item (``features.mm_hashes``); None where it named none."""
 
 
 @document_fields
@@ -51,8 +65,71 @@ class Sequence:
     temperatures: tuple[float | None, ...] = ()
     """For each step, the ``temperature`` of its request; None where the request has none."""
     logprobs_mode: LogprobsMode | None = None
-    """The distribution that the logprobs are of: ``raw`` or ``processed``; None where a step has no mode, or steps
-    differ."""
+    """The distribution that the logprobs are of: ``raw``, ``processed`` or ``constrained``; None where a step has no
+    mode, or steps differ."""
+    prompt_logprobs: FloatArray | None = None
+    """float32 [length]: logprob of the token at each position given those before it, as scored when it was part of a
+    prompt, at temperature 1; also of sampled tokens that a later step's prompt repeats. NaN where none was scored,
+    always at position 0. None where no step of the row has any."""
+    prompt_top_tokens: TopTokens | None = None
+    """The likeliest tokens at each position, as scored when it was part of a prompt: ids int32 and logprobs float32
+    [length, k], k the widest of the row's steps; -1 and NaN elsewhere. None where no step of the row has any."""
+    top_tokens: TopTokens | None = None
+    """The likeliest tokens when each position was sampled: ids int32 and logprobs float32 [length, k]; -1 and NaN where
+    the mask is 0, and where a step has none. None where no step of the row has any."""
+    sampling_mask: SamplingMask | None = None
+    """The ids that could be sampled at each position, of ``length`` positions; count 0 where the mask is 0. None when a
+    step of the row has none."""
+    routed_experts: ExpertArray | None = None
+    """uint8, uint16 or int32 [length, layers, k]: experts that each layer chose for the token at each position; zeros
+    where ``routed_experts_mask`` is 0. None where no step of the row has any, or steps differ in layers, k or dtype."""
+    routed_experts_mask: MaskArray | None = None
+    """int8 [length]: 1 where the engine gave the experts. It never gives those of a row's last token, which was sampled
+    but not run through the model."""
+    policy_spans: tuple[PolicySpan, ...] | None = None
+    """Positions of the row that one version of the weights sampled, in order: the steps' ``policy_spans``, else their
+    ``policy_version`` over the whole completion. None where no step of the row has a version."""
+    placeholders: tuple[Placeholder, ...] = ()
+    """Images and other items in the row, by position."""
+
+    def extra_counts(self) -> Iterator[tuple[str, int]]:
+        """The extras that the row has, each with the number of its tokens that have one."""
+        import numpy as np
+
+        if self.prompt_logprobs is not None:
+            yield "prompt_logprobs", int(np.count_nonzero(self.prompt_logprobs == self.prompt_logprobs))
+        for name in ("prompt_top_tokens", "top_tokens"):
+            top: TopTokens | None = getattr(self, name)
+            if top is not None:
+                yield name, int(np.count_nonzero((top.ids >= 0).any(axis=1)))
+        if self.sampling_mask is not None:
+            yield "sampling_mask", int(np.count_nonzero(self.sampling_mask.counts))
+        if self.routed_experts_mask is not None:
+            yield "routed_experts", int(np.count_nonzero(self.routed_experts_mask))
+        if self.policy_spans is not None:
+            yield "policy_spans", sum(end - begin for begin, end, _ in self.policy_spans)
+        if self.placeholders:
+            yield "placeholders", sum(one.length for one in self.placeholders)
+
+    @property
+    def versions(self) -> tuple[str | int, ...]:
+        """The versions of the weights that sampled the row, each once, in the order of their first tokens."""
+        return tuple(dict.fromkeys(span.version for span in self.policy_spans or ()))
+
+    @property
+    def token_versions(self) -> IntArray | None:
+        """int32 [length]: for each token, the index in ``versions`` of the weights that sampled it; -1 where the mask
+        is 0 or the version is not known. None where no step of the row has a version."""
+        import numpy as np
+
+        if self.policy_spans is None:
+            return None
+        indices = {version: at for at, version in enumerate(self.versions)}
+        values = np.full(len(self.token_ids), -1, np.int32)
+        for begin, end, version in self.policy_spans:
+            values[begin:end] = indices[version]
+        array: IntArray = readonly(values)
+        return array
 
     @property
     def temperature(self) -> float | None:
@@ -97,7 +174,7 @@ class SequenceReport:
     steps_used: int
     left_out: dict[str, tuple[str, ...]]
     """Ids of the steps in no sequence, by reason: one that ``allow`` may name, ``excluded``, ``policy_version``,
-    ``drift`` or ``max_length``."""
+    ``drift`` or ``max_length``. ``constrained_sampling`` is a reason with ``constrained="drop"`` alone."""
     tokens: int
     """Tokens in all sequences."""
     trainable_tokens: int
@@ -111,6 +188,14 @@ class SequenceReport:
     constrained: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Ids of the steps in the sequences that were sampled under a grammar, by its kind: ``required tool``, ... Ratios
     of their logprobs to those of a trainer's own forward pass are not 1."""
+    constrained_tokens: int = 0
+    """Tokens with mask 1 of these steps."""
+    tokens_with: dict[str, int] = field(default_factory=dict)
+    """Number of tokens in all sequences that have an extra, by the field of ``Sequence``: ``routed_experts``,
+    ``sampling_mask``, ... A field that no token has is not in it."""
+    extras_left_out: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of steps whose extras are not in their sequence, by field and reason: ``routed_experts: shapes differ``,
+    ``sampling_mask: missing in another step``, ``top_tokens: not aligned``."""
 
     @property
     def drift(self) -> tuple[Drift, ...]:

@@ -6,6 +6,8 @@ of its prompt ids; new prompt ids get mask 0, the completion mask 1. Where none 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import shared
@@ -60,7 +62,15 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
         if gone:
             reasons.setdefault("max_length", []).extend(gone)
     tokens_cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in closed)
-    return Sequences(closed, _report(closed, all_rows, usable, reasons, tokens_cut))
+    report = _report(closed, all_rows, usable, reasons, tokens_cut)
+    having = [(row, sequence) for (row, _), sequence in zip(kept, closed, strict=True) if row.has_extras]
+    if having:
+        report = replace(
+            report,
+            tokens_with=_tokens_with([sequence for _, sequence in having]),
+            extras_left_out=_joined(row.extras_left_out for row, _ in having),
+        )
+    return Sequences(closed, report)
 
 
 def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
@@ -109,7 +119,11 @@ def _reward_shares(rows: list[Row], reward: float | None, how: str) -> list[floa
 
 
 def _report(
-    closed: list[Sequence], rows: list[Row], usable: list[Step], reasons: dict[str, list[str]], tokens_cut: int
+    closed: list[Sequence],
+    rows: list[Row],
+    usable: list[Step],
+    reasons: dict[str, list[str]],
+    tokens_cut: int,
 ) -> SequenceReport:
     used = {step_id for row in closed for step_id in row.step_ids}
     constrained_ids: dict[str, list[str]] = {}
@@ -126,7 +140,32 @@ def _report(
         truncated=sum(row.truncated for row in closed),
         breaks=tuple(row.opening_break for row in rows if row.opening_break is not None),
         constrained={grammar: tuple(ids) for grammar, ids in constrained_ids.items()},
+        constrained_tokens=_n_tokens(closed, constrained_ids) if constrained_ids else 0,
     )
+
+
+def _n_tokens(rows: list[Sequence], ids: dict[str, list[str]]) -> int:
+    """Number of sampled tokens of these steps in the rows."""
+    wanted = {step_id for some in ids.values() for step_id in some}
+    spans = [(step_id, span) for row in rows for step_id, span in zip(row.step_ids, row.spans, strict=True)]
+    return sum(end - start for step_id, (start, end) in spans if step_id in wanted)
+
+
+def _tokens_with(rows: list[Sequence]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for row in rows:
+        for name, count in row.extra_counts():
+            counts[name] = counts.get(name, 0) + count
+    return counts
+
+
+def _joined(parts: Iterable[dict[str, list[str]]]) -> dict[str, tuple[str, ...]]:
+    """The ids of steps by reason, each once."""
+    joined: dict[str, dict[str, None]] = {}
+    for part in parts:
+        for reason, ids in part.items():
+            joined.setdefault(reason, {}).update(dict.fromkeys(ids))
+    return {reason: tuple(ids) for reason, ids in joined.items()}
 
 
 def _spans_in_one_tree(steps: list[Step]) -> list[tuple[Any, Any]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.engines.grammars import constrained, settings_of, temperature
+from rollout_trace.engines import grammars
+from rollout_trace.engines.grammars import settings_of, temperature
 from rollout_trace.engines.profiles import profile_of_step
 
 if TYPE_CHECKING:
@@ -27,6 +28,50 @@ _NEUTRAL = {
     "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "repeat_penalty": 1, "dry_multiplier": 0,
     "mirostat": 0, "dynatemp_range": 0,
 }  # fmt: skip
+
+
+_MASK = "the ids that could be sampled are in sampling_mask, and a trainer can renormalise over Sequence.sampling_mask"
+_REMEDIES = {
+    "allowed_token_ids": "set the trainer's logits of all other ids to minus infinity",
+    "bad_words": "set the trainer's logits of the banned ids to minus infinity",
+    "logit_bias": "add the same bias to the trainer's logits",
+    "use_beam_search": "leave these steps out: the answer was not sampled token by token",
+    "min_tokens": "set the trainer's logits of the stop tokens to minus infinity at the first positions",
+}
+_CUT = (
+    "set top_p=1, top_k=-1 and min_p=0 in requests, or record the sampling mask (rt.Engine(..., sampling_mask=True)) "
+    "and renormalise over it"
+)
+_LEAVE_OUT = 'leave them out with sequences(constrained="drop"), or record the sampling mask and renormalise over it'
+_PENALTY = "apply the same penalties to the trainer's logits, from the ids before each token"
+
+
+def constrained(step: Step) -> str | None:
+    """What restricted the next token, joined by commas: ``required tool``, ``response_format``, ...; None: nothing did.
+
+    Found in the request; where that names no grammar, and the engine's logprobs are nevertheless ``constrained``:
+    ``not named in the request``.
+    """
+    cause = grammars.constrained(step)
+    if cause is None and step.logprobs_mode == "constrained":
+        return "not named in the request"
+    return cause
+
+
+def remedy(step: Step, code: str, settings: str) -> str:
+    """What a trainer can do about the settings of a finding, as a phrase.
+
+    Args:
+        code: ``constrained_sampling``, ``distribution_truncated`` or ``distribution_biased``.
+        settings: the settings, as ``constrained``, ``truncated`` or ``biased`` return them.
+    """
+    if code != "distribution_biased" and step.sampling_mask is not None:
+        return _MASK
+    if code == "constrained_sampling":
+        return _LEAVE_OUT
+    names = [one.partition(" ")[0] for one in settings.split(", ")]
+    otherwise = _PENALTY if code == "distribution_biased" else _CUT
+    return "; ".join(dict.fromkeys(_REMEDIES.get(name, otherwise) for name in names))
 
 
 def truncated(step: Step) -> str | None:
@@ -60,4 +105,4 @@ def _number(value: Any, otherwise: float) -> float:
     return float(value) if isinstance(value, Real) and not isinstance(value, bool) else otherwise
 
 
-__all__ = ["biased", "constrained", "temperature", "truncated"]
+__all__ = ["biased", "constrained", "remedy", "temperature", "truncated"]

@@ -20,7 +20,7 @@ from tests.consumers.traces import trajectory_of
 from tests.unchecked import unchecked
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
-TOKENS = ("skyrl", "tinker", "trl", "trl_rollout", "verifiers", "verl")
+TOKENS = ("nemo_rl", "skyrl", "slime", "tinker", "trl", "trl_rollout", "verifiers", "verl")
 TEXTS = ("chat", "steps")
 PROMPTS = {"data_source": "a", "ability": "b"}
 
@@ -125,11 +125,13 @@ def test_a_trajectory_without_steps_is_counted(name: str) -> None:
 
 UNUSED = {
     "chat": {"step rewards", "step advantages"},
+    "nemo_rl": {"step rewards", "step advantages"},
     "skyrl": {"step rewards", "step advantages", "policy versions", "rewards by name"},
+    "slime": {"step advantages"},
     "tinker": {"step rewards", "step advantages", "policy versions", "rewards by name"},
     "trl": {"step rewards", "step advantages", "policy versions", "rewards by name"},
     "trl_kto": {"step rewards", "step advantages"},
-    "trl_rollout": {"step advantages", "policy versions"},
+    "trl_rollout": {"step advantages"},
     "verifiers": set(),
     "verl": {"step advantages"},
 }

@@ -14,15 +14,33 @@ from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace import export
+from tests.export.plain import plain
 from tests.strategies import trajectories
 
-CONSUMERS = ("atif", "datasets", "harbor", "pandas", "pyarrow", "skyrl", "tinker", "torch", "trl", "verifiers", "verl")
+CONSUMERS = (
+    "atif",
+    "datasets",
+    "harbor",
+    "pandas",
+    "pyarrow",
+    "nemo_rl",
+    "skyrl",
+    "slime",
+    "tinker",
+    "torch",
+    "trl",
+    "verifiers",
+    "verl",
+)
 ANY = st.lists(trajectories(), max_size=3)
 # `trl_rollout` raises where a trajectory is not one row; its own tests say when.
 EXPORTERS = {
     "atif": export.atif,
     "chat": export.chat,
+    "distillation": export.distillation,
+    "nemo_rl": export.nemo_rl,
     "skyrl": export.skyrl,
+    "slime": export.slime,
     "steps": export.steps,
     "tinker": export.tinker,
     "trl": export.trl,
@@ -58,7 +76,7 @@ def test_every_exporter_is_tried() -> None:
 @settings(max_examples=20)
 @given(runs=ANY)
 def test_every_trajectory_is_taken(name: str, runs: list[rt.Trajectory]) -> None:
-    """Plain data come out, which strict JSON can hold; a strict export gives the same, or says what it cannot give.
+    """Plain data and arrays come out, as JSON can hold them; a strict export gives the same, or says what it cannot.
 
     Strict is about tokens and rewards; what else is left out raises only where that is asked for.
     """
@@ -70,10 +88,10 @@ def test_every_trajectory_is_taken(name: str, runs: list[rt.Trajectory]) -> None
             # It fits no completion by chance, and is then refused: tests/test_sequence_options.py.
             step.advantage = None
     rows = exporter(runs, report=report, **options)
-    json.dumps(rows, allow_nan=False)
+    json.dumps(plain(rows), allow_nan=False)
     for strict, fatal in ((True, set(report.dropped) - report.metadata), ("metadata", set(report.dropped))):
         try:
-            assert exporter(runs, strict=strict, report=export.ExportReport(), **options) == rows
+            assert plain(exporter(runs, strict=strict, report=export.ExportReport(), **options)) == plain(rows)
             assert not fatal
         except rt.ExportError:
             assert fatal
@@ -114,7 +132,7 @@ def test_what_no_server_would_take_stops_no_export(name: str, protocol: str) -> 
         for status in ("ok", "error")
     ]  # fmt: skip
     exporter: Any = EXPORTERS[name]
-    json.dumps(exporter(runs, report=export.ExportReport(), **options), allow_nan=False)
+    json.dumps(plain(exporter(runs, report=export.ExportReport(), **options)), allow_nan=False)
 
 
 def test_the_report_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -17,10 +17,11 @@ import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
 from tests.consumers.traces import trajectory_of
+from tests.export.plain import plain
 from tests.strategies import PROFILE, trajectories
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
-STREAMS = ("chat", "steps", "tinker", "trl", "verl")
+STREAMS = ("chat", "nemo_rl", "slime", "steps", "tinker", "trl", "verl")
 
 
 def talks(count: int) -> list[rt.Trajectory]:
@@ -42,7 +43,7 @@ def test_rows_one_by_one_are_the_rows(name: str, runs: list[rt.Trajectory]) -> N
             step.advantage = None
     one, other = ExportReport(), ExportReport()
     exporter, stream = getattr(export, name), getattr(export, f"iter_{name}")
-    assert list(stream(iter(runs), report=one)) == exporter(runs, report=other)
+    assert plain(list(stream(iter(runs), report=one))) == plain(exporter(runs, report=other))
     assert (one.dropped, one.metadata) == (other.dropped, other.metadata)
 
 
@@ -61,10 +62,10 @@ def test_the_first_row_needs_no_other_trajectory(name: str) -> None:
     rows = getattr(export, f"iter_{name}")(stream(), **options)
     assert read == 0
     assert next(rows)
-    assert read == (5 if name == "verl" else 1)
+    assert read == (5 if name in ("nemo_rl", "slime", "verl") else 1)
 
 
-@pytest.mark.parametrize("name", ["steps", "tinker", "trl", "verl"])
+@pytest.mark.parametrize("name", ["nemo_rl", "slime", "steps", "tinker", "trl", "verl"])
 def test_a_stream_checks_its_options_at_once(name: str) -> None:
     with pytest.raises(TypeError, match="allow='error'"):
         getattr(export, f"iter_{name}")([], allow="error")

@@ -77,6 +77,7 @@ def test_a_rollout_is_one_row() -> None:
         "trajectory_id": ["trace"] * 2,
         "temperature": [None] * 2,
         "logprobs_mode": [None] * 2,
+        "policy_spans": [None] * 2,
     }
     assert set(map(len, trl_rollout([]).values())) == {0}
 

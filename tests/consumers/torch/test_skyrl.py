@@ -15,9 +15,10 @@ from hypothesis import given, settings
 from rollout_trace.export._skyrl import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
-from tests.consumers import recorded
+from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
+from tests.consumers.vllm_extras import RUNS, TURNS, runs
 
 # SkyRL hands a TypedDict to pydantic, which before Python 3.12 takes that of typing_extensions alone.
 with warnings.catch_warnings(), patch("typing.TypedDict", typing_extensions.TypedDict):
@@ -79,6 +80,7 @@ def tensors(output: dict[str, Any]) -> Any:
         rewards,
         output["loss_masks"],
         output["rollout_logprobs"],
+        output.get("rollout_expert_indices"),
     )
 
 
@@ -110,3 +112,22 @@ def test_skyrls_advantages_are_those_of_the_groups() -> None:
     )
     expected = [value for group in groups(trajectories) for value in group.advantages("leave_one_out")]
     assert found[:, 0].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_skyrls_tensors_have_the_recorded_experts(stepwise: bool) -> None:
+    output = with_ids(skyrl(runs(), stepwise=stepwise, report=ExportReport()))
+    validate_generator_output(len(output["response_ids"]), output, step_wise=True)
+    ids, attention, *_, found = tensors(output)
+    first = [TURNS[: at + 1] for at in range(len(TURNS))] if stepwise else [TURNS]
+    for at, names in enumerate([*first, *RUNS[1:]]):
+        read = attention[at].bool()
+        assert ids[at][read].tolist() == vllm_extras.ids(*names)
+        assert found[at][read][:-1].tolist() == vllm_extras.experts(*names).tolist()
+        assert not found[at][~read].any()
+
+
+def test_skyrl_merges_no_rows_with_experts() -> None:
+    """As docs/export.md says of SkyRL 0.3.0."""
+    with pytest.raises(AssertionError, match="rollout_expert_indices not supported"):
+        merge_stepwise_output(with_ids(skyrl(runs(), stepwise=True, report=ExportReport())))

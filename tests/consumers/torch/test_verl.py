@@ -19,9 +19,10 @@ import rollout_trace as rt
 from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
-from tests.consumers import recorded
+from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
+from tests.consumers.vllm_extras import RUNS, runs
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -166,3 +167,24 @@ def test_verls_dataset_reads_the_prompts(tmp_path: Path, suffix: str) -> None:
     expected = verl_prompts(trajectories, data_source="adding", ability="math", split="test")
     assert [{name: row[name] for name in one} for row, one in zip(rows, expected, strict=True)] == expected
     assert collate_fn(rows)["data_source"].tolist() == ["adding", "adding"]
+
+
+def test_verls_output_has_the_recorded_experts() -> None:
+    rows = verl(runs(), report=ExportReport())
+    for row, names in zip(rows, RUNS, strict=True):
+        found = AgentLoopOutput(**row).as_dict()["routed_experts"]
+        wanted = vllm_extras.experts(*names)
+        assert found.dtype == torch.int16
+        assert found[:-1].tolist() == wanted.tolist()
+        assert not found[-1].any()
+
+
+def test_verls_batch_has_them_at_the_tokens_they_are_of() -> None:
+    batch = batch_of(verl(runs(), report=ExportReport()))
+    for at, names in enumerate(RUNS):
+        one = batch.batch[at]
+        read = one["attention_mask"].bool()
+        wanted = vllm_extras.experts(*names)
+        assert one["input_ids"][read].tolist() == vllm_extras.ids(*names)
+        assert one["routed_experts"][read][:-1].tolist() == wanted.tolist()
+        assert not one["routed_experts"][~read].any()

@@ -18,7 +18,7 @@ from rollout_trace.export._verifiers import verifiers, write_verifiers
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 from rollout_trace.wire import PROTOCOLS
-from tests.consumers import recorded
+from tests.consumers import recorded, vllm_extras
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE, trajectories
 
@@ -207,3 +207,44 @@ def test_other_protocols() -> None:
     (episode,) = verifiers(recorded.responses_agent(), report=ExportReport())
     (branch,) = WireEpisode.model_validate(episode).traces[0].branches
     assert [message.role for message in branch.messages] == ["system", "user", "assistant", "user", "assistant"]
+
+
+def test_a_tool_of_other_types_is_read() -> None:
+    """A request that no server would take; the step failed."""
+    inner = {"name": "f", "parameters": [], "strict": "no", "description": 3}
+    odd: list[Any] = [{"type": "function", "function": inner}]
+    made = rt.Trajectory(steps=[rt.Step(id="a", call_id="a", tools=odd, status="error")])
+    (episode,) = verifiers(made, report=ExportReport())
+    (tool,) = WireEpisode.model_validate_json(dumps(episode)).traces[0].tools
+    assert (tool.name, tool.parameters) == ("f", {})
+
+
+def test_a_branch_has_the_recorded_experts_and_masks() -> None:
+    """As vLLM sent them, read by hand: of every token but the last, which has those of the one before."""
+    runs = vllm_extras.runs()
+    found = [WireEpisode.model_validate(episode) for episode in verifiers(runs, report=ExportReport())]
+    for episode, run in zip(found, runs, strict=True):
+        (branch,) = episode.traces[0].branches
+        names = [step.id for step in run.steps]
+        experts = vllm_extras.experts(*names)
+        assert branch.token_ids == vllm_extras.ids(*names)
+        assert branch.routed_experts.tolist() == [*experts.tolist(), experts[-1].tolist()]
+        assert branch.routed_experts.dtype == experts.dtype
+        if run.steps[0].sampling_mask is None:
+            assert branch.sampling_mask is None
+            continue
+        (name,) = names
+        sampled = vllm_extras.mask(name)
+        kept: list[list[int]] = [[] for _ in branch.token_ids[len(sampled) :]] + sampled
+        assert branch.sampling_mask.counts.tolist() == [len(one) for one in kept]
+        assert branch.sampling_mask.ids.tolist() == [token for one in kept for token in one]
+        # As its environment server sends it to the trainer.
+        sent = WireEpisode.model_validate(episode.model_dump(mode="python"))
+        assert sent.traces[0].branches[0].routed_experts.tolist() == branch.routed_experts.tolist()
+
+
+def test_a_file_is_read_without_them(tmp_path: Path) -> None:
+    (trace,) = read_back(tmp_path / "traces.jsonl", [vllm_extras.trajectory(*vllm_extras.TURNS)]).values()
+    (branch,) = trace.branches
+    assert branch.token_ids == vllm_extras.ids(*vllm_extras.TURNS)
+    assert branch.routed_experts is None
