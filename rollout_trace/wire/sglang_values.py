@@ -75,7 +75,8 @@ def prompt_logprobs(raw: Raw, prompt: IntArray) -> FloatArray | None:
             "not_aligned",
         )
     found: FloatArray = np.full(len(prompt), np.nan, np.float32)
-    found[first:] = values
+    with np.errstate(over="ignore"):  # What is beyond float32 becomes infinite, which is refused.
+        found[first:] = values
     return checked_logprobs(found, "prompt")
 
 
@@ -131,7 +132,9 @@ def _numbers(meta: Meta, name: str, kind: str) -> npt.NDArray[Any]:
 
     dtype = np.dtype(kind)
     if name in meta:
-        return np.array(json.decode(meta[name][-1], type=list[float] if dtype.kind == "f" else list[int]), dtype)
+        values = json.decode(meta[name][-1], type=list[float] if dtype.kind == "f" else list[int])
+        with np.errstate(over="ignore"):
+            return np.array(values, dtype)
     if f"{name}_b64" not in meta:
         raise UnusableError(f"{name} is missing.")
     marked = json.decode(meta[f"{name}_b64_dtype"][-1]) if f"{name}_b64_dtype" in meta else dtype.name
