@@ -159,12 +159,14 @@ def _no_rows(record: ArrayRecord) -> AnyArray:
 class DistinctRows:
     """The table of arrays that the steps of a line share, with no more rows of each than are used."""
 
-    __slots__ = ("_blocks", "_places", "_spans")
+    __slots__ = ("_blocks", "_places", "_spans", "is_empty")
 
     def __init__(self, steps: Sequence[Step]) -> None:
         """``steps``: all of the line. Needed beforehand, so that the used part of each block is stored in one piece."""
         own = RowStore()
         self._spans = [_spans_of(step, own) for step in steps]
+        self.is_empty = not any(self._spans)
+        """Whether no step has any."""
         used: dict[str, dict[int, tuple[Block, list[tuple[int, int]]]]] = {}
         for spans in self._spans:
             for name, span in spans.items():
@@ -197,9 +199,6 @@ class DistinctRows:
             found.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
         return found
 
-    def __bool__(self) -> bool:
-        return bool(self._places)
-
 
 class _Place:
     """Where the used rows of a block are: the index of their array, and each stretch's first row in block and array."""
@@ -231,6 +230,9 @@ def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
     return found or [[pieces[0][0].index, 0, 0]]
 
 
+_NONE: dict[str, RowSpan] = {}
+
+
 def share_rows(steps: Iterable[Step]) -> None:
     """Stores the rows of steps once that come from several places, each with blocks of its own."""
     store = RowStore()
@@ -251,9 +253,9 @@ def _spans_of(step: Step, own: RowStore) -> dict[str, RowSpan]:
     """The rows of a step by field. Arrays that were set by hand have no blocks: ``own`` takes them."""
     experts, scores = shared(step, "routed_experts"), shared(step, "prompt_logprobs")
     top = shared(step, "prompt_top_tokens")
-    found: dict[str, RowSpan] = {}
     if experts is None and scores is None and top is None:
-        return found
+        return _NONE
+    found: dict[str, RowSpan] = {}
     if experts is not None:
         found["routed_experts"] = _span(experts, "routed_experts", own, _experts_start(step, experts))
     if scores is not None:

@@ -70,7 +70,7 @@ def _with_arrays(line: bytes, rows: DistinctRows) -> bytes:
     Put in as bytes, behind the search for keys: of hundreds of MB one copy less, and no key is found in numbers.
     """
     parts: list[bytes] = []
-    for array in (array for name in ROWS for array in rows.table(name)) if rows else ():
+    for array in (array for name in ROWS for array in rows.table(name)):
         head = dumps({"dtype": array.dtype.name, "shape": array.shape})[:-1]
         parts += (b"," if parts else b',"arrays":[', head, b',"data":"', encoded(array), b'"}')
     return b"".join((line[:-1], *parts, b"]}\n")) if parts else line + b"\n"
@@ -110,7 +110,7 @@ def in_parts(steps: list[Step]) -> list[bytes]:
     """
     line, rows = _line(new_trajectory({"id": "", "steps": steps}))
     parts = [dumps(line[name]) for name in PARTS]
-    if rows:
+    if not rows.is_empty:
         parts += [dumps([_shape_last(array) for array in rows.table(name)]) for name in ROWS]
     return parts
 
@@ -149,7 +149,8 @@ def _step(
         record["messages"] = messages.add(messages_span)
     if tools_span is not None:
         record["tools"] = tools.add(tools_span)
-    token_record = _tokens(step, tokens) | extras_of(step, at, rows)
+    token_record = _tokens(step, tokens)
+    token_record.update(extras_of(step, at, rows))
     if token_record:
         record["tokens"] = token_record
     return _step_tail(step, record)
