@@ -163,10 +163,14 @@ class DistinctRows:
 
     def __init__(self, steps: Sequence[Step]) -> None:
         """``steps``: all of the line. Needed beforehand, so that the used part of each block is stored in one piece."""
+        self.is_empty = not any(map(_has_rows, steps))
+        """Whether no step has any."""
+        if not self.is_empty:
+            self._collect(steps)
+
+    def _collect(self, steps: Sequence[Step]) -> None:
         own = RowStore()
         self._spans = [_spans_of(step, own) for step in steps]
-        self.is_empty = not any(self._spans)
-        """Whether no step has any."""
         used: dict[str, dict[int, tuple[Block, list[tuple[int, int]]]]] = {}
         for spans in self._spans:
             for name, span in spans.items():
@@ -184,6 +188,8 @@ class DistinctRows:
 
     def runs(self, at: int) -> dict[str, list[list[int]]]:
         """For a step, by its position: the runs of each field that it has."""
+        if self.is_empty:
+            return {}
         return {
             name: _runs([(self._places[name, id(block)], first, end) for block, first, end in span.runs])
             for name, span in self._spans[at].items()
@@ -230,7 +236,12 @@ def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
     return found or [[pieces[0][0].index, 0, 0]]
 
 
-_NONE: dict[str, RowSpan] = {}
+def _has_rows(step: Step) -> bool:
+    return (
+        shared(step, "routed_experts") is not None
+        or shared(step, "prompt_logprobs") is not None
+        or shared(step, "prompt_top_tokens") is not None
+    )
 
 
 def share_rows(steps: Iterable[Step]) -> None:
@@ -253,8 +264,6 @@ def _spans_of(step: Step, own: RowStore) -> dict[str, RowSpan]:
     """The rows of a step by field. Arrays that were set by hand have no blocks: ``own`` takes them."""
     experts, scores = shared(step, "routed_experts"), shared(step, "prompt_logprobs")
     top = shared(step, "prompt_top_tokens")
-    if experts is None and scores is None and top is None:
-        return _NONE
     found: dict[str, RowSpan] = {}
     if experts is not None:
         found["routed_experts"] = _span(experts, "routed_experts", own, _experts_start(step, experts))

@@ -54,18 +54,18 @@ def encode(trajectory: Trajectory) -> bytes:
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
     record, rows = _line(trajectory)
-    line = dumps(record)
+    line = dumps(record, orjson.OPT_APPEND_NEWLINE)
     if credentials.found_in(line):
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
         from rollout_trace.data.redact import redacted
 
         record, rows = _line(redacted(trajectory, credentials.change))
-        line = credentials.cut_bytes(dumps(record))
-    return _with_arrays(line, rows)
+        line = credentials.cut_bytes(dumps(record, orjson.OPT_APPEND_NEWLINE))
+    return line if rows.is_empty else _with_arrays(line, rows)
 
 
 def _with_arrays(line: bytes, rows: DistinctRows) -> bytes:
-    """The line with the table of arrays as its last field, and a newline.
+    """The line with the table of arrays as its last field.
 
     Put in as bytes, behind the search for keys: of hundreds of MB one copy less, and no key is found in numbers.
     """
@@ -73,7 +73,7 @@ def _with_arrays(line: bytes, rows: DistinctRows) -> bytes:
     for array in (array for name in ROWS for array in rows.table(name)):
         head = dumps({"dtype": array.dtype.name, "shape": array.shape})[:-1]
         parts += (b"," if parts else b',"arrays":[', head, b',"data":"', encoded(array), b'"}')
-    return b"".join((line[:-1], *parts, b"]}\n")) if parts else line + b"\n"
+    return b"".join((line[:-2], *parts, b"]}\n"))
 
 
 def _line(trajectory: Trajectory) -> tuple[dict[str, Any], DistinctRows]:
@@ -319,7 +319,7 @@ def _one(add: FieldWriter) -> Callable[[Any], dict[str, Any]]:
 
 
 def _each(add: FieldWriter) -> Callable[[Any], list[Any] | None]:
-    return lambda items: [add(item, {}) for item in items] or None
+    return lambda items: [add(item, {}) for item in items] if items else None
 
 
 _usage = _field_writer(
