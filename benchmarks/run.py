@@ -27,6 +27,7 @@ SECTIONS = {
     "calls": "What recording adds to a call",
     "memory": "Memory",
     "files": "Writing and reading JSONL (MB of JSON per second of CPU time)",
+    "extras": "Routed experts and alternatives (MB of their bytes per second of CPU time)",
     "closing": "Closing trajectories: the agent's thread, memory, the event loop",
     "journal": "The journal: on the calling thread, recovered, grown",
     "imports": "Importing (CPU time)",

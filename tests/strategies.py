@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from rollout_trace.data.extras import ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import (
     Attempt,
@@ -22,6 +23,7 @@ from rollout_trace.data.model import (
     ToolRun,
     Usage,
 )
+from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
 
@@ -182,7 +184,10 @@ step_facts = st.fixed_dictionaries(
         "completion": completions,
         "finish_reason": names,
         "stop_reason": texts | integers,
-        "top_logprobs": st.lists(st.lists(objects, max_size=2), max_size=2),
+        "top_logprobs": st.lists(st.lists(objects, max_size=2), max_size=2)
+        | st.sampled_from([b"[]", b'[[{"token": "a", "logprob": -0.50}],\n []]', b'[[{"token":"\\ud83d"}]]']).map(
+            JSONText
+        ),
         "token_source": st.sampled_from(["engine", "logprobs", "retokenized"]),
         "logprobs_mode": st.sampled_from(["raw", "processed"]),
         "token_issue": st.builds(TokenIssue, code=texts, message=texts),
@@ -201,6 +206,8 @@ step_facts = st.fixed_dictionaries(
         "metadata": objects,
         "request_bytes": st.binary(max_size=8) | texts.map(lambda text: text.encode("utf-8", "replace")),
         "response_bytes": st.binary(max_size=8),
+        "extra": objects,
+        "extra_issues": st.lists(st.builds(ExtraIssue, field=texts, code=texts, message=texts), max_size=2).map(tuple),
     },
 )
 trajectory_facts = st.fixed_dictionaries(
@@ -249,10 +256,57 @@ def prompt(draw: st.DrawFn, before: list[int], answer: list[int]) -> list[int]:
     return whole[:cut] + new
 
 
+def _filled(draw: st.DrawFn, dtype: Any, *shape: int) -> Any:
+    """An array of any content: few different rows, as those of answers to one prompt are."""
+    generator = np.random.default_rng(draw(st.integers(0, 2)))
+    if dtype is not np.float32:
+        return generator.integers(0, 200, shape).astype(dtype)
+    values = -generator.random(shape, np.float32)
+    values[:1] = np.nan
+    return values
+
+
+@st.composite
+def extras(draw: st.DrawFn, prompt: int, completion: int, rows: RowStore | None) -> dict[str, Any]:
+    """Any of the fields that are aligned to the ids. ``rows``: a store for those that are shared along prefixes."""
+    k, found = draw(st.integers(0, 3)), {}
+    wanted = draw(st.sets(st.sampled_from(["experts", "scores", "top", "chosen", "mask", "spans"])))
+    if "experts" in wanted:
+        dtype, layers = draw(st.sampled_from([np.uint8, np.uint16, np.int32])), draw(st.sampled_from([2, 2, 0]))
+        positions = draw(st.integers(0, max(0, prompt + completion - 1)))
+        experts = _filled(draw, dtype, positions, layers, 2)
+        start = max(0, prompt + completion - 1 - positions)
+        found["routed_experts"] = experts if rows is None else rows.add("routed_experts", experts, start)
+    if "scores" in wanted:
+        scores = _filled(draw, np.float32, prompt)
+        found["prompt_logprobs"] = scores if rows is None else rows.add("prompt_logprobs", scores)
+    if "top" in wanted:
+        ids, logprobs = _filled(draw, np.int32, prompt, k), _filled(draw, np.float32, prompt, k)
+        if rows is None:
+            found["prompt_top_tokens"] = TopTokens(ids, logprobs)
+        else:
+            spans = rows.add("prompt_top_ids", ids), rows.add("prompt_top_logprobs", logprobs)
+            found["prompt_top_tokens"] = TopTokenRows(*spans)
+    if "chosen" in wanted:
+        found["top_tokens"] = TopTokens(
+            _filled(draw, np.int32, completion, k), _filled(draw, np.float32, completion, k)
+        )
+    if "mask" in wanted:
+        counts = _filled(draw, np.int32, completion) % 4
+        total = int(counts.sum())
+        logprobs = draw(st.none() | st.just(_filled(draw, np.float32, total)))
+        found["sampling_mask"] = SamplingMask(_filled(draw, np.int32, total), counts, logprobs)
+    if "spans" in wanted:
+        cut = draw(st.integers(0, completion))
+        versions = [draw(texts | integers) for _ in range(2)]
+        found["policy_spans"] = (PolicySpan(0, cut, versions[0]), PolicySpan(cut, completion, versions[1]))
+    return found
+
+
 @st.composite
 def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
     """Steps of one conversation. ``live``: they hold spans of shared stores, as the recorder's; else plain arrays."""
-    tokens, messages, tools = TokenStore(), ListStore(), ListStore()
+    tokens, rows, messages, tools = TokenStore(), RowStore(), ListStore(), ListStore()
     told, offered_ones = draw(st.lists(sent_messages, min_size=1, max_size=5)), draw(st.lists(sent_tools, max_size=2))
     # Requests that go on from each other, and any others.
     requests = st.integers(0, len(told)).map(lambda n: told[:n]) | st.lists(st.sampled_from(told), max_size=6)
@@ -280,6 +334,7 @@ def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
                 completion_token_ids=ids[1],
                 logprobs=logprobs,
                 **held,
+                **draw(extras(len(before), len(answer), rows if live else None)),
                 **draw(step_facts),
             )
         )

@@ -69,7 +69,7 @@ def test_dir_shows_public_names_alone(package: ModuleType) -> None:
 
 def test_the_engines_of_the_type_are_those_of_the_table() -> None:
     assert set(get_args(EngineName)) == set(engines._PROFILES)
-    assert inspect.signature(rt.wrap_openai).parameters["engine"].annotation == "EngineName | None"
+    assert inspect.signature(rt.wrap_openai).parameters["engine"].annotation == "EngineName | Engine | None"
 
 
 def step(prompt: Any, completion: Any, **facts: Any) -> rt.Step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ import rollout_trace as rt
 from rollout_trace.probes.probe import ProbeReport, probe
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
+from tests.clients.test_wishes import recorded
 
 Kind = Literal["sync", "async"]
 
@@ -56,10 +58,10 @@ def calls(server: LoopbackServer) -> list[Any]:
 
 
 def test_a_server_that_has_everything(kind: Kind) -> None:
-    """Everything is found, with one inquiry and seven small calls."""
+    """Everything is found, with one inquiry and seven small calls, and three for extras."""
     with ScriptedServer("blue is nice") as server:
         report = probed(kind, server.base_url)
-        bodies = calls(server)
+        *bodies, extras, extras_streamed, generate = calls(server)
     assert report.engine == "vllm"
     assert report.prompt_ids
     assert report.completion_ids
@@ -68,7 +70,8 @@ def test_a_server_that_has_everything(kind: Kind) -> None:
     assert (report.n_choices, report.tools, report.trainable) == (2, True, True)
     assert (report.reasons, report.failures) == ((), {})
     assert len(bodies) == 7
-    assert len(server.requests) == 8
+    assert len(server.requests) == 11
+    assert (extras["prompt_logprobs"], extras_streamed["top_logprobs"], "token_ids" in generate) == (1, 2, True)
     assert all(body["max_tokens"] <= 16 and body["return_token_ids"] for body in bodies)
     assert [body.get("n") for body in bodies].count(2) == 1
     assert ["tools" in body for body in bodies].count(True) == 1
@@ -222,7 +225,7 @@ def test_every_protocol_that_is_named(kind: Kind) -> None:
     with ScriptedServer("blue is nice") as server:
         report = probed(kind, server.base_url, protocols=names)
         paths = {record.path for record in server.requests if record.method == "POST"}
-    assert paths == {"/v1/chat/completions", "/v1/completions", "/v1/responses"}
+    assert paths == {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/inference/v1/generate"}
     assert dict(report.protocols) == {"openai.chat": True, "openai.completions": True, "openai.responses": False}
     assert not report.trainable
     assert report.failures == {}
@@ -257,6 +260,137 @@ def test_logprobs_mode_of_what_is_certain(kind: Kind, logprob: float) -> None:
 
     with Server(Reply(token_ids=[65], logprobs=[logprob], finish_reason="length"), refuses) as server:
         assert probed(kind, server.base_url).logprobs_mode is None
+
+
+RECORDED = {
+    ("/v1/chat/completions", False): "chat",
+    ("/v1/chat/completions", True): "chat_stream",
+    ("/v1/completions", False): "comp",
+    ("/v1/completions", True): "comp_stream",
+    ("/inference/v1/generate", False): "gen",
+    ("/inference/v1/generate", True): "gen_stream",
+}
+
+
+class Recorded(LoopbackServer):
+    """A vLLM whose answers are recordings, by path and stream: with routed experts, or with masks."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__()
+        self.server = server
+        self.refuses: Any = lambda asked: None
+
+    def answer(self, record: RequestRecord) -> Response:
+        if record.method == "GET":
+            return json_response(200, {"data": [{"id": "m", "owned_by": "vllm"}]})
+        if (refusal := self.refuses(record)) is not None:
+            return json_response(*refusal)
+        kind = RECORDED[record.path, bool(record.json.get("stream"))]
+        names = {"moe": f"moe_{kind}", "mask": f"mask_{kind}_topk5".replace("stream_topk5", "topk5_stream")}
+        one = recorded()[names[self.server]]
+        return Response(one.status, [("content-type", one.content_type)], one.chunks)
+
+
+def given(report: ProbeReport) -> dict[str, set[str]]:
+    """The extras of each form."""
+    forms: dict[str, set[str]] = {one.form: set() for one in report.extras}
+    for one in report.extras:
+        if one.given:
+            forms[one.form].add(one.extra)
+    return forms
+
+
+def test_extras_of_each_form(kind: Kind) -> None:
+    """Those that the recorded answers have, with the request that showed it; six more calls."""
+    with Recorded("moe") as server:
+        report = probed(kind, server.base_url, protocols=["openai.chat", "openai.completions"])
+        paths = [record.path for record in server.requests if record.method == "POST"]
+    experts, all_of_generate = {"routed_experts"}, {"routed_experts", "top_tokens", "policy_spans"}
+    assert given(report) == {
+        "chat": experts,
+        "chat streamed": set(),
+        "completions": experts,
+        "completions streamed": set(),
+        "generate": all_of_generate,
+        "generate streamed": all_of_generate,
+    }
+    assert paths.count("/inference/v1/generate") == 2
+    assert report.trainable
+    (streamed,) = [one for one in report.extras if (one.form, one.extra) == ("chat streamed", "routed_experts")]
+    assert str(streamed.problem).startswith("vLLM never has them in streams of /chat/completions")
+    assert streamed.request is not None
+    assert (streamed.request["stream"], streamed.request["top_logprobs"]) == (True, 2)
+    (generate,) = [one for one in report.extras if (one.form, one.extra) == ("generate", "top_tokens")]
+    assert generate.request is not None
+    assert generate.request["sampling_params"]["prompt_logprobs"] == 1
+    assert json.loads(json.dumps(dataclasses.asdict(report)))["extras"][0]["given"] is False
+
+
+def test_the_table_of_extras(kind: Kind) -> None:
+    """One row for each form, then the reasons, each once; no row is wider than a terminal."""
+    with Recorded("moe") as server:
+        report = probed(kind, server.base_url)
+    lines = str(report).splitlines()
+    begin = next(place for place, line in enumerate(lines) if line.startswith("extras"))
+    table = [re.split(r"  +", line) for line in lines[begin : begin + 5]]
+    assert table == [
+        ["extras", "prompt logprobs", "top tokens", "mask", "experts", "versions"],
+        ["chat", "no", "no", "no", "yes", "no"],
+        ["chat streamed", "no", "no", "no", "no", "no"],
+        ["generate", "no", "yes", "no", "yes", "yes"],
+        ["generate streamed", "no", "yes", "no", "yes", "yes"],
+    ]
+    assert all(len(line) <= 80 for line in lines[begin : begin + 5])
+    reasons = [line for line in lines[begin + 5 :] if line.startswith("  - ")]
+    assert len(reasons) == len(set(reasons))
+    assert any(line.startswith("  - mask, generate, generate streamed: ") for line in reasons)
+    assert lines[-1] == "trainable: yes"
+
+
+def test_a_server_of_masks(kind: Kind, caplog: pytest.LogCaptureFixture) -> None:
+    """It fails where no mask can be made, with an empty message: it is asked again with `top_k`."""
+
+    def refuses(record: RequestRecord) -> Any:
+        asked = {**record.json, **record.json.get("sampling_params", {})}
+        empty = {"error": {"message": "", "type": "InternalServerError", "param": None, "code": 500}}
+        return None if asked.get("top_k", 0) > 0 and asked.get("temperature") != 0 else (500, empty)
+
+    with Recorded("mask") as server:
+        server.refuses = refuses
+        report = probed(kind, server.base_url)
+    assert report.failures == {}
+    assert "sampling_mask" in given(report)["generate"]
+    assert "sampling_mask" in given(report)["generate streamed"]
+    assert "sampling_mask" not in given(report)["chat"]
+    # What its own calls cannot get is in the report: the log is for the user's calls.
+    assert [record.getMessage() for record in caplog.records if "Engine(" in record.getMessage()] == []
+
+
+@pytest.mark.parametrize("path", ["/inference/v1/generate", "/v1/chat/completions"])
+def test_a_form_that_is_refused(kind: Kind, path: str) -> None:
+    """It is reported; the others are tried all the same."""
+
+    def refuses(record: RequestRecord) -> Any:
+        is_for_extras = "top_k" in str(record.json)
+        return (403, {"error": {"message": "not for you"}}) if record.path == path and is_for_extras else None
+
+    with Recorded("moe") as server:
+        server.refuses = refuses
+        report = probed(kind, server.base_url)
+    assert report.trainable
+    refused = "generate" if path.endswith("generate") else "chat"
+    for one in report.extras:
+        assert (one.given is None) == (one.form.partition(" ")[0] == refused)
+    forms = "generate" if refused == "generate" else "chat, chat streamed"
+    assert f"  - {forms}: HTTP 403: not for you" in str(report).splitlines()
+
+
+def test_engines_without_extras(kind: Kind) -> None:
+    """Nothing is tried."""
+    with ScriptedServer("fine") as server:
+        report = probed(kind, server.base_url, engine="openai")
+    assert report.extras == ()
+    assert "extras" not in str(report)
 
 
 def test_streams_that_differ(kind: Kind) -> None:

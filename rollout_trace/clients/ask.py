@@ -33,6 +33,9 @@ _Endpoint = tuple[str, str, str, str]
 # tools, unstreamed.
 _Key = tuple[_Endpoint, frozenset[str], str]
 
+_taken: dict[tuple[_Endpoint, str], float] = {}
+"""Numbers of alternatives that servers took in a stream, and until when that counts, as ``time.monotonic`` seconds."""
+
 # Only read and written by single keys: a dict needs no lock for that.
 _refusals: dict[_Key, Refusal] = {}
 
@@ -123,8 +126,9 @@ def _take_back(call: Call, added: dict[str, Any], name: str) -> None:
 
 
 def _key_name(call: Call, name: str, value: Any) -> str:
-    """Name of a field in the memory of refusals: with its value where that was wished in place of another."""
-    return f"{name}={value}" if _is_changed(_plain_values(call).get(name), value) else name
+    """Name of a field in the memory of refusals; a number that was wished is part of it: a smaller one may be taken."""
+    plain = _plain_values(call).get(name)
+    return f"{name}={value}" if _is_changed(plain, value) or (plain is None and type(value) is int) else name
 
 
 def _is_changed(plain: Any, value: Any) -> bool:
@@ -135,6 +139,38 @@ def _plain_values(call: Call) -> dict[str, Any]:
     """The fields that the engine's name alone asks for, and their values."""
     asks = () if call.profile is None else call.profile.ask.get(call.protocol, ())
     return {name: value for ask in asks for name, value in ask.fields.items()}
+
+
+def may_refuse_in_stream(
+    call: Call, address: Callable[[], object], added: Mapping[str, Any], body: Mapping[str, Any]
+) -> bool:
+    """Whether the server's refusal of an added field would be in a stream: vLLM's, of a number that it may not take."""
+    if call.profile is None or call.profile.name != "vllm" or not body.get("stream"):
+        return False
+    asked = _count_asked(added)
+    return asked is not None and _taken.get((_endpoint(address, call, body), asked), 0.0) < time.monotonic()
+
+
+def took_in_stream(
+    call: Call, address: Callable[[], object], added: Mapping[str, Any], body: Mapping[str, Any]
+) -> None:
+    """Remembers that a stream was begun with the added fields: for a while the next ones are not waited for."""
+    asked = _count_asked(added)
+    if asked is not None:
+        if len(_taken) >= _MAX_REFUSALS:
+            _taken.clear()
+        _taken[_endpoint(address, call, body), asked] = time.monotonic() + ASK_AGAIN
+
+
+def is_refusal(added: Mapping[str, Any], content: bytes) -> bool:
+    """Whether an error event is about an added field."""
+    return bool(_fields_named_in(content, added))
+
+
+def _count_asked(added: Mapping[str, Any]) -> str | None:
+    """The field with the number of alternatives, and its value; None where none are asked for."""
+    names = ("top_logprobs", "logprobs", "sampling_params.logprobs")
+    return next((f"{name}={added[name]}" for name in names if type(added.get(name)) is int and added[name]), None)
 
 
 def update_refusals(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:
@@ -255,7 +291,7 @@ def _capture_fields(call: Call, body: Mapping[str, Any]) -> set[str]:
     """Names of all fields that may be added to a request of this form."""
     names = set(_plain_values(call))
     if call.settings.wishes is not None and call.profile is not None:
-        streamed = bool(body.get("stream"))
-        for wish in wishes_for(call.profile.name, call.settings.wishes, call.protocol, streamed=streamed):
+        form = {"streamed": bool(body.get("stream")), "has_tools": bool(body.get("tools"))}
+        for wish in wishes_for(call.profile.name, call.settings.wishes, call.protocol, **form):
             names.update(wish.asks)
     return names

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
-from rollout_trace.clients.ask import fields_to_add, update_refusals, without_refused
+from rollout_trace.clients.ask import (
+    fields_to_add,
+    is_refusal,
+    may_refuse_in_stream,
+    took_in_stream,
+    update_refusals,
+    without_refused,
+)
 from rollout_trace.clients.wished import merged
 
 if TYPE_CHECKING:
@@ -52,6 +59,23 @@ class Exchange:
 
     def _set_added(self, added: dict[str, Any]) -> None:
         self._added = added
+        call = self.call
+        if call is not None and call.settings.wishes is not None:
+            may_be_refused = may_refuse_in_stream(call, self._address, added, self._caller_body() or {})
+            call.peeks = self._is_refused_in_stream if may_be_refused else None
+
+    def _is_refused_in_stream(self, content: bytes | None) -> bool:
+        """Whether an error event is about the added fields. None: the stream begins with something else."""
+        try:
+            if self.call is None:
+                return False
+            if content is None:
+                took_in_stream(self.call, self._address, self._added, self._caller_body() or {})
+                return False
+            return is_refusal(self._added, content)
+        except Exception as failure:
+            guard.failed("peek", self.call, failure)
+            return False
 
     def _body_fields(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """The fields to put over the caller's body."""

@@ -16,6 +16,7 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import HTTPStatusError
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.openai import protocol_of
+from rollout_trace.clients.peek import StreamRefused, check_body, peek, peek_async
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.engine import Engine, resolve
@@ -80,10 +81,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
             return base.send(self, request, *args, **kwargs)
         try:
             response = base.send(self, exchange.next_attempt(), *args, **kwargs)
-            while exchange.may_be_refused(response):
-                response.read()
-                if not exchange.drop_refused_fields(response):
-                    break
+            while exchange.was_refused(response):
                 response = base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
             credentials.remember_sent(error)
@@ -104,10 +102,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
             return await base.send(self, request, *args, **kwargs)
         try:
             response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
-            while exchange.may_be_refused(response):
-                await response.aread()
-                if not exchange.drop_refused_fields(response):
-                    break
+            while await exchange.was_refused_async(response):
                 response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
         except BaseException as error:
             credentials.remember_sent(error)
@@ -142,13 +137,33 @@ class _Exchange(Exchange):
         recorder.attempt(self.call, content_of(request))
         return request
 
-    def may_be_refused(self, response: Any) -> bool:
-        """Whether an error response may be about the added fields."""
-        return bool(self._added) and response.status_code >= 400
+    def was_refused(self, response: Any) -> bool:
+        """Whether a response refuses added fields, which are then removed. Reads an error response to its end."""
+        if not self._added:
+            return False
+        if response.status_code >= 400:
+            response.read()
+            return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
+        try:
+            if not _checked_body(self.call, response):
+                peek(self.call, response)
+        except StreamRefused as error:
+            return self._drop_refused(error.status_code, error.response.content, error)
+        return False
 
-    def drop_refused_fields(self, response: Any) -> bool:
-        """Removes the added fields that a response, read to its end, refuses; False if it is about something else."""
-        return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
+    async def was_refused_async(self, response: Any) -> bool:
+        """``was_refused`` for an async client."""
+        if not self._added:
+            return False
+        if response.status_code >= 400:
+            await response.aread()
+            return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
+        try:
+            if not _checked_body(self.call, response):
+                await peek_async(self.call, response)
+        except StreamRefused as error:
+            return self._drop_refused(error.status_code, error.response.content, error)
+        return False
 
     def answered(self, response: Any) -> None:
         """Records the response that the caller gets. Its body may be a stream that is still to be read."""
@@ -184,6 +199,14 @@ class _Exchange(Exchange):
     def _sent_body(self) -> Mapping[str, Any]:
         body = self._body or {}
         return {**body, **self._body_fields(body)}
+
+
+def _checked_body(call: Any, response: Any) -> bool:
+    """Whether the body has been read; then it is checked as ``peek`` checks a stream."""
+    content = content_of(response)
+    if content is not None:
+        check_body(call, response, content)
+    return content is not None
 
 
 def _json(content: bytes | None) -> dict[str, Any] | None:

@@ -149,6 +149,7 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
 
     @functools.wraps(base._process_response)
     def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.check_stream(kwargs.get("response"))
         calls.answered(self, kwargs.get("response"))
         return base._process_response(self, *args, **kwargs)
 
@@ -179,6 +180,7 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
 
     @functools.wraps(base._process_response)
     async def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        await calls.check_stream_async(kwargs.get("response"))
         calls.answered(self, kwargs.get("response"))
         return await base._process_response(self, *args, **kwargs)
 

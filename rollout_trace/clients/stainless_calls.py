@@ -17,6 +17,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
+from rollout_trace.clients.peek import peek, peek_async
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import AUTO
 
@@ -118,7 +119,7 @@ class Request(Exchange):
             self._add_capture_fields()
 
     def _set_added(self, added: dict[str, Any]) -> None:
-        self._added = added
+        super()._set_added(added)
         self.options = _with_fields(self.caller_options, self._body_fields(self._caller_body() or {}))
 
     def _endpoint(self) -> tuple[str, str]:
@@ -140,6 +141,16 @@ def attempt(request: Any) -> None:
     if call is None:
         return
     recorder.attempt(call, content_of(request))
+
+
+def check_stream(response: Any) -> None:
+    """Raises if the stream of a response begins with a refusal of an added field, see ``peek``."""
+    peek(_current.get(), response)
+
+
+async def check_stream_async(response: Any) -> None:
+    """``check_stream`` for an async client."""
+    await peek_async(_current.get(), response)
 
 
 def attempt_failed() -> None:

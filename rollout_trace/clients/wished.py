@@ -19,10 +19,10 @@ _AS_IDS = "return_tokens_as_token_ids"
 def wished_fields(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of ``rt.Engine``'s options that the caller has not set. Warns of what this form of call never has."""
     engine = "" if call.profile is None else call.profile.name
-    streamed = bool(body.get("stream"))
+    streamed, has_tools = bool(body.get("stream")), bool(body.get("tools"))
     fields: dict[str, Any] = {}
-    for wish in wishes_for(engine, wishes, call.protocol, streamed=streamed):
-        if wish.obstacle is not None:
+    for wish in wishes_for(engine, wishes, call.protocol, streamed=streamed, has_tools=has_tools):
+        if wish.obstacle is not None and not call.settings.quiet:
             guard.warn_once(
                 f"wish:{engine}:{call.protocol}:{streamed}:{wish.option}",
                 f"Engine({engine!r}, {wish.option}={getattr(wishes, wish.option)!r}): {wish.obstacle}.",
@@ -31,7 +31,7 @@ def wished_fields(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[s
             if _is_free(name, body):
                 # SGLang has one number for the alternatives of prompt and completion.
                 fields[name] = max(fields[name], value) if name in fields else value
-    if engine == "vllm" and wishes.sampling_mask and lacks_top_k(body):
+    if engine == "vllm" and wishes.sampling_mask and lacks_top_k(body) and not call.settings.quiet:
         guard.warn_once(f"no_top_k:{call.protocol}", f"Engine('vllm', sampling_mask=True): {NO_TOP_K}.")
     return fields
 

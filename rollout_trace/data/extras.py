@@ -191,8 +191,21 @@ class JSONText:
             # As tolerant as SDKs, which is what the bytes were taken from: NaN, lone surrogates, bytes of no UTF-8.
             return json.loads(self.data.decode("utf-8", "replace"))
 
+    def items(self) -> Iterator[Any]:
+        """The items of a list, decoded one at a time: objects for all of them would be many at once."""
+        try:
+            parts = _list.decode(self.data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            yield from self.get() or ()
+            return
+        for part in parts:
+            yield JSONText(bytes(part)).get()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return JSONText, (self.data,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> JSONText:
         return self
+
+
+_list = msgspec.json.Decoder(list[msgspec.Raw])

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rollout_trace.data.extras import EXTRAS, JSONText
+from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText
 from rollout_trace.data.lists import FrozenList, ListSpan, TableSpan
 from rollout_trace.data.model import Attempt, Step, Task, TokenIssue, ToolRun, new_step, shared
 from rollout_trace.data.texts import Change, change_completion, change_error, change_value
@@ -120,7 +120,8 @@ class StepRedaction:
             "metadata": change_value(step.metadata, "metadata", change, numbers=True),
             "token_issue": _issue(step.token_issue, change),
             "usage": step.usage if step.usage is None else _usage(step.usage, change),
-            "top_logprobs": self._alternatives(shared(step, "top_logprobs")),
+            **self._alternatives(step),
+            "extra_issues": _extra_issues(step.extra_issues, change),
             "extra": change_value(step.extra, "extra", change),
             "request_bytes": self._body(step.request_bytes, "request_bytes"),
             "response_bytes": self._body(step.response_bytes, "response_bytes"),
@@ -159,11 +160,12 @@ class StepRedaction:
             return values
         return ListSpan(known.new, length) if isinstance(values, ListSpan) else FrozenList(known.new)
 
-    def _alternatives(self, top_logprobs: Any) -> Any:
-        """The alternatives to the tokens; None where one of them would change: they are not texts to be mended."""
-        if top_logprobs is None:
-            return None
-        values = top_logprobs.get() if isinstance(top_logprobs, JSONText) else top_logprobs
+    def _alternatives(self, step: Step) -> dict[str, Any]:
+        """The alternatives to the tokens; None where one of them would change: they are not texts to be mended.
+
+        Their ids too, which stand for the same texts.
+        """
+        top_logprobs = shared(step, "top_logprobs")
         # The same few words come again and again, and all have one place.
         known: dict[str, str] = {}
 
@@ -172,7 +174,10 @@ class StepRedaction:
                 known[text] = self._change(text, "top_logprobs")
             return known[text]
 
-        return top_logprobs if change_value(values, "", change) is values else None
+        values = top_logprobs.items() if isinstance(top_logprobs, JSONText) else top_logprobs or ()
+        if all(change_value(one, "", change) is one for one in values):
+            return {"top_logprobs": top_logprobs}
+        return {"top_logprobs": None, "top_tokens": None}
 
     def _body(self, body: bytes | None, place: str) -> bytes | None:
         """The body; None where its text would change: ids of that text may stand beside it."""
@@ -293,6 +298,13 @@ def _issue(issue: TokenIssue | None, change: Change) -> TokenIssue | None:
         return None
     message = change_value(issue.message, "token_issue.message", change)
     return issue if message is issue.message else replace(issue, message=message)
+
+
+def _extra_issues(issues: tuple[ExtraIssue, ...], change: Change) -> tuple[ExtraIssue, ...]:
+    messages = [change_value(one.message, f"extra_issues[{at}].message", change) for at, one in enumerate(issues)]
+    if all(message is one.message for message, one in zip(messages, issues, strict=True)):
+        return issues
+    return tuple(replace(one, message=message) for message, one in zip(messages, issues, strict=True))
 
 
 def _usage(usage: Any, change: Change) -> Any:

@@ -31,6 +31,8 @@ _NAMES: Final = {
     SGLANG_GENERATE: "/generate",
 }
 
+_DROPPED: Final = "what is between client and server, such as a proxy, may drop fields that it does not know"
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -54,12 +56,13 @@ class Wish:
 class _Form:
     protocol: str
     streamed: bool
+    has_tools: bool
 
     def __str__(self) -> str:
         return f"{'streams' if self.streamed else 'answers'} of {_NAMES[self.protocol]}"
 
 
-def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool) -> Iterator[Wish]:
+def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, has_tools: bool) -> Iterator[Wish]:
     """The options that are set, for calls of one form. Nothing for a protocol that engines do not share.
 
     Args:
@@ -67,8 +70,9 @@ def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool) -
         options: what is wanted.
         protocol: of the call.
         streamed: whether the answer is streamed.
+        has_tools: whether the request has tools.
     """
-    form = _Form(protocol, streamed)
+    form = _Form(protocol, streamed, has_tools)
     if protocol not in _NAMES:
         return
     of_engine = _ENGINES.get(engine, _no_extras)
@@ -95,14 +99,16 @@ def _vllm_experts(option: str, value: Any, form: _Form) -> Wish:
 
 def _vllm_prompt(option: str, value: Any, form: _Form) -> Wish:
     if form.streamed or form.protocol == RESPONSES:
-        instead = "use /chat/completions or /completions" if form.protocol == RESPONSES else "make it without stream"
-        return Wish(option, obstacle=f"vLLM never has them in {form}, and refuses some of these calls: {instead}")
+        instead = (
+            "use /chat/completions or /completions" if form.protocol == RESPONSES else "make the call without stream"
+        )
+        return Wish(option, obstacle=f"vLLM never has them in {form}: {instead}")
     name = "sampling_params.prompt_logprobs" if form.protocol == VLLM_GENERATE else "prompt_logprobs"
-    return Wish(option, {name: value}, absent="vLLM sends them in unstreamed answers")
+    return Wish(option, {name: value}, absent=_DROPPED)
 
 
 def _vllm_top(option: str, value: Any, form: _Form) -> Wish:
-    absent = "vLLM sends them where the request asks for logprobs"
+    absent = _DROPPED
     if form.protocol == VLLM_GENERATE:
         return Wish(option, {"sampling_params.logprobs": value}, absent=absent)
     as_ids = {"return_tokens_as_token_ids": True} if value else {}
@@ -146,24 +152,24 @@ def _sglang_prompt(option: str, value: Any, form: _Form) -> Wish:
     if form.protocol != SGLANG_GENERATE:
         return Wish(option, obstacle=f"SGLang never has them in {form}: use {_NAMES[SGLANG_GENERATE]}")
     asks = {"return_logprob": True, "logprob_start_len": 0, **({"top_logprobs_num": value} if value else {})}
-    return Wish(option, asks, absent="the request sets return_logprob or logprob_start_len itself")
+    return Wish(option, asks, absent=_DROPPED)
 
 
 def _sglang_top(option: str, value: Any, form: _Form) -> Wish:
     if form.protocol == SGLANG_GENERATE:
         asks = {"return_logprob": True, **({"top_logprobs_num": value} if value else {})}
-        return Wish(option, asks, absent="the request sets return_logprob itself")
+        return Wish(option, asks, absent=_DROPPED)
     if form.protocol == COMPLETIONS:
         return Wish(option, {"logprobs": value}, obstacle=_by_text("SGLang", form))
     if form.streamed:
         return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("SGLang", form))
     # The alternatives of `logprobs.content` are texts; those of `meta_info` have ids.
     asks = {"top_logprobs": value, "return_meta_info": True} if value else {}
-    return Wish(option, asks, absent="SGLang sends their ids from 0.5.23 on")
+    return Wish(option, asks, absent="SGLang has their ids from 0.5.23 on")
 
 
 def _sglang_mask(option: str, value: Any, form: _Form) -> Wish:
-    absent = "SGLang sends it from 0.5.23 on"
+    absent = "SGLang has it from 0.5.23 on"
     if form.protocol == SGLANG_GENERATE:
         return Wish(option, {"return_sampling_mask": True}, absent=absent)
     if form.protocol == CHAT and not form.streamed:
@@ -186,8 +192,12 @@ _SGLANG: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
 def _llama_server(option: str, value: Any, form: _Form) -> Wish:
     if option != "top_logprobs" or value == -1 or form.protocol not in (CHAT, COMPLETIONS):
         return _no_extras(option, value, form, "llama-server")
+    if form.protocol == CHAT and form.streamed and form.has_tools:
+        return Wish(
+            option, obstacle="llama-server refuses logprobs in chat streams with tools: make the call unstreamed"
+        )
     name = "top_logprobs" if form.protocol == CHAT else "logprobs"
-    return Wish(option, {name: value} if value else {}, absent="llama-server sends them where it sends logprobs")
+    return Wish(option, {name: value} if value else {}, absent=_DROPPED)
 
 
 def _fireworks(option: str, value: Any, form: _Form) -> Wish:
@@ -197,7 +207,7 @@ def _fireworks(option: str, value: Any, form: _Form) -> Wish:
         return Wish(option, obstacle="Fireworks takes 0 to 5: ask for fewer")
     if form.protocol == COMPLETIONS:
         return Wish(option, {"logprobs": value} if value else {}, obstacle=_by_text("Fireworks", form))
-    return Wish(option, {"top_logprobs": value} if value else {}, absent="Fireworks sends them beside logprobs")
+    return Wish(option, {"top_logprobs": value} if value else {}, absent=_DROPPED)
 
 
 def _together(option: str, value: Any, form: _Form) -> Wish:

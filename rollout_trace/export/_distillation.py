@@ -69,7 +69,7 @@ def distillation(
 
         teacher.completions.create(model="teacher-32b", prompt=row.token_ids.tolist(), max_tokens=1,
                                    extra_body={"prompt_logprobs": 20, "return_token_ids": True})
-        rows = rt.export.distillation(trajectories, teacher="teacher-32b", k=20)
+        rows = export.distillation(trajectories, teacher="teacher-32b", k=20)
 
     Args:
         trajectories: one, or any iterable. With ``teacher``, all are read before the first row, and its calls may be in

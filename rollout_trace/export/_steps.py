@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import asdict
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.chat.messages import answer, to_chat, tools_of
+from rollout_trace.data.tokens import readonly
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_advantages, compare
 from rollout_trace.export._common import count_without_row, exporting, note_grammar, one_by_one, plain, with_steps
@@ -20,6 +23,7 @@ from rollout_trace.train.shaping import constrained
 if TYPE_CHECKING:
     import os
 
+    from rollout_trace.data.extras import ExpertArray, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import Advantages
@@ -61,11 +65,29 @@ _FACTS: dict[str, tuple[str, Read]] = {
     "policy_version": ("string", lambda _, step: None if step.policy_version is None else str(step.policy_version)),
     "reward": ("float64", lambda run, _: number(run.reward)),
     "step_reward": ("float64", lambda _, step: number(step.reward)),
+    "extra": ("json", lambda _, step: step.extra),
+    "extra_issues": ("json", lambda _, step: [asdict(issue) for issue in step.extra_issues]),
 }
+_EXTRAS: dict[str, tuple[str, Read]] = {
+    "prompt_logprobs": ("list<float32>", lambda _, step: _with_nulls(step.prompt_logprobs)),
+    "prompt_top_token_ids": ("list<list<int32>>", lambda _, step: _rows_of(step.prompt_top_tokens, "ids")),
+    "prompt_top_token_logprobs": ("list<list<float32>>", lambda _, step: _rows_of(step.prompt_top_tokens, "logprobs")),
+    "top_token_ids": ("list<list<int32>>", lambda _, step: _rows_of(step.top_tokens, "ids")),
+    "top_token_logprobs": ("list<list<float32>>", lambda _, step: _rows_of(step.top_tokens, "logprobs")),
+    "sampling_mask_ids": ("list<list<int32>>", lambda _, step: _masked(step.sampling_mask, "ids")),
+    "sampling_mask_logprobs": ("list<list<float32>>", lambda _, step: _masked(step.sampling_mask, "logprobs")),
+    # Flat: nested lists of every token, layer and expert would be millions of objects.
+    "routed_experts": ("list<int32>", lambda _, step: _flat(step.routed_experts)),
+    "routed_experts_shape": ("list<int32>", lambda _, step: _shape(step.routed_experts)),
+    "routed_experts_dtype": ("string", lambda _, step: _dtype(step.routed_experts)),
+    "policy_spans": ("json", lambda _, step: _spans(step.policy_spans)),
+}
+"""What engines send of tokens beside ids and logprobs."""
 _TEXTS = {"messages": "json", "completion": "json", "tools": "json"}
-_TRAINED_ON = frozenset({*_TOKENS, *_TEXTS, "reward", "step_reward"})
+_OF_TOKENS = {**_TOKENS, **_EXTRAS}
+_TRAINED_ON = frozenset({*_TOKENS, *_EXTRAS, *_TEXTS, "reward", "step_reward"})
 """Columns that a consumer trains on; losses in the others count as metadata."""
-STEP_COLUMNS = {name: kind for name, (kind, _) in (*_FACTS.items(), *_TOKENS.items())} | _TEXTS
+STEP_COLUMNS = {name: kind for name, (kind, _) in {**_FACTS, **_TOKENS, **_EXTRAS}.items()} | _TEXTS
 """The columns of ``steps``, with their types (see ``rollout_trace.export.arrow``)."""
 
 
@@ -86,12 +108,16 @@ def steps(
     ``step_reward`` the step's own; ``turn`` is the step's position in its trajectory. ``advantages`` has one number per
     token, even where the step has one for all. ``messages``, ``completion`` and ``tools`` are in chat's shape whatever
     the protocol was; tool arguments are the text that the model wrote. ``policy_version`` is a string.
+    ``routed_experts`` is flat: ``np.array(row["routed_experts"], row["routed_experts_dtype"])
+    .reshape(row["routed_experts_shape"])``. In the columns of extras a logprob that the engine did not send is None,
+    and an id -1.
 
     Args:
         trajectories: one or several.
-        tokens: False: a row for each trainable step with an answer, with or without ids; the columns of ids, logprobs
-            and advantages are None.
-        arrays: True: ids, logprobs and advantages are read-only arrays (int32, float32) instead of lists.
+        tokens: False: a row for each trainable step with an answer, with or without ids; the columns of ids, logprobs,
+            advantages, experts and the like are None.
+        arrays: True: ids, logprobs, advantages and ``routed_experts`` are read-only arrays (int32, float32) instead of
+            lists.
         include: returns True for the steps to keep.
         allow: reasons that do not exclude a step, such as ``{"abandoned", "retokenized"}``.
         advantages: ``steps``: those set on the steps; ``grpo`` or ``leave_one_out``: that of each run within its
@@ -146,8 +172,8 @@ def write_steps(
 ) -> int:
     """Writes the rows of ``steps`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; returns their number.
 
-    In parquet ids are lists of int32, logprobs and advantages of float32; ``messages`` and the like have Arrow's JSON
-    type: ``datasets`` returns the values, other readers text.
+    In parquet ids are lists of int32, logprobs and advantages of float32 (of extras: lists of lists); ``messages`` and
+    the like have Arrow's JSON type: ``datasets`` returns the values, other readers text.
 
     Raises:
         ExportError: ``strict``, and something would be left out.
@@ -183,7 +209,7 @@ def _rows(
             if tokens:
                 note_grammar(constrained(step), n_sampled(step) or 0, report)
             row = {name: read(trajectory, step) for name, (_, read) in _FACTS.items()}
-            row |= {name: read(trajectory, step) if tokens else None for name, (_, read) in _TOKENS.items()}
+            row |= {name: read(trajectory, step) if tokens else None for name, (_, read) in _OF_TOKENS.items()}
             row |= {
                 "messages": None if step.messages is None else to_chat(step, report),
                 "completion": answer(step, "json", report),
@@ -218,5 +244,55 @@ def _run_advantages(step: Step, advantage: float | None) -> Any:
     return None if length is None or advantage is None else np.full(length, advantage, np.float32)
 
 
+def _with_nulls(numbers: Any) -> list[Any] | None:
+    """Numbers as lists; None for NaN, which is a number that the engine did not send."""
+    if numbers is None:
+        return None
+    import numpy as np
+
+    found: list[Any] = numbers.tolist()
+    if numbers.ndim == 1:
+        for at in np.flatnonzero(np.isnan(numbers)).tolist():
+            found[at] = None
+    else:
+        for row, at in zip(*(places.tolist() for places in np.nonzero(np.isnan(numbers))), strict=True):
+            found[row][at] = None
+    return found
+
+
+def _rows_of(top: TopTokens | None, name: str) -> list[Any] | None:
+    return None if top is None else top.ids.tolist() if name == "ids" else _with_nulls(top.logprobs)
+
+
+def _masked(mask: SamplingMask | None, name: str) -> list[Any] | None:
+    """The values of each position as a list."""
+    values = None if mask is None else getattr(mask, name)
+    if mask is None or values is None:
+        return None
+    whole: Any = values.tolist() if name == "ids" else _with_nulls(values)
+    return [whole[begin:end] for begin, end in pairwise(mask.offsets.tolist())]
+
+
+def _flat(experts: ExpertArray | None) -> Any:
+    return None if experts is None else readonly(experts.reshape(-1).astype("int32"))
+
+
+def _shape(experts: ExpertArray | None) -> list[int] | None:
+    return None if experts is None else list(experts.shape)
+
+
+def _dtype(experts: ExpertArray | None) -> str | None:
+    return None if experts is None else experts.dtype.name
+
+
+def _spans(spans: tuple[PolicySpan, ...] | None) -> list[dict[str, Any]] | None:
+    """Objects, with text as versions: readers of JSON lines want one type in each place."""
+    if spans is None:
+        return None
+    return [{"begin": begin, "end": end, "version": str(version)} for begin, end, version in spans]
+
+
 def _listed(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: plain(value) if name in _TOKENS and hasattr(value, "dtype") else value for name, value in row.items()}
+    return {
+        name: plain(value) if name in _OF_TOKENS and hasattr(value, "dtype") else value for name, value in row.items()
+    }

@@ -15,6 +15,8 @@ from rollout_trace.data.lists import TableSpan
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
 from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.data.trajectory import new_trajectory
+from rollout_trace.file.arrays import ArrayTable, BadArray
+from rollout_trace.file.extras import alternatives, read_extras
 from rollout_trace.file.records import (
     NOTE_SCHEMA,
     SCHEMA,
@@ -56,8 +58,8 @@ def decode(line: bytes) -> Trajectory:
     """
     record = _TRAJECTORY.decode(line)
     messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
-    segments = _Segments(record.segments)
-    steps = [_step(step, at, messages, tools, segments) for at, step in enumerate(record.steps)]
+    segments, arrays = _Segments(record.segments), _array_table(record)
+    steps = [_step(step, at, messages, tools, segments, arrays) for at, step in enumerate(record.steps)]
     copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
     return new_trajectory({**copied, "steps": steps, "tool_runs": list(map(_tool_run, record.tool_runs))})
 
@@ -105,7 +107,7 @@ class LineFormat(Generic[T]):
         except ValueError:
             raise _not_json_error(first) from first
         try:
-            return msgspec.convert(value, self._kind)
+            return msgspec.convert(_with_raw(value), self._kind)
         except msgspec.ValidationError as error:
             raise _validation_error(error, line, self._schema) from error
         except UnicodeEncodeError as error:  # Where a time is expected.
@@ -140,6 +142,15 @@ def on_a_fresh_stack(function: Callable[..., T], *args: Any) -> T:
     if error is not None:
         raise error
     return cast("T", found)
+
+
+def _with_raw(line: Any) -> Any:
+    """A decoded line, with the values as bytes that the records have as bytes: ``convert`` takes no others there."""
+    for step in line.get("steps") or () if isinstance(line, dict) else ():
+        tokens = step.get("tokens") if isinstance(step, dict) else None
+        if isinstance(tokens, dict) and "top_logprobs" in tokens:
+            tokens["top_logprobs"] = msgspec.Raw(json.dumps(tokens["top_logprobs"], separators=(",", ":")).encode())
+    return line
 
 
 def _refuse_constant(name: str) -> None:
@@ -277,12 +288,33 @@ def _ids(values: list[int]) -> IntArray:
     return ids
 
 
-def _tokens(record: TokensRecord, at: int, segments: _Segments) -> dict[str, Any]:
+def _array_table(record: TrajectoryRecord) -> ArrayTable:
+    try:
+        return ArrayTable(record.arrays)
+    except BadArray as error:
+        raise BadLine("", str(error)) from error
+
+
+def _tokens(record: TokensRecord, at: int, segments: _Segments, arrays: ArrayTable) -> dict[str, Any]:
     prompt, end = record.prompt, record.end
-    logprobs = None if record.logprobs is None else _logprobs(record.logprobs, record, at)
-    found: dict[str, Any] = {"logprobs": logprobs, "top_logprobs": record.top_logprobs}
-    if prompt is None and end is None:
-        return found
+    found: dict[str, Any] = {"logprobs": None if record.logprobs is None else _logprobs(record.logprobs, record, at)}
+    try:
+        # Copied: a `Raw` is a view that keeps the whole line in memory.
+        found["top_logprobs"] = alternatives(bytes(record.top_logprobs))
+    except ValueError as error:
+        raise BadLine(f"$.steps[{at}].tokens.top_logprobs", str(error)) from error
+    if prompt is not None or end is not None:
+        found.update(_token_ids(record, at, segments))
+    try:
+        found.update(read_extras(record, arrays))
+    except BadArray as error:
+        raise BadLine("", f"$.steps[{at}].tokens{error}") from error
+    return found
+
+
+def _token_ids(record: TokensRecord, at: int, segments: _Segments) -> dict[str, Any]:
+    prompt, end = record.prompt, record.end
+    found: dict[str, Any] = {}
     index = _segment(record.segment, at, segments)
     if not (prompt or 0) <= (prompt or 0 if end is None else end) <= segments.end(index):
         raise BadLine(
@@ -357,10 +389,12 @@ def _tool_run(record: ToolRunRecord) -> ToolRun:
     return ToolRun(**copied, duration=_seconds(record.duration_ms))
 
 
-def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments: _Segments) -> Step:
+def _step(
+    record: StepRecord, at: int, messages: _Table, tools: _Table, segments: _Segments, arrays: ArrayTable
+) -> Step:
     values = {name: getattr(record, name) for name in _STEP_COPIED}
     if record.tokens is not None:
-        values.update(_tokens(record.tokens, at, segments))
+        values.update(_tokens(record.tokens, at, segments, arrays))
     if record.messages is not None:
         values["messages"] = messages.pick(record.messages, at)
     if record.tools is not None:
@@ -370,6 +404,7 @@ def _step(record: StepRecord, at: int, messages: _Table, tools: _Table, segments
         index=at if record.index is None else record.index,
         cost=_cost(record.cost),
         attempts=tuple(map(_attempt, record.attempts)),
+        extra_issues=tuple(record.extra_issues),
         latency=_seconds(record.latency_ms),
         time_to_first_token=_seconds(record.time_to_first_token_ms),
         request_bytes=_body(record.request_bytes, f"$.steps[{at}].request_bytes"),
@@ -387,9 +422,9 @@ _ATTEMPT_COPIED = _copied_fields(AttemptRecord, "duration_ms")
 _TOOL_RUN_COPIED = _copied_fields(ToolRunRecord, "duration_ms")
 _STEP_COPIED = _copied_fields(
     StepRecord,
-    *("call_id", "index", "messages", "tools", "tokens", "cost", "attempts"),
+    *("call_id", "index", "messages", "tools", "tokens", "cost", "attempts", "extra_issues"),
     *("latency_ms", "time_to_first_token_ms", "request_bytes", "response_bytes"),
 )
 _TRAJECTORY_COPIED = _copied_fields(
-    TrajectoryRecord, "schema", "media", "messages", "tools", "segments", "steps", "tool_runs"
+    TrajectoryRecord, "schema", "media", "messages", "tools", "segments", "steps", "tool_runs", "arrays"
 )

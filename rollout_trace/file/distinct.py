@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from rollout_trace.data.lists import ListSpan, TableSpan
 from rollout_trace.data.model import Step, shared
 from rollout_trace.data.tokens import Segment, Span, TokenStore
 from rollout_trace.file.plain import dumps
+from rollout_trace.file.ranges import merged
 
 if TYPE_CHECKING:
     from rollout_trace.file.records import Rows
@@ -56,19 +57,6 @@ class _Indices:
                 found.append([row, row + there - here])
             else:
                 found += range(row, row + there - here)
-
-
-def _merge(stretches: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Half-open ranges in order, with those merged that touch or overlap."""
-    begin = reached = 0
-    for first, end in sorted(stretches):
-        if first > reached:
-            if reached > begin:
-                yield begin, reached
-            begin = first
-        reached = max(reached, end)
-    if reached > begin:
-        yield begin, reached
 
 
 class DistinctValues:
@@ -123,7 +111,7 @@ class DistinctValues:
         """Stores the used part of a table as it is, duplicates included: so rewriting a file never breaks its runs."""
         indices = self._indices_by_list[id(values.items)] = _Indices(values.items)
         indices.list_starts, indices.row_starts = [], []
-        for first, end in _merge(self._used_runs[id(values.items)]):
+        for first, end in merged(self._used_runs[id(values.items)]):
             indices.list_starts.append(first)
             indices.row_starts.append(len(indices.rows))
             indices.rows += [self._new(self._encoded(item)) for item in values.items[first:end]]

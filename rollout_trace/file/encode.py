@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace import credentials, guard
+from rollout_trace.data.extras import ExtraIssue, JSONText
 from rollout_trace.data.model import (
     Attempt,
     Completion,
@@ -26,11 +27,14 @@ from rollout_trace.data.model import (
     shared,
 )
 from rollout_trace.data.trajectory import new_trajectory
+from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
+from rollout_trace.file.extras import extras_of, json_line
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
 
 if TYPE_CHECKING:
+    from rollout_trace.data.rows import AnyArray
     from rollout_trace.data.trajectory import Trajectory
 
 # Bits, without the sign, of the one float32 whose shortest decimal text, read as a double and then rounded to float32,
@@ -49,26 +53,40 @@ def encode(trajectory: Trajectory) -> bytes:
             f"trajectory {trajectory.name!r} ({trajectory.id}) is still open and cannot be written. "
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
-    line = dumps(_line(trajectory), orjson.OPT_APPEND_NEWLINE)
+    record, rows = _line(trajectory)
+    line = dumps(record)
     if credentials.found_in(line):
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
         from rollout_trace.data.redact import redacted
 
-        clean = redacted(trajectory, credentials.change)
-        line = credentials.cut_bytes(dumps(_line(clean), orjson.OPT_APPEND_NEWLINE))
-    return line
+        record, rows = _line(redacted(trajectory, credentials.change))
+        line = credentials.cut_bytes(dumps(record))
+    return _with_arrays(line, rows)
 
 
-def _line(trajectory: Trajectory) -> dict[str, Any]:
+def _with_arrays(line: bytes, rows: DistinctRows) -> bytes:
+    """The line with the table of arrays as its last field, and a newline.
+
+    Put in as bytes, behind the search for keys: of hundreds of MB one copy less, and no key is found in numbers.
+    """
+    parts: list[bytes] = []
+    for array in (array for name in ROWS for array in rows.table(name)) if rows else ():
+        head = dumps({"dtype": array.dtype.name, "shape": array.shape})[:-1]
+        parts += (b"," if parts else b',"arrays":[', head, b',"data":"', encoded(array), b'"}')
+    return b"".join((line[:-1], *parts, b"]}\n")) if parts else line + b"\n"
+
+
+def _line(trajectory: Trajectory) -> tuple[dict[str, Any], DistinctRows]:
+    """The record of a trajectory, and the arrays that it refers to."""
     messages = DistinctValues([shared(step, "messages") for step in trajectory.steps])
     tools = DistinctValues([shared(step, "tools") for step in trajectory.steps])
-    tokens = DistinctTokens()
-    steps = [_step(step, at, messages, tools, tokens) for at, step in enumerate(trajectory.steps)]
+    tokens, rows = DistinctTokens(), DistinctRows(trajectory.steps)
+    steps = [_step(step, at, messages, tools, tokens, rows) for at, step in enumerate(trajectory.steps)]
     _prepare_logprobs(steps)
     line = _trajectory(trajectory, {"schema": SCHEMA})
     line["messages"], line["tools"], line["segments"] = messages.rows, tools.rows, tokens.table()
     line["steps"], line["tool_runs"] = steps, [_tool_run(run, {}) for run in trajectory.tool_runs]
-    return line
+    return line, rows
 
 
 def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
@@ -82,17 +100,46 @@ def tool_run_record(run: ToolRun) -> dict[str, Any]:
 
 
 PARTS = ("messages", "tools", "segments", "steps")
-"""The parts of a line that ``in_parts`` returns."""
+"""The parts of a line that ``in_parts`` returns; of steps with arrays, one for each field of ``ROWS`` is added."""
 
 
 def in_parts(steps: list[Step]) -> list[bytes]:
-    """The tables and the steps of a line, each as JSON: the beginning of each repeats that of the steps before."""
-    line = _line(new_trajectory({"id": "", "steps": steps}))
-    return [dumps(line[name]) for name in PARTS]
+    """The tables and the steps of a line, each as JSON: the beginning of each repeats that of the steps before.
+
+    Together the added parts are the table of arrays. Each grows at one place: a field for itself, its shape at the end.
+    """
+    line, rows = _line(new_trajectory({"id": "", "steps": steps}))
+    parts = [dumps(line[name]) for name in PARTS]
+    if rows:
+        parts += [dumps([_shape_last(array) for array in rows.table(name)]) for name in ROWS]
+    return parts
+
+
+def from_parts(parts: list[bytes]) -> bytes:
+    """The line, without an id, of what ``in_parts`` returned.
+
+    Raises:
+        ValueError: another number of parts.
+    """
+    if len(parts) not in (len(PARTS), len(PARTS) + len(ROWS)):
+        raise ValueError(f"expected {len(PARTS)} or {len(PARTS) + len(ROWS)} parts, got {len(parts)}")
+    fields = [b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, parts, strict=False)]
+    arrays = b",".join(text[1:-1] for text in parts[len(PARTS) :] if text != b"[]")
+    return b'{"schema":"%s","id":"",%s,"arrays":[%s]}' % (SCHEMA.encode(), b",".join(fields), arrays)
+
+
+def _shape_last(array: AnyArray) -> dict[str, Any]:
+    record = fragment(array)
+    return {name: record[name] for name in ("dtype", "data", "shape")}
 
 
 def _step(
-    step: Step, at: int, messages: DistinctValues, tools: DistinctValues, tokens: DistinctTokens
+    step: Step,
+    at: int,
+    messages: DistinctValues,
+    tools: DistinctValues,
+    tokens: DistinctTokens,
+    rows: DistinctRows,
 ) -> dict[str, Any]:
     record = _step_head(step, {})
     if step.index != at:
@@ -102,7 +149,7 @@ def _step(
         record["messages"] = messages.add(messages_span)
     if tools_span is not None:
         record["tools"] = tools.add(tools_span)
-    token_record = _tokens(step, tokens)
+    token_record = _tokens(step, tokens) | extras_of(step, at, rows)
     if token_record:
         record["tokens"] = token_record
     return _step_tail(step, record)
@@ -110,7 +157,7 @@ def _step(
 
 def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
     record = tokens.add(step)
-    logprobs, top_logprobs = shared(step, "logprobs"), step.top_logprobs
+    logprobs, top_logprobs = shared(step, "logprobs"), shared(step, "top_logprobs")
     if logprobs is not None:
         end = record.get("end")
         if end is not None and len(logprobs) != end - record.get("prompt", 0):
@@ -120,7 +167,8 @@ def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
             )
         record["logprobs"] = logprobs
     if top_logprobs is not None:
-        record["top_logprobs"] = top_logprobs
+        is_text = isinstance(top_logprobs, JSONText)
+        record["top_logprobs"] = orjson.Fragment(json_line(top_logprobs)) if is_text else top_logprobs
     return record
 
 
@@ -278,6 +326,7 @@ _usage = _field_writer(
 )
 _cost = _field_writer(Cost, _fields("amount", None, _finite), _fields("currency source", str, _text))
 _issue = _field_writer(TokenIssue, _fields("code message", str, _text))
+_extra_issue = _field_writer(ExtraIssue, _fields("field code message", str, _text))
 _error = _field_writer(
     ErrorInfo,
     _fields("type message", str, _text),
@@ -329,6 +378,8 @@ _step_tail = _field_writer(
     _fields("policy_version", str, _code),
     _fields("metadata", dict, _mapping),
     _fields("request_bytes response_bytes", None, _body),
+    _fields("extra", dict, _mapping),
+    _fields("extra_issues", None, _each(_extra_issue)),
 )
 _task = _field_writer(Task, _fields("id", str, _text), _fields("data", None, _unchanged))
 _tool_run = _field_writer(

@@ -26,7 +26,7 @@ steps have beside all that."""
 
 _FRAME = struct.Struct("<4sBxHIII")  # magic, kind, number of blobs, bytes of head, bytes of blobs, checksum
 _CHECK = struct.Struct("<I")
-_LENGTHS = [struct.Struct(f"<{count}I") for count in range(8)]
+_LENGTHS = [struct.Struct(f"<{count}I") for count in range(16)]
 _SIZE = _FRAME.size + _CHECK.size
 _LARGEST = 0xFFFFFFFF
 
@@ -55,7 +55,7 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
     Args:
         kind: one of the kinds above.
         head: a JSON object.
-        blobs: raw bytes, at most 7; their lengths go into the record.
+        blobs: raw bytes, at most 15; their lengths go into the record.
 
     Raises:
         ValueError: more than 4 GB.

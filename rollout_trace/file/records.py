@@ -9,8 +9,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Raw, Struct, field
 
+from rollout_trace.data.extras import ExtraIssue, PolicySpan
 from rollout_trace.data.model import Completion, ErrorInfo, Task, TokenIssue, Usage
 
 SCHEMA = "rollout-trace/1"
@@ -23,6 +24,7 @@ Index: TypeAlias = Annotated[int, Meta(ge=0)]
 # Not a tuple, and without bounds on the numbers: msgspec 0.22 crashes on a bounded int beside a tuple.
 Run: TypeAlias = Annotated[list[int], Meta(min_length=2, max_length=2)]
 Rows: TypeAlias = list[int | Run]
+ArrayRun: TypeAlias = Annotated[list[int], Meta(min_length=3, max_length=3)]
 Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Number: TypeAlias = int | float
 
@@ -38,14 +40,54 @@ class SegmentRecord(Record):
     base: tuple[int, int] | None = field(default=None, name="from")
 
 
+class ArrayRecord(Record):
+    """Base64 of the elements: C order, little-endian."""
+
+    dtype: str
+    shape: list[Index]
+    data: bytes
+
+
+class TopRunsRecord(Record):
+    """Alternatives at each position of a prompt, as runs of rows of `arrays`: [array, first, end]."""
+
+    ids: list[ArrayRun]
+    logprobs: list[ArrayRun]
+
+
+class TopRecord(Record):
+    """Alternatives at each position of a completion: int32 and float32 [positions, k]."""
+
+    ids: ArrayRecord
+    logprobs: ArrayRecord
+
+
+class MaskRecord(Record):
+    """The ids that could be sampled: those of all positions one after the other, and how many each position has."""
+
+    ids: ArrayRecord
+    counts: ArrayRecord
+    logprobs: ArrayRecord | None = None
+
+
 class TokensRecord(Record):
-    """Ids [0, prompt) of a segment are the step's prompt, [prompt, end) its completion."""
+    """Ids [0, prompt) of a segment are the step's prompt, [prompt, end) its completion.
+
+    `routed_experts` and `prompt_logprobs` are runs of rows of `arrays`: [array, first, end].
+    """
 
     segment: Index | None = None
     prompt: Index | None = None
     end: Index | None = None
     logprobs: list[float | None] | None = None
-    top_logprobs: list[Any] | None = None
+    # Not decoded: as objects it takes ten times the memory, and few read it.
+    top_logprobs: Annotated[Raw, Meta(extra_json_schema={"type": ["array", "null"]})] = field(default_factory=Raw)
+    routed_experts: list[ArrayRun] | None = None
+    prompt_logprobs: list[ArrayRun] | None = None
+    prompt_top_tokens: TopRunsRecord | None = None
+    top_tokens: TopRecord | None = None
+    sampling_mask: MaskRecord | None = None
+    policy_spans: list[PolicySpan] | None = None
 
 
 class BodyRecord(Record):
@@ -112,6 +154,8 @@ class StepRecord(Record):
     metadata: dict[str, Any] | None = None
     request_bytes: BodyRecord | None = None
     response_bytes: BodyRecord | None = None
+    extra: dict[str, Any] | None = None
+    extra_issues: list[ExtraIssue] = []
 
 
 class ToolRunRecord(Record):
@@ -172,6 +216,7 @@ class TrajectoryRecord(Record):
     segments: list[SegmentRecord] = []
     steps: list[StepRecord] = []
     tool_runs: list[ToolRunRecord] = []
+    arrays: list[ArrayRecord] = []
 
 
 class Head(Record):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from rollout_trace.clients import stainless
 from rollout_trace.clients.common import client_kind, wrap
 from rollout_trace.clients.openai import protocol_of
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.engines.profiles import AUTO, profile
+from rollout_trace.engines.engine import Engine, resolve
+from rollout_trace.engines.profiles import AUTO
+from rollout_trace.probes.extras import SAMPLED, TOP_K, everything, found, own_endpoint
 from rollout_trace.probes.report import ProbeCall, ProbeReport, ProtocolProbe, report_of
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.settings import Settings
@@ -19,6 +22,8 @@ from rollout_trace.record.state import TrajectoryState
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
+
+    from rollout_trace.data.model import Step
 
 _Body = dict[str, Any]
 
@@ -35,6 +40,8 @@ _TOOL: _Body = {
 _REPEATABLE: _Body = {"max_tokens": 16, "temperature": 0, "seed": 7}
 # For reasoning models, which refuse `max_tokens` and a temperature, and need room to reason.
 _BARE: _Body = {"max_completion_tokens": 256}
+# For servers of vLLM that return sampling masks, which fail without a draw from the k likeliest tokens.
+_MASKABLE: _Body = {"max_tokens": 16, **SAMPLED, "extra_body": {"top_k": TOP_K}}
 _TEMPERATURES = (0.5, 1.0)
 
 
@@ -86,29 +93,33 @@ _TEMPLATES = {
 
 
 @overload
-def probe(client: OpenAI, model: str, *, engine: str | None = None, protocols: Sequence[str] = ...) -> ProbeReport: ...
+def probe(
+    client: OpenAI, model: str, *, engine: str | Engine | None = None, protocols: Sequence[str] = ...
+) -> ProbeReport: ...
 
 
 @overload
 def probe(
-    client: AsyncOpenAI, model: str, *, engine: str | None = None, protocols: Sequence[str] = ...
+    client: AsyncOpenAI, model: str, *, engine: str | Engine | None = None, protocols: Sequence[str] = ...
 ) -> Coroutine[Any, Any, ProbeReport]: ...
 
 
 def probe(
-    client: Any, model: str, *, engine: str | None = None, protocols: Sequence[str] = ("openai.chat",)
+    client: Any, model: str, *, engine: str | Engine | None = None, protocols: Sequence[str] = ("openai.chat",)
 ) -> ProbeReport | Coroutine[Any, Any, ProbeReport]:
     """A report of what a client's endpoint serves: token ids, logprobs, their alignment, streamed and unstreamed.
 
     Makes a handful of tiny calls on a copy of the client, in each named protocol: plain, the same again and streamed,
-    and if the protocol has them, with a tool, with ``n=2``, and at two temperatures. They share the client's
+    and if the protocol has them, with a tool, with ``n=2``, and at two temperatures. Two more in each, and two to
+    vLLM's or SGLang's own ``generate`` endpoint, ask for all that ``rt.Engine`` can ask for. They share the client's
     connections and are recorded in no trajectory of yours.
     A call that is refused or fails is reported, not raised. ``print(rt.probe(client, model))`` prints a table.
 
     Args:
         client: of the openai SDK, wrapped or not. With an async client, ``await`` the result.
         model: name of the model to call.
-        engine: as for ``wrap_openai``; None means the engine that the client is wrapped with, else ``auto``.
+        engine: as for ``wrap_openai``; of an ``rt.Engine`` the name counts. None means the engine that the client is
+            wrapped with, else ``auto``.
         protocols: those that the agent uses, of ``openai.chat``, ``openai.completions`` and ``openai.responses``.
 
     Raises:
@@ -124,74 +135,121 @@ def probe(
     if kind is None:
         raise TypeError(f"probe() needs a client object of the openai SDK, such as OpenAI(), got {client!r:.80}.")
     settings = stainless.settings_of(client)
-    used_profile = profile(engine) or (settings.engine if settings is not None else None) or AUTO
+    used_profile = resolve(engine)[0] or (settings.engine if settings is not None else None) or AUTO
     # Neither opened in the context nor closed: it reaches no file, and causes no warning about what it lacks.
     trajectory = Trajectory(name="probe")
     trajectory._recorder = TrajectoryState(StepLog(), None)
     mode = settings.logprobs_mode if settings is not None else None
-    bound = Settings(protocol_of, used_profile, trajectory=weakref.ref(trajectory), logprobs_mode=mode)
-    calls = _Calls(
-        wrap(client.copy(), "openai", bound, example="OpenAI"), model, trajectory, list(dict.fromkeys(protocols))
-    )
+    bound = Settings(protocol_of, used_profile, True, weakref.ref(trajectory), mode)
+    wishing = replace(bound, wishes=everything(used_profile), quiet=True)
+    plain, curious = (wrap(client.copy(), "openai", one, example="OpenAI") for one in (bound, wishing))
+    calls = _Calls(plain, curious, model, trajectory, list(dict.fromkeys(protocols)))
     return calls.make_async() if kind == "async" else calls.make()
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One test call."""
+
+    send: Callable[[], Any]
+    streamed: bool
+    store: Callable[[Exception | None], None]
+    """Stores the result; the argument is the exception that it raised."""
 
 
 class _Calls:
     """The test calls of one probe. The results so far decide which follow."""
 
-    def __init__(self, client: Any, model: str, trajectory: Trajectory, protocols: Sequence[str]) -> None:
+    def __init__(self, client: Any, curious: Any, model: str, trajectory: Trajectory, protocols: Sequence[str]) -> None:
+        """``curious`` is the client that asks for extras too."""
         self._client = client
+        self._curious = curious
         self._model = model
         self._trajectory = trajectory
         self._done = 0
+        self._common = _REPEATABLE
+        """Options of the latest protocol's calls."""
         self._probed = {protocol: ProtocolProbe(model, protocol) for protocol in protocols}
 
     def make(self) -> ProbeReport:
-        for protocol, probed in self._probed.items():
-            template = _TEMPLATES[protocol]
-            for name, body in self._plan(template, probed):
-                error = None
-                try:
-                    answer = self._create(template)(**body)
-                    # Read to its end: the call is recorded when the stream has ended.
-                    for _ in answer if "stream" in body else ():
-                        pass
-                except Exception as failure:
-                    error = failure
-                self._store_result(probed, name, error)
+        for call in self._calls():
+            error = None
+            try:
+                answer = call.send()
+                # Read to its end: the call is recorded when the stream has ended.
+                for _ in answer if call.streamed else ():
+                    pass
+            except Exception as failure:
+                error = failure
+            call.store(error)
         return report_of(list(self._probed.values()))
 
     async def make_async(self) -> ProbeReport:
+        for call in self._calls():
+            error = None
+            try:
+                answer = await call.send()
+                if call.streamed:
+                    async for _ in answer:
+                        pass
+            except Exception as failure:
+                error = failure
+            call.store(error)
+        return report_of(list(self._probed.values()))
+
+    def _calls(self) -> Iterator[_Call]:
+        """All calls. A generator: it reads the result of a call before it yields the next."""
         for protocol, probed in self._probed.items():
             template = _TEMPLATES[protocol]
             for name, body in self._plan(template, probed):
-                error = None
-                try:
-                    answer = await self._create(template)(**body)
-                    if "stream" in body:
-                        async for _ in answer:
-                            pass
-                except Exception as failure:
-                    error = failure
-                self._store_result(probed, name, error)
-        return report_of(list(self._probed.values()))
+                send = partial(self._create(self._client, template), **body)
+                yield _Call(send, "stream" in body, partial(self._store_result, probed, name))
+            if probed.answered("plain"):
+                yield from self._for_extras(template, probed)
+        yield from self._own()
 
-    def _create(self, template: _CallTemplate) -> Any:
-        resource = self._client
+    def _for_extras(self, template: _CallTemplate, probed: ProtocolProbe) -> Iterator[_Call]:
+        step = probed.step("plain")
+        if step is None or step.engine in (None, "openai"):
+            return
+        common = _BARE if self._common is _BARE else _MASKABLE
+        for options in ({}, {"stream": True}):
+            send = partial(self._create(self._curious, template), **self._body(template, common, **options))
+            yield _Call(send, bool(options), partial(self._store_extras, probed, probed.protocol, bool(options)))
+
+    def _own(self) -> Iterator[_Call]:
+        """Calls of the engine's own endpoint."""
+        for probed in self._probed.values():
+            step = probed.step("plain")
+            ids = None if step is None or step.prompt_token_ids is None else step.prompt_token_ids.tolist()
+            own = own_endpoint(None if step is None else step.engine, str(self._client.base_url), self._model, ids)
+            if own is None:
+                continue
+            post = partial(self._curious.post, own.url, cast_to=object)
+            yield _Call(partial(post, body=own.body), False, partial(self._store_extras, probed, own.protocol, False))
+            if probed.extras[-1].given is not None:
+                kind = _stream_type(self._client)
+                send = partial(post, body={**own.body, "stream": True}, stream=True, stream_cls=kind)
+                yield _Call(send, True, partial(self._store_extras, probed, own.protocol, True))
+            return
+
+    def _create(self, client: Any, template: _CallTemplate) -> Any:
+        resource = client
         for name in template.resource:
             resource = getattr(resource, name)
         return resource.create
 
     def _plan(self, template: _CallTemplate, probed: ProtocolProbe) -> Iterator[tuple[str, _Body]]:
-        """Name and body of each call. A generator: it reads the result of a call before it yields the next."""
-        common = _REPEATABLE
-        yield "plain", self._body(template, common)
-        if _was_refused(probed, "plain"):
-            common = _BARE
+        """Name and body of each call for ids and logprobs."""
+        self._common = _REPEATABLE
+        yield "plain", self._body(template, self._common)
+        if _was_refused(probed, "plain") or probed.calls["plain"].status == 500:
+            self._common = _BARE if _was_refused(probed, "plain") else _MASKABLE
             # Under the same name: its result replaces the refused one's.
-            yield "plain", self._body(template, common)
+            yield "plain", self._body(template, self._common)
         if not probed.answered("plain"):
             return
+        common = self._common
         yield "again", self._body(template, common)
         yield "streamed", self._body(template, common, stream=True)
         if template.tool is not None:
@@ -199,10 +257,12 @@ class _Calls:
         if template.has_choices:
             # Some servers refuse several choices at temperature 0.
             yield "n=2", self._body(template, {**common, "temperature": 1} if "temperature" in common else common, n=2)
-        if common is _REPEATABLE and probed.has_logprobs("plain"):
-            yield from self._at_temperatures(template, probed)
+        if common is not _BARE and probed.has_logprobs("plain"):
+            yield from self._at_temperatures(template, probed, common)
 
-    def _at_temperatures(self, template: _CallTemplate, probed: ProtocolProbe) -> Iterator[tuple[str, _Body]]:
+    def _at_temperatures(
+        self, template: _CallTemplate, probed: ProtocolProbe, common: _Body
+    ) -> Iterator[tuple[str, _Body]]:
         """The calls at two temperatures.
 
         With alternatives (``top_logprobs``) two answers can be compared even if their first tokens differ; without them
@@ -211,7 +271,7 @@ class _Calls:
         for options in template.alternatives:
             for temperature in _TEMPERATURES:
                 name = f"temperature {temperature}"
-                yield name, self._body(template, {**_REPEATABLE, "temperature": temperature}, **options)
+                yield name, self._body(template, {**common, "temperature": temperature}, **options)
             if not any(_was_refused(probed, f"temperature {temperature}") for temperature in _TEMPERATURES):
                 return
 
@@ -219,10 +279,27 @@ class _Calls:
         return {"model": self._model, **template.prompt, **template.translate(common), **options}
 
     def _store_result(self, probed: ProtocolProbe, name: str, error: Exception | None) -> None:
-        steps = self._trajectory.steps[self._done :]
-        self._done += len(steps)
+        steps = self._new_steps()
         probed.calls[name] = ProbeCall.of(name, steps, error)
         probed.steps[name] = steps
+
+    def _store_extras(self, probed: ProtocolProbe, protocol: str, streamed: bool, error: Exception | None) -> None:
+        steps = self._new_steps()
+        problem = ProbeCall.of(protocol, steps, error)
+        failure = None if problem.answered else problem.problem
+        probed.extras.extend(found(protocol, streamed=streamed, steps=steps, problem=failure))
+
+    def _new_steps(self) -> Sequence[Step]:
+        steps = self._trajectory.steps[self._done :]
+        self._done += len(steps)
+        return steps
+
+
+def _stream_type(client: Any) -> Any:
+    # Of the package that the client is of, which is loaded.
+    from openai import AsyncStream, Stream
+
+    return AsyncStream[object] if client_kind(client, "openai") == "async" else Stream[object]
 
 
 def _was_refused(probed: ProtocolProbe, name: str) -> bool:

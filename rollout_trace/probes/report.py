@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace.probes.extras import ProbeExtra
+from rollout_trace.probes.extras import lines as extra_lines
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode, Step
@@ -67,6 +69,7 @@ class ProtocolProbe:
     protocol: str = CHAT
     calls: dict[str, ProbeCall] = field(default_factory=dict)
     steps: dict[str, Sequence[Step]] = field(default_factory=dict)
+    extras: list[ProbeExtra] = field(default_factory=list)
 
     @property
     def has_tools(self) -> bool:
@@ -120,6 +123,9 @@ class ProbeReport:
     """Changes to make in how the client is wrapped."""
     calls: tuple[ProbeCall, ...]
     """The calls, in order. Names begin with the protocol if that is not chat."""
+    extras: tuple[ProbeExtra, ...] = ()
+    """What answers of each form have beside ids and logprobs: prompt logprobs, experts, ... Empty where the engine is
+    not known, or sends none."""
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -156,6 +162,8 @@ def report_of(tried: Sequence[ProtocolProbe]) -> ProbeReport:
         reasons=tuple(reason for of_protocol in reasons.values() for reason in of_protocol),
         advice=tuple(_advice(steps, mode)),
         calls=tuple(calls),
+        # The engine's own endpoint is tried once, with the first protocol: it comes last.
+        extras=tuple(sorted((one for probed in tried for one in probed.extras), key=lambda one: one.is_of_engine)),
     )
 
 
@@ -295,6 +303,9 @@ def _lines(report: ProbeReport) -> Iterator[str]:
     yield ""
     yield from _table([_HEADER, *(_row(call) for call in report.calls)])
     yield ""
+    if report.extras:
+        yield from extra_lines(report.extras)
+        yield ""
     yield f"stream equals unary: {_yes_or_no(report.stream_equals_unary)}"
     yield f"logprobs are: {report.logprobs_mode or 'not told'}"
     for name, problem in report.failures.items():

@@ -139,6 +139,7 @@ class Call(KeptBytes):
         "journal_due",
         "journal_progress",
         "log",
+        "peeks",
         "profile",
         "protocol",
         "refusals",
@@ -160,6 +161,8 @@ class Call(KeptBytes):
         """What the journal has of this call before its end."""
         self.log: CallLog | None = None
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
+        self.peeks: Callable[[bytes | None], bool] | None = None
+        """Whether an error event at the beginning of the stream is about an added field; None where it cannot be."""
         self.profile = settings.engine
         """The engine whose capture fields are added; ``AUTO`` until it is detected."""
         self.refusals: dict[str, Refusal] = {}

@@ -21,7 +21,7 @@ _PLAIN = (int, float, bool, str)
 _OWN_SLOTS = frozenset(
     {"_id", "agent", "attempts", "began", "chunks", "cut", "ended", "eof", "failure", "faults", "first_byte"}
     | {"is_decompressed", "log", "profile", "protocol", "refusals", "request", "settings", "started", "steps"}
-    | {"journal_due", "journal_progress"}
+    | {"journal_due", "journal_progress", "peeks"}
 )
 _OTHER_SLOTS = tuple(name for kind in Call.__mro__ for name in getattr(kind, "__slots__", ()) if name not in _OWN_SLOTS)
 """What else a call has: stored where it is a number or a text, so that a new slot needs no line here."""

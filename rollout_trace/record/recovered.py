@@ -14,9 +14,10 @@ from rollout_trace.data import costs, user_values
 from rollout_trace.data.model import Cost, ErrorInfo, Step, amend
 from rollout_trace.data.trajectory import Trajectory, new_trajectory
 from rollout_trace.file import journal_format as form
+from rollout_trace.file.arrays import share_rows
 from rollout_trace.file.decode import BadLine, decode
 from rollout_trace.file.difference import Difference
-from rollout_trace.file.encode import PARTS
+from rollout_trace.file.encode import PARTS, from_parts
 from rollout_trace.file.journal_format import Record
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
@@ -138,6 +139,8 @@ def _steps(pieces: Pieces, report: Report) -> list[Step]:
     for call in calls.values():
         _fill(call, None, pieces.calls[call.id], report)
         log.settle(call)
+    # Each record has the rows of its own steps.
+    share_rows(steps.values())
     # A stream of which only the beginning is there, since its end could not be written; its steps could be, later.
     ended = {name for name, records in pieces.calls.items() if any(one.kind == form.CALL for one in records)}
     later = {step.call_id for step in steps.values()} - ended
@@ -248,13 +251,13 @@ def _text(
 
 
 def _decoded(record: Record, texts: list[bytes | None], report: Report) -> list[Step]:
-    if len(texts) != len(PARTS) or None in texts:
+    whole = [text for text in texts if text is not None]
+    if len(whole) != len(texts):
         report(record, "steps that were written as a difference of ones that are damaged")
         return []
-    fields = b",".join(b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, texts, strict=True))
     try:
-        return decode(b'{"schema":"%s","id":"",%s}' % (SCHEMA.encode(), fields)).steps
-    except BadLine as error:
+        return decode(from_parts(whole)).steps
+    except ValueError as error:  # A BadLine, or another number of parts.
         report(record, f"steps that cannot be read: {error}")
         return []
 

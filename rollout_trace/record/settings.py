@@ -34,6 +34,8 @@ class Settings:
     """Most bytes that are kept of a request body, and of a response body as it arrives."""
     wishes: Engine | None = None
     """What is asked for beside ids and logprobs; None where nothing is. With ``auto``, of whatever engine is found."""
+    quiet: bool = False
+    """Whether wishes that cannot be met are not warned of: those of test calls."""
 
 
 def check_call_bytes(value: object) -> int:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
     from rollout_trace.record.call import Call
 
+_SHARED = frozenset({"prompt_logprobs", "routed_experts"})
+
 
 def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
     """Adds an issue for each extra that was asked for, is not on the step, and has no issue yet."""
@@ -27,10 +29,15 @@ def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
     issues = [
         issue
         for issue in _unmet(step, call, wishes, streamed=streamed)
-        if issue.field not in known and shared(step, issue.field) is None
+        if issue.field not in known and _is_missing(step, issue.field)
     ]
     if issues:
         amend(step, extra_issues=(*step.extra_issues, *issues))
+
+
+def _is_missing(step: Step, name: str) -> bool:
+    # As stored: reading an array of shared rows would build it.
+    return (shared(step, name) if name in _SHARED else getattr(step, name)) is None
 
 
 def _unmet(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[ExtraIssue]:
@@ -41,7 +48,7 @@ def _unmet(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[Ex
     sampling = step.sampling if isinstance(step.sampling, Mapping) else {}
     return [
         _issue(wish, call, sampling)
-        for wish in wishes_for(call.profile.name, wishes, call.protocol, streamed=streamed)
+        for wish in wishes_for(call.profile.name, wishes, call.protocol, streamed=streamed, has_tools=bool(step.tools))
         # Zero alternatives are logprobs alone.
         if not (wish.option == "top_logprobs" and wishes.top_logprobs == 0)
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -20,7 +21,8 @@ from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder
 from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
 from rollout_trace.wire.message import MessageMerger, completion_of
-from rollout_trace.wire.other_fields import OtherFields, extra_of
+from rollout_trace.wire.other_fields import OtherFields, extra_of, fields_from
+from rollout_trace.wire.prompts import ids_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
     error_without_choices,
@@ -33,6 +35,7 @@ from rollout_trace.wire.reading import (
     reader_for,
     withhold,
 )
+from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
@@ -93,8 +96,12 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 
 _BODY = LenientDecoder(_Body, _StrictBody)
-_BODY_OTHERS = _Body.__struct_fields__[_Body.__struct_fields__.index("created") :]
-_CHOICE_OTHERS = ("matched_stop", "content_filter_results", "native_finish_reason")
+_BODY_OTHERS = fields_from(_Body, "created")
+_REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
+_NO_REST = _REST(_Body())
+_CHOICE_OTHERS = fields_from(_Choice, "matched_stop")
+_CHOICE_REST = attrgetter(*ChoiceExtras.__struct_fields__, *_CHOICE_OTHERS)
+_NO_CHOICE_REST = _CHOICE_REST(_Choice())
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -108,10 +115,12 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     facts.choices = answer.choices(done=done)
     _fill_from_places(parts, facts)
+    _use_sent_ids(facts, request)
     # Before the checks: a field that was dropped is the cause of what they would find.
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     answer.add_extras(request.sampling)
+    settle_openai(facts.choices, request.sampling, streamed=streamed)
     if not facts.choices and facts.error is None:
         facts.error = error_without_choices(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts
@@ -146,8 +155,10 @@ class _ChoiceReader:
         self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
         self.token_ids = extended(self.token_ids, choice.token_ids)
         self.entries = extended(self.entries, entries)
-        self.extras.add(choice)
-        self.others.add(choice)
+        # Nearly no choice has any of these: tested as a whole, they cost next to nothing.
+        if _CHOICE_REST(choice) != _NO_CHOICE_REST:
+            self.extras.add(choice)
+            self.others.add(choice)
 
 
 class _Answer:
@@ -159,6 +170,7 @@ class _Answer:
         self._readers: dict[int, _ChoiceReader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
 
     def add(self, body: _Body, part: Event) -> None:
@@ -166,11 +178,16 @@ class _Answer:
         read_answer_fields(self._facts, body)
         if self._prompt_token_ids is None:
             self._prompt_token_ids = body.prompt_token_ids
-        if body.prompt_logprobs != NULL:
-            self._prompt_logprobs = body.prompt_logprobs
-        self._others.add(body)
+        rest = _REST(body)
+        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
+        if rest != self._rest:
+            self._rest = rest
+            self._others.add(body)
+            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         choices = body.choices or ()
-        others = self._others.add_undeclared(part.data, body, _StrictBody, _Choice, len(choices))
+        others = None
+        if type(body) is not _StrictBody:
+            others = self._others.add_undeclared(part.data, body, _Choice, len(choices))
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed)
             reader.add(choice)
@@ -188,12 +205,14 @@ class _Answer:
             extras, entries = reader.extras, reader.entries or []
             if extras.prompt_logprobs == NULL:
                 extras.prompt_logprobs = self._prompt_logprobs
-            extras.tops = [entry.top_logprobs for entry in entries]
             extras.settle(choice, sampling)
             choice.extra = extra_of(self._others.values, reader.others.values, more_of(entries))
 
     def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
         entries = reader.entries
+        tops = [entry.top_logprobs for entry in entries or ()]
+        top_logprobs = top_logprobs_of(tops)
+        reader.extras.tops = () if top_logprobs is None else tops
         return ChoiceFacts(
             index=index,
             completion=completion_of(reader.deltas.message() if reader.whole is None else reader.whole),
@@ -202,7 +221,7 @@ class _Answer:
             prompt_token_ids=self._prompt_token_ids,
             completion_token_ids=reader.token_ids,
             logprobs=None if entries is None else [entry.logprob for entry in entries],
-            top_logprobs=None if entries is None else top_logprobs_of([entry.top_logprobs for entry in entries]),
+            top_logprobs=top_logprobs,
             token_source=None if reader.token_ids is None else "engine",
             complete=done or reader.finish_reason is not None,
             uneven=reader.uneven,
@@ -223,6 +242,18 @@ def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
             _set_found_ids(choice, found, counted=_is_counted(facts))
         if choice.logprobs is None:
             choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
+
+
+def _use_sent_ids(facts: ResponseFacts, request: RequestFacts) -> None:
+    """Ids of the prompt from the request: SGLang takes ``input_ids`` in place of its chat template's.
+
+    Only where the usage counts as many. A server that has no such field ignores it, and one that expands images would
+    count more.
+    """
+    sent = ids_of((request.sampling or {}).get("input_ids"))
+    if sent is not None and facts.usage is not None and facts.usage.input == len(sent):
+        for choice in facts.choices:
+            choice.prompt_token_ids = sent if choice.prompt_token_ids is None else choice.prompt_token_ids
 
 
 def _is_counted(facts: ResponseFacts) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from msgspec import Raw, Struct
@@ -22,7 +23,7 @@ from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder, loads
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids
-from rollout_trace.wire.other_fields import OtherFields, extra_of
+from rollout_trace.wire.other_fields import OtherFields, extra_of, fields_from
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
@@ -37,6 +38,7 @@ from rollout_trace.wire.reading import (
     set_issue,
     withhold,
 )
+from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
@@ -89,8 +91,12 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 
 _BODY = LenientDecoder(_Body, _StrictBody)
-_BODY_OTHERS = _Body.__struct_fields__[_Body.__struct_fields__.index("created") :]
-_CHOICE_OTHERS = ("content_filter_results", "native_finish_reason")
+_BODY_OTHERS = fields_from(_Body, "created")
+_REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
+_NO_REST = _REST(_Body())
+_CHOICE_OTHERS = fields_from(_Choice, "content_filter_results")
+_CHOICE_REST = attrgetter(*ChoiceExtras.__struct_fields__, *_CHOICE_OTHERS)
+_NO_CHOICE_REST = _CHOICE_REST(_Choice())
 _PROTOCOL = "openai.completions"
 _COMPLETION_IDS = tuple(row for row in places.COMPLETION_IDS if _PROTOCOL in row.protocols)
 _PROMPT_IDS = tuple(row for row in places.PROMPT_IDS if _PROTOCOL in row.protocols)
@@ -110,6 +116,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     mark_malformed(facts, streamed=streamed)
     align.check(facts.choices, facts.usage)
     answer.add_extras()
+    settle_openai(facts.choices, request.sampling, streamed=streamed)
     if not facts.choices and facts.error is None:
         facts.error = error_without_choices(parts, response, status, partial(holds_choices, _BODY), streamed=streamed)
     return facts
@@ -150,8 +157,10 @@ class _Reader:
         columns = columns_of(choice.logprobs)
         self._sizes.append((0 if columns is None else len(columns), len(ids or ())))
         self.token_ids = extended(self.token_ids, ids)
-        self.extras.add(choice)
-        self.others.add(choice)
+        # Nearly no choice has any of these: tested as a whole, they cost next to nothing.
+        if _CHOICE_REST(choice) != _NO_CHOICE_REST:
+            self.extras.add(choice)
+            self.others.add(choice)
         if self.columns is None or columns is None:
             self.columns = columns if self.columns is None else self.columns
         else:
@@ -175,6 +184,7 @@ class _Answer:
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
         self._echoed: list[Any] = []
         self._whole_ids: list[int] | None = None
@@ -186,11 +196,16 @@ class _Answer:
         self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         if isinstance(body.prompt, list):
             self._echoed = self._echoed or body.prompt
-        if body.prompt_logprobs != NULL:
-            self._prompt_logprobs = body.prompt_logprobs
-        self._others.add(body)
+        rest = _REST(body)
+        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
+        if rest != self._rest:
+            self._rest = rest
+            self._others.add(body)
+            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         choices = body.choices or ()
-        others = self._others.add_undeclared(part.data, body, _StrictBody, _Choice, len(choices))
+        others = None
+        if type(body) is not _StrictBody:
+            others = self._others.add_undeclared(part.data, body, _Choice, len(choices))
         plain = self._plain_choices(choices, part)
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _Reader, streamed=self._streamed)
@@ -232,7 +247,6 @@ class _Answer:
                 extras.prompt_logprobs = self._prompt_logprobs
             if reader.echoed is not None:
                 extras.echoed = reader.echoed.logprobs, reader.echoed.tops
-            extras.tops = () if columns is None else columns.tops
             extras.settle(choice, self._sampling)
             choice.extra = extra_of(self._others.values, reader.others.values, {} if columns is None else columns.more)
 
@@ -283,6 +297,7 @@ class _Answer:
         if ids is not None and report_clash(choice, columns.clash(ids)):
             return
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
+        reader.extras.tops = () if choice.top_logprobs is None else columns.tops
         if ids is not None:
             return
         choice.completion_token_ids, choice.uneven = columns.token_ids(), False

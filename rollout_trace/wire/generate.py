@@ -11,6 +11,7 @@ vLLM's extras are in vllm_extras.py; what has no place of its own goes to ``extr
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from rollout_trace.wire import align
@@ -18,7 +19,7 @@ from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.generated import MetaInfo, Sample, SampleReader, total_usage
 from rollout_trace.wire.lenient import NULL, LenientDecoder, text_of
-from rollout_trace.wire.other_fields import OtherFields
+from rollout_trace.wire.other_fields import OtherFields, fields_from
 from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
 from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
 from rollout_trace.wire.sse import Event
@@ -55,7 +56,9 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 
 _BODY = LenientDecoder(_Body, _StrictBody)
-_BODY_OTHERS = _Body.__struct_fields__[_Body.__struct_fields__.index("created") :]
+_BODY_OTHERS = fields_from(_Body, "created")
+_REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
+_NO_REST = _REST(_Body())
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -108,6 +111,7 @@ class _Answer:
         self._readers: dict[int, SampleReader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
 
     def add(self, body: _Body, part: Event) -> None:
@@ -123,12 +127,18 @@ class _Answer:
             facts.usage = usage_of(body.usage)
         if body.choices is not None:
             self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
-            self._prompt_logprobs = self._prompt_logprobs if body.prompt_logprobs == NULL else body.prompt_logprobs
-        self._others.add(body)
-        others = self._others.add_undeclared(part.data, body, _StrictBody, Sample, len(samples))
+        rest = _REST(body)
+        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
+        if rest != self._rest:
+            self._rest = rest
+            self._others.add(body)
+            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
+        others = None
+        if type(body) is not _StrictBody:
+            others = self._others.add_undeclared(part.data, body, Sample, len(samples))
         for position, sample in enumerate(samples):
             reader = reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed)
-            reader.add(sample)
+            reader.add(sample, part.data, position)
             if others:
                 reader.others.update(others[position])
 
@@ -167,8 +177,17 @@ class _Answer:
             choice.messages = [prompt]
         if choice.prompt_token_ids is None:
             choice.prompt_token_ids = self._prompt_token_ids
-        ids = ids_of(prompt)
-        # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
-        if choice.prompt_token_ids is None and ids is not None and reader.counts.input in (None, len(ids)):
-            choice.prompt_token_ids = ids
+        if choice.prompt_token_ids is None:
+            choice.prompt_token_ids = _known_prompt_ids(prompt, reader)
         return choice
+
+
+def _known_prompt_ids(prompt: Any, reader: SampleReader) -> list[int] | None:
+    """Ids of a prompt from the request, or from beside the logprobs of the answer."""
+    sent, listed = ids_of(prompt), reader.listed_prompt_ids
+    # Another count means that the server changed the prompt (an image becomes many tokens): these are not its ids.
+    if sent is None or reader.counts.input not in (None, len(sent)):
+        return listed
+    # SGLang lists 0 for some ids: those sent are exact, unless others differ too.
+    agree = listed is None or all(two in (one, 0) for one, two in zip(sent, listed, strict=True))
+    return sent if agree else listed

@@ -13,6 +13,7 @@ from rollout_trace.wire.lenient import NULL, text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
 from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import report_clash, withhold
+from rollout_trace.wire.sglang_extras import MetaReader
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
 from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
 
@@ -28,9 +29,13 @@ class MetaInfo(Struct):
     reasoning_tokens: int | None = None
     weight_version: Any = None
     prompt_token_ids: list[int] | None = None
-    input_token_logprobs: list[Any] | None = None
     output_token_logprobs: list[Any] | None = None
-    output_top_logprobs: list[Any] | None = None
+    # Of any type: what is wrong with these is no fault of the ids.
+    input_token_logprobs: Any = None
+    output_top_logprobs: Any = None
+    image_tokens: Any = None
+    audio_tokens: Any = None
+    video_tokens: Any = None
 
 
 class Sample(ChoiceExtras):
@@ -53,6 +58,9 @@ class SampleReader:
     def __init__(self) -> None:
         self.counts = Usage()
         self.error: ErrorInfo | None = None
+        self.listed_prompt_ids: list[int] | None = None
+        """Ids of the whole prompt beside its logprobs, where SGLang puts 0 for the last id of the vocabulary."""
+        self._meta = MetaReader()
         self._prompt_token_ids: list[int] | None = None
         self._text = GrowingText()
         self._ids, self._triples, self._tops = GrowingList(), GrowingList(), GrowingList()
@@ -60,6 +68,7 @@ class SampleReader:
         self._token_ids: list[int] | None = None
         self._columns: Columns | None = None
         self._uneven = False
+        self._ends_empty = False
         self._finish_reason: str | None = None
         self._stop_reason: str | int | None = None
         self._versions: list[str] = []
@@ -67,8 +76,10 @@ class SampleReader:
         self.others: dict[str, Any] = {}
         """Fields of the sample that have no place of their own."""
 
-    def add(self, sample: Sample) -> None:
-        """Reads the next chunk, or the only object."""
+    def add(self, sample: Sample, data: bytes = b"{}", position: int = 0) -> None:
+        """Reads the next chunk, or the only object. ``data``: the body that the sample is in, at this position."""
+        if sample.meta_info is not None:
+            self._meta.add(data, position)
         self._prompt_token_ids = self._prompt_token_ids or sample.prompt_token_ids
         if sample.meta_info is None and sample.output_ids is None:
             self._add_delta(sample)
@@ -110,9 +121,13 @@ class SampleReader:
             around: what else the answer around the choice holds.
         """
         columns = self._columns
-        self.extras.tops = () if columns is None else columns.tops
         self.extras.settle(choice, sampling)
         choice.extra = extra_of(*around, self.others, {} if columns is None else columns.more)
+        grows = self._ids if self._triples.items is None else self._triples
+        # A last chunk without tokens is of either kind.
+        incremental = grows.incremental is True or (grows.incremental is None and self._ends_empty)
+        start = None if sampling is None else sampling.get("routed_experts_start_len")
+        self._meta.settle(choice, incremental=incremental, start=start)
 
     def _add_delta(self, sample: Sample) -> None:
         if sample.text is not None:
@@ -134,8 +149,10 @@ class SampleReader:
         counted = info.completion_tokens
         self._text.add(sample.text)
         self._ids.add(sample.output_ids, counted)
+        self._ends_empty = sample.output_ids == []
         self._triples.add(info.output_token_logprobs, counted)
-        self._tops.add(info.output_top_logprobs, counted)
+        if isinstance(info.output_top_logprobs, list):
+            self._tops.add(info.output_top_logprobs, counted)
         self._set_finish(info.finish_reason)
         self._add_version(info.weight_version)
         self.counts = Usage(
@@ -144,11 +161,18 @@ class SampleReader:
             cache_read=_latest(info.cached_tokens, self.counts.cache_read),
             reasoning=_latest(info.reasoning_tokens, self.counts.reasoning),
         )
-        if not self._prompt_token_ids:
-            ids = _ids(info.input_token_logprobs)
-            # SGLang returns these logprobs from `logprob_start_len` on: fewer ids than counted are not the prompt.
-            whole = ids is not None and len(ids) == self.counts.input
-            self._prompt_token_ids = info.prompt_token_ids or (ids if whole else None)
+        self._prompt_token_ids = self._prompt_token_ids or info.prompt_token_ids
+        if not self._prompt_token_ids and not self.listed_prompt_ids:
+            self.listed_prompt_ids = self._listed_ids(info)
+
+    def _listed_ids(self, info: MetaInfo) -> list[int] | None:
+        ids = _ids(info.input_token_logprobs)
+        # SGLang returns these logprobs from `logprob_start_len` on: fewer ids than counted are not the prompt.
+        if ids is None or len(ids) != self.counts.input:
+            return None
+        # The placeholders of images are 0 among them.
+        has_media = any((info.image_tokens, info.audio_tokens, info.video_tokens))
+        return None if has_media and 0 in ids else ids
 
     def _set_finish(self, reason: Any) -> None:
         if isinstance(reason, str):
@@ -178,6 +202,7 @@ class SampleReader:
             return
         choice.logprobs = columns.logprobs
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
+        self.extras.tops = () if triples is not None or choice.top_logprobs is None else columns.tops
         # Ids from among the logprobs cannot differ from them in number.
         if ids is None:
             choice.completion_token_ids, choice.uneven = columns.token_ids(), False
@@ -211,9 +236,9 @@ def _latest(count: int | None, before: int | None) -> int | None:
     return before if count is None or count < 0 else count
 
 
-def _ids(triples: list[Any] | None) -> list[int] | None:
+def _ids(triples: Any) -> list[int] | None:
     """The ids in ``[logprob, id, text]`` entries; None where one is missing, or there are none."""
-    return None if triples is None else _columns_of(triples).token_ids()
+    return _columns_of(triples).token_ids() if isinstance(triples, list) else None
 
 
 def _columns_of(triples: list[Any]) -> Columns:

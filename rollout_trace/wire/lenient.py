@@ -52,6 +52,10 @@ class LenientDecoder(Generic[T]):
         except DECODE_ERRORS:
             return self._repair(loads(data))
 
+    def has_unknown(self, value: T) -> bool:
+        """Whether a decoded value may lack fields of its object: with ``strict`` only."""
+        return self._first is not self._decoder and type(value) is self._kind
+
     def _repair(self, value: Any) -> tuple[T, str | None]:
         problem = None
         value = _with_raw(value, self._raw)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollout_trace.data.extras import JSONText
-from rollout_trace.wire.lenient import NULL
+from rollout_trace.wire.lenient import NULL, loads
 
 T = TypeVar("T")
 
@@ -68,7 +68,8 @@ class ArrayLogprobs(Struct):
     tokens: list[str | None] | None = None
     token_logprobs: list[float | None] | None = None
     token_ids: list[float | None] | None = None
-    top_logprobs: list[Raw] | None = None
+    # Of any type: what is wrong with alternatives is no fault of the ids.
+    top_logprobs: Raw = NULL
     content: list[Entry] | None = None
 
 
@@ -137,14 +138,33 @@ def _id_or(default: int, value: float | None, token: str | None) -> float:
     return default if value is None else value
 
 
+_NONE = Raw(b"[]")
 _EMPTY = (b"null", b"[]", b"{}")
 
 
 def top_logprobs_of(tops: Sequence[Raw]) -> JSONText | None:
     """The alternatives of each token as JSON; None where no token has any: engines then send null, or empty lists."""
-    if all(_is_empty(top) for top in tops):
+    # Engines that were asked for none send null or empty lists: counted first, which is much faster.
+    if tops.count(NULL) + tops.count(_NONE) == len(tops) or all(_is_empty(top) for top in tops):
         return None
-    return JSONText(b"[" + b",".join([_alternatives(top) for top in tops]) + b"]")
+    batches = (tops[at : at + _BATCH] for at in range(0, len(tops), _BATCH))
+    return JSONText(b"[" + b",".join([_batch(batch) for batch in batches]) + b"]")
+
+
+def _batch(tops: Sequence[Raw]) -> bytes:
+    """The alternatives of some tokens as JSON, one list after the other."""
+    if any(bytes(memoryview(top)[:1]) != b"[" for top in tops):
+        try:
+            # Logprobs by token (completions), of many tokens at once: each call costs more than what it decodes.
+            rows = _BY_TOKEN.decode(b"[" + b",".join(tops) + b"]")
+            return msgspec.json.encode([_named(row) for row in rows])[1:-1]
+        except (msgspec.MsgspecError, UnicodeError):
+            return b",".join([_alternatives(top) for top in tops])
+    return b",".join(tops)
+
+
+def _named(row: dict[str, Raw] | None) -> list[_Alternative]:
+    return [_Alternative(token, logprob) for token, logprob in (row or {}).items()]
 
 
 def _is_empty(top: Raw) -> bool:
@@ -152,35 +172,60 @@ def _is_empty(top: Raw) -> bool:
     return text.nbytes < 8 and b"".join(bytes(text).split()) in _EMPTY
 
 
-class _Alternative(Struct):
+class _Alternative(Struct, gc=False):
     token: str
     logprob: Raw
 
 
-_BY_TOKEN = msgspec.json.Decoder(dict[str, Raw])
+def json_of(tops: Any) -> JSONText | None:
+    """Alternatives that were decoded with the answer around them, as JSON."""
+    if tops is None or isinstance(tops, JSONText):
+        return tops
+    try:
+        return JSONText(msgspec.json.encode(tops))
+    except (msgspec.MsgspecError, UnicodeError):
+        return JSONText(json.dumps(tops).encode())
+
+
+_BATCH = 256
+"""Tokens whose alternatives are objects at the same time."""
+_BY_TOKEN = msgspec.json.Decoder(list[dict[str, Raw] | None])
 
 
 def _alternatives(top: Raw) -> bytes | Raw:
     """One token's alternatives as the JSON of a list: from a list of objects, or from logprobs by token."""
     first = bytes(memoryview(top)[:1])
-    if first == b"[":
-        return top
-    if first != b"{":
-        return b"[]"
-    try:
-        by_token = _BY_TOKEN.decode(top)
-        return msgspec.json.encode([_Alternative(token, logprob) for token, logprob in by_token.items()])
-    except (msgspec.MsgspecError, UnicodeError):
-        return _tolerant(top)
+    return top if first == b"[" else _tolerant(top) if first == b"{" else b"[]"
 
 
 def _tolerant(top: Raw) -> bytes:
-    """As ``_alternatives`` gives, from bytes that the strict decoder refuses: lone surrogates, no UTF-8."""
+    """Logprobs by token as the JSON of a list, from any bytes: with lone surrogates, or of no UTF-8."""
     try:
         by_token = json.loads(bytes(top).decode("utf-8", "replace"))
         return json.dumps([{"token": token, "logprob": value} for token, value in by_token.items()]).encode()
     except (ValueError, RecursionError):
         return b"[]"
+
+
+_ITEMS = msgspec.json.Decoder(list[Raw])
+
+
+def _items_of(tops: Raw) -> list[Raw]:
+    """The alternatives of each token; none where they are no list."""
+    if bytes(memoryview(tops)[:1]) != b"[":
+        return []
+    try:
+        return _ITEMS.decode(tops)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _tolerant_items(tops)
+
+
+def _tolerant_items(tops: Raw) -> list[Raw]:
+    """The same of bytes that the strict decoder refuses: with a NaN, or lone surrogates."""
+    try:
+        return [Raw(json.dumps(item).encode()) for item in loads(bytes(tops))]
+    except (ValueError, RecursionError):
+        return []
 
 
 def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
@@ -191,12 +236,12 @@ def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
         return Columns([float(logprobs)], [None], [None], [NULL])
     values = logprobs.token_logprobs
     if values is not None:
-        size, tops = len(values), logprobs.top_logprobs
+        size, tops = len(values), _items_of(logprobs.top_logprobs)
         return Columns(
             values,
             _of_size(logprobs.token_ids, size),
             _of_size(logprobs.tokens, size),
-            tops if tops is not None and len(tops) == size else [NULL] * size,
+            tops if len(tops) == size else [NULL] * size,
         )
     entries = logprobs.content
     if entries is None:

@@ -6,8 +6,7 @@ protocol implies; ``index`` of a choice; ``obfuscation``, padding against guesse
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from msgspec import Raw, Struct, json
@@ -25,41 +24,30 @@ _LISTS = ("choices", "answers")
 class OtherFields:
     """Values by name, of a choice or of the answer around the choices. In a stream the last value that is no null."""
 
-    __slots__ = ("_get", "_last", "_names", "values")
+    __slots__ = ("_names", "values")
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        """``names``: at least two fields of the struct that ``add`` is given."""
+        """``names``: the fields of a struct that have no place of their own."""
         self._names = names
-        self._get: Callable[[Any], tuple[Any, ...]] = attrgetter(*names)
-        self._last: tuple[Any, ...] = (None,) * len(names)
         self.values: dict[str, Any] = {}
 
     def add(self, part: Struct) -> None:
         """Reads the declared fields of the next part."""
-        found = self._get(part)
-        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
-        if found == self._last:
-            return
-        self._last = found
-        for name, value in zip(self._names, found, strict=True):
+        for name in self._names:
+            value = getattr(part, name)
             if value is not None:
                 self.values[name] = value
 
-    def add_undeclared(
-        self, data: bytes, body: Struct, strict: type[Struct], choice: type[Struct], size: int
-    ) -> list[dict[str, Any]] | None:
+    def add_undeclared(self, data: bytes, body: Struct, choice: type[Struct], size: int) -> list[dict[str, Any]] | None:
         """Reads the fields of a body that its type does not have; returns those of its choices.
 
         Args:
-            strict: the type of bodies that have none.
             choice: the type of its choices.
             size: the number of choices that were read.
 
         Returns:
-            One dict for each choice; None where there is none, or where it is not certain whose they are.
+            One dict for each choice; None where it is not certain whose they are.
         """
-        if type(body) is strict:
-            return None
         values, choices = undeclared(data, type(body), choice)
         self.values.update(values)
         return choices if len(choices) == size else None
@@ -67,6 +55,11 @@ class OtherFields:
     def update(self, values: Mapping[str, Any]) -> None:
         """Sets fields that were read elsewhere."""
         self.values.update(values)
+
+
+def fields_from(kind: type[Struct], first: str) -> tuple[str, ...]:
+    """The names of a struct's last fields, from ``first`` on."""
+    return kind.__struct_fields__[kind.__struct_fields__.index(first) :]
 
 
 def undeclared(data: bytes, body: type[Struct], choice: type[Struct]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -78,6 +71,18 @@ def undeclared(data: bytes, body: type[Struct], choice: type[Struct]) -> tuple[d
     except DECODE_ERRORS:
         fields, choices = _plain(data)
     return _others(fields, body), [_others(one, choice) for one in choices]
+
+
+def fields_without(data: bytes, names: frozenset[str], inside: str | None = None) -> dict[str, Any]:
+    """The fields of a body, or of the object in its field ``inside``, without some names. Nulls are left out."""
+    try:
+        fields: Mapping[str, Any] = _FIELDS.decode(data)
+        fields = fields if inside is None else _FIELDS.decode(fields.get(inside, b"{}"))
+    except DECODE_ERRORS:
+        fields = _plain(data)[0]
+        fields = fields if inside is None else fields.get(inside) or {}
+        fields = fields if isinstance(fields, dict) else {}
+    return _kept(fields, names)
 
 
 def _plain(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -96,11 +101,12 @@ def _plain(data: bytes) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _others(fields: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
-    found = {
-        name: _without_tokens(name, _value(value))
-        for name, value in fields.items()
-        if name not in kind.__struct_fields__ and name not in NO_EXTRA
-    }
+    return _kept(fields, NO_EXTRA.union(kind.__struct_fields__))
+
+
+def _kept(fields: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    """The fields but those of these names, without nulls and what became arrays of the step."""
+    found = {name: _without_tokens(name, _value(value)) for name, value in fields.items() if name not in names}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -115,7 +121,9 @@ def _value(value: Any) -> Any:
 
 def extra_of(*parts: Mapping[str, Any]) -> dict[str, Any] | None:
     """One dict of several, the later ones counting where names are the same; None where all are empty."""
-    found = {name: value for part in parts for name, value in part.items()}
+    found: dict[str, Any] = {}
+    for part in parts:
+        found.update(part)
     return found or None
 
 

@@ -55,11 +55,12 @@ def read_bodies(
     streamed: bool,
 ) -> bool:
     """Calls ``add`` with each body in order, up to the first error. True where the stream sent [DONE], or is none."""
+    decode = kind.decode
     for part in parts:
         if streamed and part.data.startswith(b"[DONE]"):
             return True
         try:
-            body, problem = kind.decode(part.data)
+            body, problem = decode(part.data)
         except ValueError as error:
             # A cut event is where the stream broke off, not an error of the server's.
             if part.complete:
@@ -70,6 +71,8 @@ def read_bodies(
             facts.error = error_value(body.error)
             return False
         add(body, part)
+        # The chunks of a stream are alike: where one has unknown fields, the strict type is not tried first again.
+        decode = kind.decode_any if kind.has_unknown(body) else decode
     return not streamed
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rollout_trace.wire.lenient import text_of
+
 GAPS_UNPLACED = (
     "{} of {} logprobs did not come with this stream, and nothing says of which tokens: of half characters, the stop "
     "token, others without text. Unstreamed, all come."
@@ -34,7 +36,8 @@ def missing_positions(pieces: Sequence[Piece], missing: int, *, stopped: bool) -
     places: list[int] = []
     position = 0
     for piece in pieces:
-        own = "".join(entry.get("token") or "" for entry in piece.entries if isinstance(entry, dict))
+        # A token of another type is no text: what it stands for differs then.
+        own = "".join(text_of(entry.get("token")) or "" for entry in piece.entries if isinstance(entry, dict))
         if piece.text != own:
             before = piece.text.removesuffix(own)
             # Of several tokens in one event, any may lack its entry; and only characters beyond ASCII have halves.

@@ -7,10 +7,14 @@ Where the ids are: vLLM 0.32 puts them in ``input_messages`` and ``output_messag
 ``finish_reason`` is the reason why a response is incomplete (``max_output_tokens``, ``content_filter``); else
 ``tool_calls`` where it calls functions, and ``stop`` where it does not; ``cancelled`` of a cancelled one. A response
 that is still queued or in progress (``background``) is a choice that is not complete, and has no error.
+
+``extra`` has what else the response holds (of a stream: its last event), save what it repeats of the request: of the
+parameters only those that the server filled in itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +24,8 @@ from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
-from rollout_trace.wire.logprobs import number_of
+from rollout_trace.wire.logprobs import json_of, number_of
+from rollout_trace.wire.other_fields import extra_of, fields_without
 from rollout_trace.wire.reading import (
     error_without_choices,
     events_of,
@@ -63,6 +68,7 @@ class _Event(ItemEvent):
 _BACKGROUND = "the response was still {}: its answer is that of a later responses.retrieve(), if any."
 _RESPONSE = LenientDecoder(_Response)
 _EVENT = LenientDecoder(_Event)
+_NO_EXTRA = frozenset({*_Response.__struct_fields__, "input", "instructions", "tools", "output_text"})
 _FINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
 
@@ -72,7 +78,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
     if status >= 400:
         facts.error = error_of(response, status)
         return facts
-    answer = _Answer(facts, stop=bool((request.sampling or {}).get("stop")))
+    answer = _Answer(facts, request.sampling or {})
     if streamed:
         parts = events_of(response, streamed=True)
         done = read_bodies(parts, _EVENT, facts, answer.add_event, streamed=True)
@@ -97,14 +103,16 @@ def _is_known(data: bytes) -> bool:
 class _Answer:
     """One response, from its only body or from the events of its stream."""
 
-    def __init__(self, facts: ResponseFacts, *, stop: bool) -> None:
-        """``stop``: the request has stop strings."""
+    def __init__(self, facts: ResponseFacts, sampling: Mapping[str, Any]) -> None:
+        """``sampling``: the parameters of the request."""
         self.has_response = False
         """True once an event of a response was read."""
         self._facts = facts
-        self._stop = stop
+        self._stop = bool(sampling.get("stop"))
+        self._sampling = sampling
         self._items = Items()
         self._final: _Response | None = None
+        self._extra: dict[str, Any] = {}
 
     def add_body(self, data: bytes, status: int) -> None:
         """Reads an unstreamed answer."""
@@ -119,6 +127,7 @@ class _Answer:
         self._final = response
         self._read_head(response)
         self._set_choice(response, response.output or [], ended=response.status not in ("queued", "in_progress"))
+        self._facts.choices[0].extra = extra_of(self._others(data))
 
     def add_event(self, event: _Event, part: Event) -> None:
         """Reads the next event of a stream. Unknown kinds are ignored."""
@@ -132,7 +141,8 @@ class _Answer:
         self.has_response = True
         if event.response is not None:
             self._read_head(event.response)
-            self._final = event.response if name in _FINAL else self._final
+            if name in _FINAL:
+                self._final, self._extra = event.response, self._others(part.data, "response")
         else:
             name, _, step = name.rpartition(".")
             self._items.add(name, step, event)
@@ -146,6 +156,13 @@ class _Answer:
             self._set_choice(self._final, (self._final.output or []) if whole else items, ended=True, gaps=not whole)
         elif self.has_response:
             self._set_choice(_Response(), items, ended=done and bool(items) and self._facts.error is None, gaps=True)
+        for choice in self._facts.choices:
+            choice.extra = extra_of(self._extra)
+
+    def _others(self, data: bytes, inside: str | None = None) -> dict[str, Any]:
+        """The fields of a response that have no place of their own, without those that its request has."""
+        found = fields_without(data, _NO_EXTRA, inside)
+        return {name: value for name, value in found.items() if name not in self._sampling}
 
     def _read_head(self, response: _Response) -> None:
         facts = self._facts
@@ -198,6 +215,7 @@ class _Answer:
         size = len(choice.completion_token_ids or ())
         if self._items.pieces and len(entries) < size:
             self._mark_gaps(choice, size, num_sampled(items) == len(texts) == 1)
+        choice.top_logprobs = json_of(choice.top_logprobs)
 
     def _mark_gaps(self, choice: ChoiceFacts, size: int, is_one_text: bool) -> None:
         """Puts None at ids for which the stream has no logprob; removes all logprobs where that is uncertain."""

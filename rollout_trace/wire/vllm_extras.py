@@ -55,14 +55,13 @@ class RawExtras:
         self.prompt_logprobs = NULL
         self.versions: Any = None
         self.tops: Sequence[Raw] = ()
-        """The alternatives of each sampled token."""
+        """The alternatives of each sampled token, where any has some."""
         self.echoed: tuple[list[float | None], list[Raw]] | None = None
         """Logprobs and alternatives of an echoed prompt."""
 
     def add(self, choice: ChoiceExtras) -> None:
         """Reads the next chunk, or the only body."""
         found = _FIELDS(choice)
-        # Nearly no chunk has any.
         if found == _NONE:
             return
         experts, mask, mask_logprobs, prompt_logprobs, versions = found
@@ -74,8 +73,15 @@ class RawExtras:
         if mask_logprobs != NULL:
             self.masks_logprobs.append(mask_logprobs)
 
+    @property
+    def _has_any(self) -> bool:
+        whole = (self.experts, self.prompt_logprobs)
+        return bool(self.tops or self.masks or self.echoed or self.versions is not None or whole != (NULL, NULL))
+
     def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None) -> None:
         """Sets the extras of a choice whose ids have been checked. ``sampling``: the parameters of the request."""
+        if not self._has_any:
+            return
         found = FoundExtras()
         if self.experts != NULL:
             found.routed_experts = experts_of(self.experts)
@@ -88,7 +94,7 @@ class RawExtras:
             self._add_prompt(choice, sampling, found)
         elif self.echoed is not None:
             self._add_echoed(*self.echoed, sampling, found)
-        if has_ids(self.tops) and requested_number(sampling, "logprobs") != 0:
+        if self.tops and has_ids(self.tops) and requested_number(sampling, "logprobs") != 0:
             found.top_tokens = top_tokens_of(self.tops)
             found.top_has_sampled = True
         settle(choice, found)

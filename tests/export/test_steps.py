@@ -14,9 +14,12 @@ import pytest
 from hypothesis import given
 
 import rollout_trace as rt
+from rollout_trace.data.model import amend
 from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
+from tests.export.extras import same_extras
+from tests.file.test_format import with_extras
 from tests.strategies import PROFILE, trajectories
 from tests.unchecked import unchecked
 
@@ -170,3 +173,37 @@ def test_logprobs_may_be_missing() -> None:
     (trajectory,) = recorded.interleaved()
     trajectory.steps = [replace(step, logprobs=None, logprobs_mode=None) for step in trajectory.steps]
     assert [row["logprobs"] for row in steps(trajectory)] == [None] * 6
+
+
+def test_extras_are_those_of_the_steps(tmp_path: Path) -> None:
+    """As rows, and out of JSON lines; of parquet: tests/consumers/datasets."""
+    trajectory, report = with_extras(), ExportReport()
+    assert write_steps(tmp_path / "steps.jsonl", trajectory, report=report) == 2
+    lines = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert lines == steps(trajectory, report=report)
+    assert report.dropped == {}
+    for row, step in zip(lines, trajectory.steps, strict=True):
+        same_extras(row, step)
+
+
+def test_extras_as_arrays_and_without_tokens() -> None:
+    trajectory = with_extras()
+    for step in trajectory.steps:
+        amend(step, completion=rt.Completion(content="ok"))
+    (first, _), (bare, _) = steps(trajectory, arrays=True), steps(trajectory, tokens=False)
+    assert first["routed_experts"].dtype == np.int32
+    assert not first["routed_experts"].flags.writeable
+    kinds = ("prompt_", "top_", "sampling_mask", "routed_", "policy_spans")
+    aligned = [name for name in STEP_COLUMNS if name.startswith(kinds)]
+    assert len(aligned) == 12
+    assert all(bare[name] is None for name in aligned)
+    assert bare["extra"] == trajectory.steps[0].extra
+
+
+def test_a_step_without_extras_has_none_in_their_columns() -> None:
+    (row, *_) = steps(recorded.interleaved())
+    kinds = ("prompt_l", "prompt_t", "top_", "sampling_m", "routed_")
+    missing = [name for name in STEP_COLUMNS if name.startswith(kinds)]
+    assert len(missing) == 10
+    assert all(row[name] is None for name in missing)
+    assert row["extra_issues"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_trace.data.extras import ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import (
     Attempt,
     Completion,
@@ -22,6 +24,7 @@ from rollout_trace.data.model import (
     ToolRun,
     Usage,
 )
+from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read, schema
@@ -29,6 +32,8 @@ from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 
 FIXTURE = Path(__file__).parent / "data" / "rollout-trace-1.jsonl"
+EXTRAS = FIXTURE.with_name("rollout-trace-1-extras.jsonl")
+"""The fields that were added later: what engines send beside ids and logprobs."""
 
 
 def test_the_schema_in_the_package_is_that_of_the_records() -> None:
@@ -170,12 +175,72 @@ def test_what_is_written_now_is_what_was_written_then() -> None:
     assert encode(full_trajectory()) + encode(Trajectory(id="t2")) == FIXTURE.read_bytes()
 
 
-def test_the_fixture_fills_every_field() -> None:
+def with_extras() -> Trajectory:
+    """Two turns with every extra. What its fixture holds; do not change one without the other."""
+    tokens, rows = TokenStore(), RowStore()
+    row = np.arange(100, 130, dtype=np.int32)
+    scores = np.append(np.float32(np.nan), -np.arange(1, 30, dtype=np.float32) / 8).astype(np.float32)
+    best = np.stack([row, row + 30], axis=1)
+    experts = np.arange(30 * 2 * 2, dtype=np.uint8).reshape(30, 2, 2)
+    steps = []
+    for at, (prompt, end) in enumerate([(20, 22), (28, 29)]):
+        length = end - prompt
+        ids = tokens.add(row[:prompt], row[prompt:end])
+        top = rows.add("top ids", best[:prompt]), rows.add("top logprobs", best[:prompt].astype(np.float32))
+        counts = np.array([2, 1][:length], np.int32)
+        steps.append(
+            Step(
+                id=f"c{at}.0",
+                call_id=f"c{at}",
+                index=at,
+                prompt_token_ids=ids[0],  # type: ignore[arg-type]
+                completion_token_ids=ids[1],  # type: ignore[arg-type]
+                top_logprobs=JSONText(b'[[{"token": "a","logprob":-0.50}],[]]'),  # type: ignore[arg-type]
+                prompt_logprobs=rows.add("scores", scores[:prompt]),  # type: ignore[arg-type]
+                prompt_top_tokens=TopTokenRows(*top),  # type: ignore[arg-type]
+                top_tokens=TopTokens(best[prompt:end], scores[prompt:end, None] * np.ones(2, np.float32)),
+                sampling_mask=SamplingMask(
+                    np.arange(counts.sum(), dtype=np.int32) + 120, counts, -np.arange(counts.sum(), dtype=np.float32)
+                ),
+                routed_experts=rows.add("experts", experts[: end - 1]),  # type: ignore[arg-type]
+                policy_spans=(PolicySpan(0, 1, "step-7"), PolicySpan(1, 2, 8))[:length],
+                extra={"system_fingerprint": "vllm-0.32.0", "metrics": {"queue_time_ms": 0.5}},
+                extra_issues=(ExtraIssue(field="routed_experts", code="malformed", message="no array of .npy"),) * at,
+            )
+        )
+    return Trajectory(id="t3", episode_id="t3", steps=steps, environment={})
+
+
+def test_a_file_with_extras_stays_readable() -> None:
+    """Written once by the first version that had them, and never again."""
+    (found,) = read(EXTRAS)
+    assert found == with_extras()
+    assert encode(with_extras()) == EXTRAS.read_bytes()
+    assert encode(found) == EXTRAS.read_bytes()
+
+
+def test_arrays_of_a_line_hold_each_row_once() -> None:
+    line = json.loads(EXTRAS.read_text(encoding="utf-8"))
+    shapes = [(one["dtype"], one["shape"]) for one in line["arrays"]]
+    assert shapes == [("uint8", [28, 2, 2]), ("float32", [28]), ("int32", [28, 2]), ("float32", [28, 2])]
+    assert base64.b64decode(line["arrays"][0]["data"]) == bytes(range(112))
+    first, second = (step["tokens"] for step in line["steps"])
+    assert (first["routed_experts"], second["routed_experts"]) == ([[0, 0, 21]], [[0, 0, 28]])
+    assert (first["prompt_logprobs"], second["prompt_logprobs"]) == ([[1, 0, 20]], [[1, 0, 28]])
+    assert second["prompt_top_tokens"] == {"ids": [[2, 0, 28]], "logprobs": [[3, 0, 28]]}
+    assert first["policy_spans"] == [[0, 1, "step-7"], [1, 2, 8]]
+
+
+def test_the_fixtures_fill_every_field() -> None:
     line = json.loads(FIXTURE.read_text(encoding="utf-8").splitlines()[0])
+    extras = json.loads(EXTRAS.read_text(encoding="utf-8"))
     definitions = schema.schema()["$defs"]
     # What media looks like is in test_media.py.
-    assert set(line) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
-    steps = set().union(*line["steps"])
+    assert set(line) | set(extras) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
+    steps = set().union(*line["steps"], *extras["steps"])
+    tokens = set().union(*(step["tokens"] for one in (line, extras) for step in one["steps"] if "tokens" in step))
+    assert tokens == set(definitions["TokensRecord"]["properties"])
+    assert set(extras["steps"][0]["tokens"]["sampling_mask"]) == set(definitions["MaskRecord"]["properties"])
     # A position that is the step's own is left out.
     assert steps == set(definitions["StepRecord"]["properties"]) - {"index"}
     assert set(line["tool_runs"][0]) == set(definitions["ToolRunRecord"]["properties"])

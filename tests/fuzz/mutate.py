@@ -41,7 +41,7 @@ def _json(body: bytes, rng: random.Random) -> bytes:
     except ValueError:
         return _bytes(body, rng)
     for _ in range(rng.choice((1, 1, 1, 2, 5))):
-        value = _damage(value, rng)
+        value = damage(value, rng)
     return json.dumps(value).encode()
 
 
@@ -61,22 +61,24 @@ def _stream(body: bytes, rng: random.Random) -> bytes:
     return rng.choice((b"\n\n", b"\n\n", b"\r\n\r\n", b"\r\r")).join(events)
 
 
-def _damage(value: Any, rng: random.Random) -> Any:
+def damage(value: Any, rng: random.Random) -> Any:
+    """A JSON value with a random place deleted, replaced by junk, or by another place."""
     holder, key = _somewhere(value, rng)
     if holder is None:
-        return _junk(rng)
+        return junk(rng)
     kind = rng.randrange(3)
     if kind == 0:
         del holder[key]
     elif kind == 1:
-        holder[key] = _junk(rng)
+        holder[key] = junk(rng)
     else:
         other, name = _somewhere(value, rng)
         holder[key] = json.loads(json.dumps(other[name] if other else None))
     return value
 
 
-def _junk(rng: random.Random) -> Any:
+def junk(rng: random.Random) -> Any:
+    """A value that belongs nowhere."""
     # A copy: what is put in may be damaged in its turn.
     return copy.deepcopy(rng.choice(_JUNK))
 

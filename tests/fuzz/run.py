@@ -1,7 +1,9 @@
 """Feeds damaged exchanges to the decoders: `python -m tests.fuzz.run --count 1000000 --seconds 600`.
 
-Every protocol, from the recordings in tests/data. What must hold of each: at least one step; no exception; ids and
-logprobs that are both there have one length, and every logprob is finite and not above 0; what is missing has a reason.
+Every protocol, from the recordings in tests/data and, for SGLang, answers made by hand. What must hold of each: at
+least one step; no exception; ids and logprobs that are both there have one length, and every logprob is finite and not
+above 0, or missing with a reason; extras are aligned. Every third exchange has damage in its extras alone: then ids,
+logprobs and text are those of the undamaged one.
 """
 
 from __future__ import annotations
@@ -11,14 +13,18 @@ import os
 import random
 import sys
 import time
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from rollout_trace.data.model import Step
+from rollout_trace.data.tokens import same_array
 from rollout_trace.testing import Exchange, load_exchanges
 from rollout_trace.wire import decode
+from tests.fuzz.extras import check_extras, damage_extras
+from tests.fuzz.made import made_exchanges
 from tests.fuzz.mutate import mutate
 
 DATA = Path(__file__).parents[1] / "data"
@@ -27,6 +33,7 @@ _SUFFIXES = (
     ("/completions", "openai.completions"),
     ("/responses", "openai.responses"),
     ("/messages", "anthropic.messages"),
+    ("/inference/v1/generate", "vllm.generate"),
     ("/generate", "sglang.generate"),
 )
 
@@ -34,6 +41,7 @@ _SUFFIXES = (
 def corpus() -> list[tuple[str, Exchange]]:
     """Every recorded exchange of a protocol, with the protocol's name."""
     exchanges = [exchange for path in sorted(DATA.glob("wire_*.jsonl.xz")) for exchange in load_exchanges(path)]
+    exchanges += made_exchanges()
     named = ((_protocol(exchange.path), exchange) for exchange in exchanges)
     return [(protocol, exchange) for protocol, exchange in named if protocol is not None]
 
@@ -49,11 +57,28 @@ def check(steps: list[Step]) -> None:
         if step.completion_token_ids is not None and step.logprobs is not None:
             assert len(step.completion_token_ids) == len(step.logprobs), "ids and logprobs differ in length"
         if step.logprobs is not None:
-            assert np.isfinite(step.logprobs).all(), "a logprob is not finite"
-            assert (step.logprobs <= 0).all(), "a logprob is above 0"
+            known = step.logprobs[~np.isnan(step.logprobs)]
+            lacks = step.token_issue is not None and step.token_issue.code == "logprobs_incomplete"
+            assert lacks or len(known) == len(step.logprobs), "a logprob is missing without a reason"
+            assert np.isfinite(known).all(), "a logprob is not finite"
+            assert (known <= 0).all(), "a logprob is above 0"
+        check_extras(step)
         sampled = step.status == "ok" and step.completion is not None
         if sampled and step.completion_token_ids is None:
             assert step.token_issue is not None, "ids are missing without a reason"
+
+
+def compare(steps: list[Step], undamaged: list[Step]) -> None:
+    """Damage to extras costs nothing else."""
+    for step, other in zip(steps, undamaged, strict=True):
+        for field in ("completion", "finish_reason", "completion_token_ids", "logprobs", "token_issue", "status"):
+            assert same_array(getattr(step, field), getattr(other, field)), f"damaged extras changed {field}"
+
+
+@cache
+def _undamaged(protocol: str, exchange: Exchange) -> list[Step]:
+    kind = exchange.content_type or None
+    return decode(protocol, exchange.request, exchange.response, content_type=kind, status=exchange.status)
 
 
 def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], str | None]:
@@ -63,12 +88,19 @@ def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], s
     while done < count and (done % 256 or time.monotonic() < deadline):
         protocol, exchange = rng.choice(pool)
         streamed = "event-stream" in (exchange.content_type or "")
-        response = mutate(exchange.response, rng, streamed=streamed)
-        request = exchange.request if rng.random() < 0.8 else mutate(exchange.request, rng, streamed=False)
-        kind = exchange.content_type if rng.random() < 0.9 else None
+        request, kind = exchange.request, exchange.content_type or None
+        only_extras = damage_extras(exchange.response, rng, streamed=streamed) if rng.random() < 0.33 else None
+        if only_extras is None:
+            response = mutate(exchange.response, rng, streamed=streamed)
+            request = request if rng.random() < 0.8 else mutate(request, rng, streamed=False)
+            kind = kind if rng.random() < 0.9 else None
+        else:
+            response = only_extras
         try:
             steps = decode(protocol, request, response, content_type=kind, status=exchange.status)
             check(steps)
+            if only_extras is not None:
+                compare(steps, _undamaged(protocol, exchange))
         except Exception as error:
             told = f"{type(error).__name__}: {error}\n{protocol} {exchange.name} {kind}\n{request!r}\n{response!r}"
             return done, outcomes, told

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 
 import rollout_trace as rt
 from rollout_trace import guard
+from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText, TopTokens
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Attempt, ErrorInfo, Step, Task, ToolCall, ToolRun
 from rollout_trace.data.tokens import TokenStore
@@ -24,6 +25,7 @@ from rollout_trace.file.encode import encode
 from rollout_trace.record.redaction import FAILED, Redactor
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace.testing.tokenizer import ByteTokenizer
+from tests.file.test_format import with_extras
 from tests.strategies import trajectories
 
 SECRET = "alice@example.org"
@@ -32,11 +34,13 @@ MASK = "[redacted]"
 
 NOT_CHANGED = {
     "": {"schema", "id", "name", "episode_id", "parent_id", "parent_step_id", "group_id", "status", "rewards",
-         "metrics", "segments"},
+         "metrics", "segments", "arrays"},
     "task": {"id"},
     "steps": {"id", "call_id", "agent", "protocol", "engine", "model", "response_model", "response_id", "token_source",
               "logprobs_mode", "finish_reason", "status", "policy_version", "cost"},
+    "steps.tokens": {"top_tokens", "sampling_mask", "policy_spans"},
     "steps.token_issue": {"code"},
+    "steps.extra_issues": {"field", "code"},
     "steps.completion": {"role"},
     "steps.completion.tool_calls": {"id", "type"},
     "steps.attempts": {"content_type"},
@@ -88,7 +92,7 @@ def test_text_and_ids_agree_and_untouched_steps_stay(trajectory: rt.Trajectory) 
         for name in ("prompt_token_ids", "completion_token_ids", "logprobs"):
             assert (getattr(new, name) is None) == (getattr(old, name) is None)
             assert getattr(new, name) is None or np.array_equal(getattr(new, name), getattr(old, name), equal_nan=True)
-        assert old.top_logprobs is new.top_logprobs or SPOTS.search(repr(old.top_logprobs))
+        assert old.top_logprobs == new.top_logprobs or SPOTS.search(repr(old.top_logprobs))
         assert new.trainable == old.trainable
         if new is not old:
             assert old != new, "a copy of a step in which nothing changed"
@@ -150,6 +154,10 @@ PLACES: dict[str, tuple[Any, bool]] = {
     "error.message": (step(status="error", error=ErrorInfo(type="E", message=SECRET)), False),
     "attempts[0].error.message": (step(attempts=(Attempt(error=ErrorInfo(type="E", message=SECRET)),)), False),
     "metadata.by": (step(metadata={"by": SECRET}), False),
+    "extra.metrics.by[0]": (step(extra={"metrics": {"by": [SECRET]}}), False),
+    "extra_issues[0].message": (
+        step(extra_issues=(ExtraIssue(field="routed_experts", code="malformed", message=SECRET),)), False,
+    ),
     "request_bytes": (step(request_bytes=json.dumps({"a": SECRET}).encode()), False),
     "response_bytes": (step(response_bytes=SECRET.encode()), False),
     "tool_runs[0].arguments": (ToolRun(arguments=f'{{"to": "{SECRET}"}}'), False),
@@ -235,6 +243,37 @@ def test_alternatives_that_hold_a_match_are_removed() -> None:
     assert clean.top_logprobs is None
     assert clean.trainable
     assert clean.completion_token_ids is not None
+
+
+def test_alternatives_that_are_json_are_looked_at_one_by_one() -> None:
+    """Their ids go with them; what stands for other texts stays."""
+    top = TopTokens(np.array([[3], [4], [5]], np.int32), np.zeros((3, 1), np.float32))
+    experts = np.zeros((4, 1, 1), np.uint8)
+    for text, is_kept in (
+        (b'[[{"token":"Bob"}],[],[]]', False),
+        (b'[[{"token":"fine"}],[],[]]', True),
+        (b'[[{"token":"\\ud83d"}],[{"token":"Bob"}],[]]', False),
+        (b'[[{"token":"\\ud83d"}],[{"token":"fine"}],[]]', True),
+    ):
+        given = step(top_logprobs=JSONText(text), top_tokens=top, routed_experts=experts)
+        (clean,) = Redactor("Bob").apply(rt.Trajectory(steps=[given])).steps
+        assert (clean is given) == is_kept
+        assert (clean.top_logprobs is None, clean.top_tokens is None) == (not is_kept, not is_kept)
+        assert clean.completion_token_ids is not None
+        assert clean.routed_experts is not None
+
+
+def test_a_redacted_step_has_no_extras() -> None:
+    """They are of tokens that are not the step's any more; an earlier step keeps its own, in shared storage too."""
+    first, second = with_extras().steps
+    second = replace(second, completion=rt.Completion(content=SECRET))
+    kept, clean = Redactor(MAIL).apply(rt.Trajectory(steps=[first, second])).steps
+    assert kept is first
+    assert all(getattr(second, name) is not None for name in EXTRAS)
+    assert all(getattr(clean, name) is None for name in EXTRAS)
+    assert (clean.extra, clean.extra_issues) == (second.extra, second.extra_issues)
+    line = encode(rt.Trajectory(steps=[kept, clean]))
+    assert [one["shape"][0] for one in json.loads(line)["arrays"]] == [21, 20, 20, 20]
 
 
 def test_whole_numbers_are_changed_where_they_are_the_user_s() -> None:

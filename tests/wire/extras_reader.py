@@ -1,7 +1,7 @@
 """What the bytes of vLLM's answers hold of their tokens, read without the library: JSON, base64 and .npy by hand.
 
-Of chat, completions and `/inference/v1/generate` of vLLM 0.32, streamed and not. Only well-formed answers: what is wrong
-with one raises.
+Of chat, completions and `/inference/v1/generate` of vLLM 0.32, streamed and not. Only of well-formed answers: others
+raise.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import ast
 import base64
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-Rows = list[list[tuple[int, float]]]
-"""For each position, the (id, logprob) pairs in their order; none where nothing is known."""
+Rows = list[list[tuple[int | None, float]]]
+"""For each position, the (id, logprob) pairs in their order; no id where a token is named by its text."""
 
 
 @dataclass
@@ -33,27 +33,28 @@ class Choice:
     mask: list[list[int]] | None = None
     experts: Any = None
     versions: list[tuple[int, int, str]] | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 def read(path: str, response: bytes) -> dict[int, Choice]:
     """The choices of an answer by index; ``path`` of the request."""
-    bodies = _bodies(response)
+    parts = bodies(response)
     found: dict[int, Choice] = {}
-    for body in bodies:
+    for body in parts:
         for part in body.get("choices") or ():
             choice = found.setdefault(part["index"], Choice())
             _add_ids(choice, body, part)
             _add_scores(choice, body, part)
             _add_rows(choice, part.get("logprobs") or {}, path)
             _add_engine(choice, part)
-    for body in bodies:
-        for choice in found.values():
-            choice.extra.update({name: value for name, value in body.items() if value is not None})
+    # Of the others it stands around the choices, in a stream in the first chunk alone.
+    prompts = [body["prompt_token_ids"] for body in parts if body.get("prompt_token_ids") is not None]
+    for choice in found.values():
+        choice.prompt = choice.prompt or (prompts[0] if prompts else None)
     return found
 
 
-def _bodies(response: bytes) -> list[dict[str, Any]]:
+def bodies(response: bytes) -> list[dict[str, Any]]:
+    """The objects of an answer: one, or one for each event of a stream."""
     if response[:1] == b"{":
         return [json.loads(response)]
     lines = [line[6:] for line in response.decode().split("\n") if line.startswith("data: ")]
@@ -62,8 +63,7 @@ def _bodies(response: bytes) -> list[dict[str, Any]]:
 
 def _add_ids(choice: Choice, body: dict[str, Any], part: dict[str, Any]) -> None:
     # Of completions on the choice: there each has its own prompt.
-    prompt = part.get("prompt_token_ids") or body.get("prompt_token_ids")
-    choice.prompt = choice.prompt or prompt
+    choice.prompt = choice.prompt or part.get("prompt_token_ids")
     if part.get("token_ids") is not None:
         choice.ids = [*(choice.ids or ()), *part["token_ids"]]
 
@@ -74,7 +74,7 @@ def _add_scores(choice: Choice, body: dict[str, Any], part: dict[str, Any]) -> N
         choice.prompt_rows = [_scored(one) for one in scores]
 
 
-def _scored(one: dict[str, Any] | None) -> list[tuple[int, float]]:
+def _scored(one: dict[str, Any] | None) -> list[tuple[int | None, float]]:
     return [] if one is None else [(int(name), entry["logprob"]) for name, entry in one.items()]
 
 
@@ -84,11 +84,10 @@ def _add_rows(choice: Choice, logprobs: dict[str, Any], path: str) -> None:
     else:
         rows = [[_entry(one) for one in entry["top_logprobs"]] for entry in logprobs.get("content") or ()]
     if rows:
-        whole = [*(choice.top_rows or ()), *rows]
-        choice.top_rows = whole  # type: ignore[assignment]
+        choice.top_rows = [*(choice.top_rows or ()), *rows]
 
 
-def _completions_rows(choice: Choice, logprobs: dict[str, Any]) -> list[Any]:
+def _completions_rows(choice: Choice, logprobs: dict[str, Any]) -> Rows:
     numbers = logprobs.get("token_logprobs") or []
     if numbers and numbers[0] is None and choice.echoed is None and choice.prompt is not None:
         # `echo`: the prompt's come first, of which the first token has none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -62,9 +63,19 @@ def rows(table: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(rest) for name, *rest in (line.split() for line in table.strip().split("\n"))}
 
 
+_TIMES = ("created", "created_at", "timings", "metrics")
+
+
+def without_times(step: Step) -> Step:
+    """The step without what `extra` has of the exchange: when the answer was made, and how long it took."""
+    extra = {name: value for name, value in (step.extra or {}).items() if name not in _TIMES}
+    return replace(step, extra=extra or None)
+
+
 def differing(one: Step, other: Step) -> set[str]:
     """The fields in which two steps differ, save those of the exchange itself."""
     names = set(STEP_FIELDS) - OF_THE_EXCHANGE
+    one, other = without_times(one), without_times(other)
     return {name for name in names if not same_array(getattr(one, name), getattr(other, name))}
 
 

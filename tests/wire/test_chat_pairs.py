@@ -11,6 +11,7 @@ import pytest
 from rollout_trace.data.model import STEP_FIELDS, Step
 from rollout_trace.data.tokens import same_array
 from tests.wire.raw import exchanges, reports, said, steps_of
+from tests.wire.recorded import without_times
 
 PAIRS = {name: f"{name}_stream" for name in exchanges() if f"{name}_stream" in exchanges()}
 # The same answer went over the wire in other words (engines.md), or not the same request was asked.
@@ -41,7 +42,7 @@ def without_random_ids(step: Step) -> Step:
 
 def differing(one: Step, other: Step) -> set[str]:
     """The fields in which two steps differ, save those of the exchange itself."""
-    one, other = without_random_ids(one), without_random_ids(other)
+    one, other = without_random_ids(without_times(one)), without_random_ids(without_times(other))
     names = set(STEP_FIELDS) - OF_THE_EXCHANGE
     return {name for name in names if not same_array(getattr(one, name), getattr(other, name))}
 

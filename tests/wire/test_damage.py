@@ -206,12 +206,16 @@ def test_extreme_bytes_do_not_raise(case: str) -> None:
 
 def test_many_fields_of_a_wrong_type_are_told_in_time() -> None:
     """Four thousand of them are left out together, not one by one; the ids beside them stay."""
-    entry = {"token": "a", "logprob": -1.0, "top_logprobs": {"a": -1.0}}
+    entry = {"token": "a", "logprob": -1.0, "top_logprobs": []}
+    wrong = {**entry, "logprob": "-1.0"}
     choice = {"index": 0, "message": {"content": "x"}, "finish_reason": "stop", "token_ids": [1] * 4000}
-    body = {"choices": [{**choice, "logprobs": {"content": [entry] * 4000}}], "usage": {"completion_tokens": 4000}}
+    body = {
+        "choices": [{**choice, "logprobs": {"content": [entry] + [wrong] * 3999}}],
+        "usage": {"completion_tokens": 4000},
+    }
     (step,) = decode("openai.chat", b"{}", json.dumps(body).encode(), content_type="application/json")
     assert step.token_issue is not None
     assert step.token_issue.code == "response_malformed"
     assert step.completion_token_ids is not None
-    assert step.logprobs is not None
-    assert len(step.completion_token_ids) == len(step.logprobs) == 4000
+    assert len(step.completion_token_ids) == 4000
+    assert step.logprobs is None

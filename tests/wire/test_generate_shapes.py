@@ -275,10 +275,10 @@ def test_streams_of_several_samples_are_told_apart_by_their_index() -> None:
 
 
 def test_an_aborted_sample_keeps_its_tokens() -> None:
-    """A partial rollout is not finished, and is no error; a refusal by the server is one."""
+    """A partial rollout that the engine ended itself is a whole answer, as in chat; a refusal is an error."""
     partial = sample(2, meta_info=info(2, finish_reason={"type": "abort", "message": "paused"}))
     step = read(partial)
-    assert (step.status, step.finish_reason, numbers(step.completion_token_ids)) == ("abandoned", "abort", IDS[:2])
+    assert (step.status, step.finish_reason, numbers(step.completion_token_ids)) == ("ok", "abort", IDS[:2])
     refused = {"type": "abort", "message": "queue is full", "status_code": 503, "err_type": "ServiceUnavailable"}
     step = read(sample(2, meta_info=info(2, finish_reason=refused)))
     assert step.error is not None

@@ -11,7 +11,7 @@ from langchain_core.runnables.configurable import RunnableConfigurableAlternativ
 
 # The import registers the handler: without it a recorded model's steps would have no runs, agents or tools.
 import rollout_trace_langchain.handler  # noqa: F401
-from rollout_trace.integration import check_engine, client_kind, wrap_anthropic, wrap_openai
+from rollout_trace.integration import Engine, check_engine, client_kind, wrap_anthropic, wrap_openai
 
 M = TypeVar("M")
 
@@ -19,7 +19,9 @@ _CLIENT_ATTRIBUTES = ("root_client", "root_async_client", "_client", "_async_cli
 """Attributes in which models of langchain-openai and langchain-anthropic keep SDK clients, or resources of them."""
 
 
-def record(llm: M, *, engine: str | None = None, keep_bytes: bool = False) -> M:
+def record(
+    llm: M, *, engine: str | Engine | None = None, keep_bytes: bool = False, max_call_bytes: int = 64 * 1024 * 1024
+) -> M:
     """Records the calls of a model by wrapping its SDK clients, sync and async, in place. Returns the same object.
 
     What is made of the model (``bind_tools``, ``with_structured_output``, an agent), before or after, is recorded too.
@@ -32,24 +34,26 @@ def record(llm: M, *, engine: str | None = None, keep_bytes: bool = False) -> M:
             configurable fields.
         engine: the server behind it (``vllm``, ``sglang``, ...): its requests then ask for token ids and logprobs, see
             ``rollout_trace.wrap_openai``. Must be None for a model of Anthropic's SDK; of several models, it is used
-            for those of OpenAI's SDK. If they have different engines, record each one before they are combined.
+            for those of OpenAI's SDK. If they have different engines, record each one before they are combined. An
+            ``rollout_trace.Engine`` asks for more than ids and logprobs.
         keep_bytes: keep request and response bodies on the steps.
+        max_call_bytes: most bytes that are kept of one request, and of one response, see ``rollout_trace.wrap_openai``.
 
     Recording again only changes the settings.
 
     Raises:
         TypeError: it, or one of the models that it stands for, has no client of the openai or anthropic SDK; or it
             makes a new client for a call, which could not be recorded.
-        ValueError: unknown engine, or an engine for a model whose API has no token ids.
+        ValueError: unknown engine, or an engine for a model whose API has no token ids, or ``max_call_bytes`` below 1.
     """
     found = [(type(model).__name__, sdk, client) for model in _models(llm, "") for sdk, client in _clients(model)]
     if engine is not None and all(sdk != "openai" for _, sdk, _ in found):
         raise ValueError(f"engine={engine!r}: {found[0][0]} speaks Anthropic's API, which has no ids.")
     for _, sdk, client in found:
         if sdk == "openai":
-            wrap_openai(client, engine=check_engine(engine), keep_bytes=keep_bytes)
+            wrap_openai(client, engine=check_engine(engine), keep_bytes=keep_bytes, max_call_bytes=max_call_bytes)
         else:
-            wrap_anthropic(client, keep_bytes=keep_bytes)
+            wrap_anthropic(client, keep_bytes=keep_bytes, max_call_bytes=max_call_bytes)
     return llm
 
 

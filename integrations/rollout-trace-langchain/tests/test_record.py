@@ -45,6 +45,19 @@ def test_every_fallback_is_recorded() -> None:
     assert [step.status for step in own.steps] == ["error", "ok"]
 
 
+def test_an_engine_with_options_and_a_limit() -> None:
+    """What is wished beside ids and logprobs is asked for; a call beyond the limit says so."""
+    with ScriptedServer("Hi") as server, rt.trajectory() as own:
+        llm = chat(server, recorded=False)
+        record(llm, engine=rt.Engine("vllm", prompt_logprobs=0)).invoke("Hi")
+        record(llm, engine="vllm", max_call_bytes=20).invoke("Hi")
+        assert [record.json.get("prompt_logprobs") for record in server.requests] == [0, None]
+    issues = [step.token_issue and step.token_issue.code for step in own.steps]
+    assert issues == [None, "bytes_left_out"]
+    with pytest.raises(ValueError, match="max_call_bytes=0"):
+        record(llm, max_call_bytes=0)
+
+
 def test_fallbacks_inside_others_are_recorded() -> None:
     """Of bound models, of retries, of fallbacks with fallbacks of their own."""
     with serving(fails_twice) as server, rt.trajectory() as own:

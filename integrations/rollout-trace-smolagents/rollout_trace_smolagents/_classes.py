@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from rollout_trace.integration import ClassSwap
 
 if TYPE_CHECKING:
-    from rollout_trace.integration import EngineName
+    from rollout_trace.integration import Engine, EngineName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How an agent, its models and its executor are recorded."""
 
-    engine: EngineName | None = None
+    engine: EngineName | Engine | None = None
     """Engine of the models' servers, see ``rollout_trace.wrap_openai``."""
     scores: bool = False
     """Whether local models return the scores of the tokens they generate."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import smolagents
 
-from rollout_trace.integration import check_engine, client_kind, guarded, is_recorded, unwrap, wrap_openai
+from rollout_trace.integration import Engine, check_engine, client_kind, guarded, is_recorded, unwrap, wrap_openai
 from rollout_trace_smolagents._agents import agent_methods
 from rollout_trace_smolagents._classes import Settings, classes
 from rollout_trace_smolagents._executors import executor_methods
@@ -20,7 +20,7 @@ _own_clients: weakref.WeakSet[Any] = weakref.WeakSet()
 """Clients that were wrapped here. Those that the user wrapped keep the user's settings."""
 
 
-def record(agent: A, *, engine: str | None = None, scores: bool = False) -> A:
+def record(agent: A, *, engine: str | Engine | None = None, scores: bool = False) -> A:
     """Records every run of an agent and of its managed agents. Returns the same agent.
 
     A run inside ``with rt.trajectory()`` is recorded there, any other opens a trajectory of its own; a managed agent's
@@ -29,8 +29,8 @@ def record(agent: A, *, engine: str | None = None, scores: bool = False) -> A:
 
     Args:
         agent: a ``ToolCallingAgent``, a ``CodeAgent``, or a subclass.
-        engine: the server behind the models with an OpenAI client, as in ``rt.wrap_openai``. A client that the user
-            wrapped keeps its own.
+        engine: the server behind the models with an OpenAI client, as in ``rt.wrap_openai``: a name or an
+            ``rt.Engine``. A client that the user wrapped keeps its own.
         scores: have ``TransformersModel`` return its scores (until a call ends, 4 bytes for each sampled token times
             the size of the vocabulary), from which the steps get logprobs.
 

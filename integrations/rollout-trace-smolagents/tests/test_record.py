@@ -62,6 +62,17 @@ def test_recording_again_changes_nothing(serve: Serve) -> None:
     assert len(trajectory.tool_runs) == 1
 
 
+def test_an_engine_with_options_is_asked_for_them(serve: Serve) -> None:
+    """Also by a copy of the agent that was pickled."""
+    server = serve([DONE])
+    agent = record(tool_agent(model_at(server)), engine=rt.Engine("vllm", prompt_logprobs=0))
+    with rt.trajectory():
+        agent.run("go")
+    assert {request.json.get("prompt_logprobs") for request in server.requests} == {0}
+    wished = rt.Engine("vllm", prompt_logprobs=0)
+    assert pickle.loads(pickle.dumps(wished)) == wished
+
+
 def test_unrecord_undoes_record(serve: Serve) -> None:
     server = serve(["<code>\nfinal_answer('four')\n</code>"] * 2)
     agent = code_agent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.integration import (
@@ -17,7 +18,7 @@ from rollout_trace.integration import (
 from rollout_trace_strands.models import plain_class, swap_class
 
 if TYPE_CHECKING:
-    from rollout_trace.integration import EngineName
+    from rollout_trace.integration import Engine, EngineName
 
 _KINDS = {
     "AnthropicModel": "anthropic",
@@ -31,7 +32,7 @@ _KINDS = {
 class Clients:
     """Wraps the clients of models, with the settings of one provider."""
 
-    def __init__(self, engine: EngineName | None, keep_bytes: bool) -> None:
+    def __init__(self, engine: EngineName | Engine | None, keep_bytes: bool) -> None:
         self._engine = engine
         self._keep_bytes = keep_bytes
         self._recorded_classes: set[type] = set()
@@ -121,15 +122,21 @@ class Clients:
         return handler
 
     @guarded
-    def _record_http(self, client: Any, engine: str) -> bool:
+    def _record_http(self, client: Any, engine: EngineName) -> bool:
         """Wraps an httpx client; False if it is none.
 
         The kind of model determines the engine. Its capture fields are only added if the user passed an ``engine``.
         """
         if http_kind(client) is None:
             return False
-        wrap_httpx(client, engine=None if self._engine is None else engine, keep_bytes=self._keep_bytes)
+        wrap_httpx(client, engine=self._named(engine), keep_bytes=self._keep_bytes)
         return True
+
+    def _named(self, engine: EngineName) -> EngineName | Engine | None:
+        """The engine of a model whose kind determines its name, with the provider's options; None without one."""
+        if self._engine is None or isinstance(self._engine, str):
+            return None if self._engine is None else engine
+        return replace(self._engine, name=engine)
 
     @guarded
     def record_client(self, client: Any) -> bool:

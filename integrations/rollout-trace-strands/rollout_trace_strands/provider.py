@@ -23,7 +23,7 @@ from strands.hooks import (
     MultiAgentInitializedEvent,
 )
 
-from rollout_trace.integration import ModelFrame, ToolFrame, check_engine, guarded
+from rollout_trace.integration import Engine, ModelFrame, ToolFrame, check_engine, guarded
 from rollout_trace_strands import chat
 from rollout_trace_strands.clients import Clients
 from rollout_trace_strands.middleware import (
@@ -59,14 +59,15 @@ class RolloutHookProvider(HookProvider):
     Args:
         engine: the server behind ``OpenAIModel`` and ``LiteLLMModel`` (``vllm``, ``sglang``, ...): its requests then
             ask for token ids and logprobs, see ``rollout_trace.wrap_openai``. With None nothing is added to requests,
-            and clients that were wrapped before keep their settings.
+            and clients that were wrapped before keep their settings. An ``rollout_trace.Engine`` asks for more than
+            ids and logprobs; ``LlamaCppModel`` is asked for as much of it as llama-server has.
         keep_bytes: keep request and response bodies on the steps.
 
     Raises:
         ValueError: unknown engine.
     """
 
-    def __init__(self, *, engine: str | None = None, keep_bytes: bool = False) -> None:
+    def __init__(self, *, engine: str | Engine | None = None, keep_bytes: bool = False) -> None:
         self._clients = Clients(check_engine(engine), keep_bytes)
         self._runs = Runs(self.attach)
         install_hook()

@@ -62,7 +62,7 @@ def openai_model(server: ScriptedServer, **config: Any) -> OpenAIModel:
     return OpenAIModel(client_args=client_args, **{"model_id": "scripted", **config})
 
 
-def agent_of(model: Any, *, engine: str | None = "vllm", is_recorded: bool = True, **options: Any) -> Agent:
+def agent_of(model: Any, *, engine: str | rt.Engine | None = "vllm", is_recorded: bool = True, **options: Any) -> Agent:
     hooks = [*options.pop("hooks", []), *([RolloutHookProvider(engine=engine)] if is_recorded else [])]
     settings = {"system_prompt": SYSTEM, "tools": [add, fail], "callback_handler": None, "retry_strategy": None}
     return Agent(model=model, hooks=hooks, **{**settings, **options})

@@ -334,6 +334,22 @@ def test_llamacpp_is_called_once_more_where_its_server_refuses(recorded: Recorde
     recorded.keep(trajectory)
 
 
+def test_an_engine_with_options_is_asked_for_them(recorded: Recorded) -> None:
+    """The options are the provider's, the name is that of the server that this kind of model has."""
+    wished = rt.Engine("vllm", prompt_logprobs=0, top_logprobs=2)
+    with ScriptedServer(adding(1)) as server, rt.trajectory() as trajectory:
+        agent_of(openai_model(server), engine=wished)("Add.")
+    # The answers are streams, which have no prompt logprobs.
+    assert [record.json.get("top_logprobs") for record in server.requests] == [2, 2]
+    assert not any("prompt_logprobs" in record.json for record in server.requests)
+    recorded.keep(trajectory)
+    with LlamaServer(refuses=False) as llama, rt.trajectory() as trajectory:
+        run_llamacpp(agent_of(llamacpp_model(llama), tools=[], engine=wished), "Greet.")
+    (step,) = trajectory.steps
+    assert (step.engine, llama.requests[0].json.get("top_logprobs")) == ("llama-server", 2)
+    recorded.keep(trajectory)
+
+
 def test_llamacpp_is_asked_for_nothing_without_an_engine(recorded: Recorded) -> None:
     with LlamaServer(refuses=False) as server, rt.trajectory() as trajectory:
         run_llamacpp(agent_of(llamacpp_model(server), tools=[], engine=None), "Greet.")

@@ -19,6 +19,8 @@ from rollout_trace.export._chat import chat, write_chat
 from rollout_trace.export._files import write_jsonl, write_parquet
 from rollout_trace.export._steps import STEP_COLUMNS, steps, write_steps
 from tests.consumers import recorded
+from tests.export.extras import same_extras
+from tests.file.test_format import with_extras
 
 Made = Callable[[], list[rt.Trajectory]]
 SEQUENCES = {
@@ -62,10 +64,15 @@ def test_steps_come_back(tmp_path: Path, made: Made, name: str) -> None:
         for column in NUMBERS:
             assert again[column] == row[column], column
         for column in ("logprobs", "advantages"):
-            assert bits(again[column]) == bits(row[column]), column
+            # Of a JSON column whose values are of several types, datasets has the whole file read by pandas, which
+            # rounds decimals: requests to several engines have such values.
+            if made is recorded.engines and name != "steps.parquet" and row[column] is not None:
+                assert again[column] == pytest.approx(row[column], rel=1e-5, abs=1e-9), column
+            else:
+                assert bits(again[column]) == bits(row[column]), column
     if name == "steps.parquet":
         # datasets reads numbers in JSON with an error in their last digit: only messages are compared of those columns.
-        exact = [name for name in STEP_COLUMNS if name not in ("sampling", "task")]
+        exact = [name for name in STEP_COLUMNS if name not in ("sampling", "task", "extra")]
         for row, again in zip(rows, back, strict=True):
             assert {name: again[name] for name in exact} == {name: row[name] for name in exact}
         assert [listed(row) for row in pyarrow.parquet.read_table(tmp_path / name).to_pylist()] == rows
@@ -81,6 +88,19 @@ def bits(values: list[float] | None) -> list[int] | None:
     """Those of the numbers as float32: of JSON lines, too, datasets reads doubles with an error in the last digit."""
     found: list[int] | None = None if values is None else np.array(values, np.float32).view(np.int32).tolist()
     return found
+
+
+def test_extras_come_back(tmp_path: Path) -> None:
+    """Every extra of each step, bit for bit, through datasets and through pyarrow alone."""
+    trajectory = with_extras()
+    write_steps(tmp_path / "steps.parquet", trajectory)
+    for rows in (
+        load(tmp_path / "steps.parquet"),
+        map(listed, pyarrow.parquet.read_table(tmp_path / "steps.parquet").to_pylist()),
+    ):
+        for row, step in zip(rows, trajectory.steps, strict=True):
+            same_extras(row, step)
+    assert arrow(steps(trajectory, arrays=True)).to_pylist() == arrow(steps(trajectory)).to_pylist()
 
 
 @pytest.mark.parametrize("made", recorded.EVERY)
