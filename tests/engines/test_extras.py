@@ -18,7 +18,7 @@ from tests.engines.servers import MODEL, TINY_MODEL, Server
 from tests.model.qwen2 import Qwen2
 
 GENERATE = "/inference/v1/generate"
-QUESTION = [{"role": "user", "content": "Say something about naïve 🙂 cafés."}]
+QUESTION: list[Any] = [{"role": "user", "content": "Say something about naïve 🙂 cafés."}]
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "max_tokens": 24, "seed": 7}
 TOLERANCE = 1e-5
 EVERYTHING = rt.Engine("vllm", prompt_logprobs=4, top_logprobs=6)
@@ -77,7 +77,7 @@ def test_chat(server: Server, model: Qwen2, streamed: bool) -> None:
     with openai_client(server) as (client, _):
         rt.wrap_openai(client, engine=EVERYTHING if not streamed else rt.Engine("vllm", top_logprobs=6))
         with rt.trajectory() as trajectory:
-            answer = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=streamed, **SAMPLED)  # type: ignore[call-overload]
+            answer = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=streamed, **SAMPLED)
             for _ in answer if streamed else ():
                 pass
     assert_scored(model, trajectory.steps[0], prompt=not streamed)
