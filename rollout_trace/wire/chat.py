@@ -37,7 +37,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
+from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras, without_experts
 
 
 class _Entry(Struct, gc=False):
@@ -170,6 +170,7 @@ class _Answer:
         self._readers: dict[int, _ChoiceReader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._scores = PromptScores()
         self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
 
@@ -205,7 +206,7 @@ class _Answer:
             extras, entries = reader.extras, reader.entries or []
             if extras.prompt_logprobs == NULL:
                 extras.prompt_logprobs = self._prompt_logprobs
-            extras.settle(choice, sampling)
+            extras.settle(choice, sampling, self._scores)
             choice.extra = extra_of(self._others.values, reader.others.values, more_of(entries))
 
     def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
@@ -231,7 +232,10 @@ class _Answer:
 def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
     """Fills missing ids and logprobs from the places of other engines than vLLM."""
     incomplete = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
-    if not incomplete or not any(places.may_hold_ids(part.data) for part in parts):
+    if not incomplete:
+        return
+    parts = [part._replace(data=without_experts(part.data)) for part in parts]
+    if not any(places.may_hold_ids(part.data) for part in parts):
         return
     bodies = plain_bodies(parts)
     for choice in incomplete:

@@ -40,7 +40,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
+from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras, without_experts
 
 
 class _Delta(Struct):
@@ -184,6 +184,7 @@ class _Answer:
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._scores = PromptScores()
         self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
         self._echoed: list[Any] = []
@@ -218,9 +219,12 @@ class _Answer:
         """The choices of a body as plain values, where other engines than vLLM may have put ids in them or beside."""
         has_all = all(one.token_ids is not None and one.prompt_token_ids is not None for one in choices)
         # A body without choices, the last one of a stream, may have ids beside them.
-        if (choices and has_all) or not places.mentions_id_field(_PROTOCOL, part.data):
+        if choices and has_all:
             return None
-        body = loads(part.data)
+        data = without_experts(part.data)
+        if not places.mentions_id_field(_PROTOCOL, data):
+            return None
+        body = loads(data)
         whole = places.ids_of_part(_COMPLETION_IDS, body, of_body=True)
         self._whole_ids = whole.ids or self._whole_ids
         self._facts.malformed = self._facts.malformed or whole.problem
@@ -247,7 +251,7 @@ class _Answer:
                 extras.prompt_logprobs = self._prompt_logprobs
             if reader.echoed is not None:
                 extras.echoed = reader.echoed.logprobs, reader.echoed.tops
-            extras.settle(choice, self._sampling)
+            extras.settle(choice, self._sampling, self._scores)
             choice.extra = extra_of(self._others.values, reader.others.values, {} if columns is None else columns.more)
 
     def _is_counted(self, choices: list[ChoiceFacts]) -> bool:

@@ -24,6 +24,7 @@ from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
 from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import usage_of
+from rollout_trace.wire.vllm_extras import PromptScores
 
 
 class _Body(Sample):
@@ -111,6 +112,7 @@ class _Answer:
         self._readers: dict[int, SampleReader] = {}
         self._prompt_token_ids: list[int] | None = None
         self._prompt_logprobs = NULL
+        self._scores = PromptScores()
         self._rest = _NO_REST
         self._others = OtherFields(_BODY_OTHERS)
 
@@ -167,7 +169,7 @@ class _Answer:
             reader = self._readers[choice.index]
             if reader.extras.prompt_logprobs == NULL:
                 reader.extras.prompt_logprobs = self._prompt_logprobs
-            reader.add_extras(choice, self._sampling, self._others.values)
+            reader.add_extras(choice, self._sampling, self._scores, self._others.values)
 
     def _choice(self, index: int, reader: SampleReader, position: int | None, *, done: bool) -> ChoiceFacts:
         prompts = self._prompts.all

@@ -15,7 +15,7 @@ from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import report_clash, withhold
 from rollout_trace.wire.sglang_extras import MetaReader
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
-from rollout_trace.wire.vllm_extras import ChoiceExtras, RawExtras
+from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
 
 
 class MetaInfo(Struct):
@@ -113,15 +113,22 @@ class SampleReader:
         is_empty = not (self._token_ids or self._ids.items or self._triples.items)
         return self._finish_reason == "abort" and (self.error is not None or is_empty)
 
-    def add_extras(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, *around: Mapping[str, Any]) -> None:
+    def add_extras(
+        self,
+        choice: ChoiceFacts,
+        sampling: Mapping[str, Any] | None,
+        prompts: PromptScores,
+        *around: Mapping[str, Any],
+    ) -> None:
         """Adds to a choice, whose ids have been checked, what came beside ids and logprobs.
 
         Args:
             sampling: the parameters of the request.
+            prompts: shared by the choices of an answer.
             around: what else the answer around the choice holds.
         """
         columns = self._columns
-        self.extras.settle(choice, sampling)
+        self.extras.settle(choice, sampling, prompts)
         choice.extra = extra_of(*around, self.others, {} if columns is None else columns.more)
         grows = self._ids if self._triples.items is None else self._triples
         # A last chunk without tokens is of either kind.

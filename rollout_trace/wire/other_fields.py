@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct, json
 
-from rollout_trace.wire.lenient import DECODE_ERRORS, loads
+from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads
 from rollout_trace.wire.places import COMPLETION_IDS, PROMPT_IDS
 
 NO_EXTRA: Final = frozenset({"object", "index", "obfuscation"})
@@ -106,7 +106,11 @@ def _others(fields: Mapping[str, Any], kind: type[Struct]) -> dict[str, Any]:
 
 def _kept(fields: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
     """The fields but those of these names, without nulls and what became arrays of the step."""
-    found = {name: _without_tokens(name, _value(value)) for name, value in fields.items() if name not in names}
+    found = {
+        name: _without_tokens(name, _value(value))
+        for name, value in fields.items()
+        if name not in names and value != NULL
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -114,7 +118,14 @@ def _value(value: Any) -> Any:
     if not isinstance(value, Raw):
         return value
     try:
-        return loads(bytes(value))
+        return json.decode(value)
+    except DECODE_ERRORS:
+        return _tolerant(bytes(value))
+
+
+def _tolerant(data: bytes) -> Any:
+    try:
+        return loads(data)
     except ValueError:
         return None
 

@@ -161,8 +161,7 @@ class _Answer:
 
     def _others(self, data: bytes, inside: str | None = None) -> dict[str, Any]:
         """The fields of a response that have no place of their own, without those that its request has."""
-        found = fields_without(data, _NO_EXTRA, inside)
-        return {name: value for name, value in found.items() if name not in self._sampling}
+        return fields_without(data, _NO_EXTRA.union(self._sampling), inside)
 
     def _read_head(self, response: _Response) -> None:
         facts = self._facts

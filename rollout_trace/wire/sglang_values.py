@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from msgspec import Raw, json
+from msgspec import Raw, ValidationError, json
 
 from rollout_trace.data.extras import ExtraIssue, SamplingMask, TopTokens
 from rollout_trace.wire.extras import (
@@ -47,10 +47,11 @@ _ITEMS = json.Decoder(list[Raw])
 
 def _scores(raw: Raw) -> tuple[list[float], list[int]]:
     """Logprobs (NaN for null) and ids of ``[logprob, id, text]``; LMDeploy's are without the text."""
-    items = _ITEMS.decode(raw)
-    if not items:
-        return [], []
-    found: Sequence[tuple[Any, ...]] = (_PAIRS if len(_ITEMS.decode(items[0])) == 2 else _TRIPLES).decode(raw)
+    found: Sequence[tuple[Any, ...]]
+    try:
+        found = _TRIPLES.decode(raw)
+    except ValidationError:
+        found = _PAIRS.decode(raw)
     return [float("nan") if one[0] is None else one[0] for one in found], [one[1] for one in found]
 
 
@@ -74,7 +75,8 @@ def prompt_logprobs(raw: Raw, prompt: IntArray) -> FloatArray | None:
             "not_aligned",
         )
     found: FloatArray = np.full(len(prompt), np.nan, np.float32)
-    found[first:] = values
+    with np.errstate(over="ignore"):  # What is beyond float32 becomes infinite, which is refused.
+        found[first:] = values
     return checked_logprobs(found, "prompt")
 
 
@@ -130,7 +132,9 @@ def _numbers(meta: Meta, name: str, kind: str) -> npt.NDArray[Any]:
 
     dtype = np.dtype(kind)
     if name in meta:
-        return np.array(json.decode(meta[name][-1], type=list[float] if dtype.kind == "f" else list[int]), dtype)
+        values = json.decode(meta[name][-1], type=list[float] if dtype.kind == "f" else list[int])
+        with np.errstate(over="ignore"):
+            return np.array(values, dtype)
     if f"{name}_b64" not in meta:
         raise UnusableError(f"{name} is missing.")
     marked = json.decode(meta[f"{name}_b64_dtype"][-1]) if f"{name}_b64_dtype" in meta else dtype.name

@@ -7,13 +7,15 @@ streamed. Other engines that use these names are read in the same way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct
 
-from rollout_trace.data.extras import ExtraIssue
+from rollout_trace.data.extras import ExtraIssue, TopTokens
+from rollout_trace.data.tokens import same_array
 from rollout_trace.wire.extras import (
     experts_of,
     has_ids,
@@ -26,6 +28,9 @@ from rollout_trace.wire.extras import (
 from rollout_trace.wire.extras_alignment import FoundExtras, missing_ids, settle
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import NULL
+
+if TYPE_CHECKING:
+    from rollout_trace.data.tokens import FloatArray, IntArray
 
 
 class ChoiceExtras(Struct):
@@ -41,6 +46,27 @@ class ChoiceExtras(Struct):
 
 _FIELDS = attrgetter(*ChoiceExtras.__struct_fields__)
 _NONE = _FIELDS(ChoiceExtras())
+_LISTS_SAMPLED = re.compile(rb'"token_id:|"rank"\s*:')
+"""What alternatives of vLLM have: it lists the sampled token first. Others list the likeliest ones alone."""
+
+
+class PromptScores:
+    """Scores of the prompts of one answer. Its samples of one prompt follow each other: decoded once, they share the
+    arrays."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[Raw, Any, Any] | None = None
+
+    def get(self, raw: Raw, ids: IntArray, *, keep_top: bool) -> tuple[FloatArray, TopTokens | None] | ExtraIssue:
+        """As ``prompt_scores_of``, whose arguments are these, in all calls with the same ``keep_top``."""
+        if self._last is not None and self._last[0] == raw and same_array(self._last[1], ids):
+            known: tuple[FloatArray, TopTokens | None] | ExtraIssue = self._last[2]
+            return known
+        found = prompt_scores_of(raw, ids, keep_top=keep_top)
+        self._last = raw, ids, found
+        return found
 
 
 class RawExtras:
@@ -78,8 +104,13 @@ class RawExtras:
         whole = (self.experts, self.prompt_logprobs)
         return bool(self.tops or self.masks or self.echoed or self.versions is not None or whole != (NULL, NULL))
 
-    def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None) -> None:
-        """Sets the extras of a choice whose ids have been checked. ``sampling``: the parameters of the request."""
+    def settle(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, prompts: PromptScores) -> None:
+        """Sets the extras of a choice whose ids have been checked.
+
+        Args:
+            sampling: the parameters of the request.
+            prompts: shared by the choices of an answer.
+        """
         if not self._has_any:
             return
         found = FoundExtras()
@@ -91,20 +122,22 @@ class RawExtras:
         if self.versions is not None:
             found.policy_spans = spans_of(self.versions)
         if self.prompt_logprobs != NULL:
-            self._add_prompt(choice, sampling, found)
+            self._add_prompt(choice, sampling, prompts, found)
         elif self.echoed is not None:
             self._add_echoed(*self.echoed, sampling, found)
         if self.tops and has_ids(self.tops) and requested_number(sampling, "logprobs") != 0:
             found.top_tokens = top_tokens_of(self.tops)
-            found.top_has_sampled = True
+            found.top_has_sampled = _LISTS_SAMPLED.search(self.tops[0]) is not None
         settle(choice, found)
 
-    def _add_prompt(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, found: FoundExtras) -> None:
+    def _add_prompt(
+        self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None, prompts: PromptScores, found: FoundExtras
+    ) -> None:
         if choice.prompt_token_ids is None:
             found.prompt_logprobs = missing_ids("prompt_logprobs", "prompt")
             return
         wanted = requested_number(sampling, "prompt_logprobs")
-        scores = prompt_scores_of(self.prompt_logprobs, choice.prompt_token_ids, keep_top=wanted != 0)
+        scores = prompts.get(self.prompt_logprobs, choice.prompt_token_ids, keep_top=wanted != 0)
         if isinstance(scores, ExtraIssue):
             found.prompt_logprobs = scores
             return
@@ -118,6 +151,27 @@ class RawExtras:
         found.prompt_logprobs = prompt_logprobs_of(logprobs)
         if has_ids(tops) and requested_number(sampling, "logprobs") != 0:
             found.prompt_top_tokens = top_tokens_of(tops, "prompt_top_tokens")
+
+
+_NAME = b'"routed_experts"'
+_LARGE = 4096
+
+
+def without_experts(body: bytes) -> bytes:
+    """A body with null in place of experts in base64: tens of MB, in which searches for ids would find nothing."""
+    kept, done = [], 0
+    at = body.find(_NAME)
+    while at >= 0:
+        begin = body.find(b'"', at + len(_NAME))
+        end = body.find(b'"', begin + 1) + 1
+        if begin < 0 or end <= 0:
+            break
+        # Before a large value only a colon and white space stand; in any other case what follows is left as it is.
+        if end - begin > _LARGE and body[at + len(_NAME) : begin].strip() == b":":
+            kept += [body[done:begin], b"null"]
+            done = end
+        at = body.find(_NAME, max(done, at + 1))
+    return body if not kept else b"".join([*kept, body[done:]])
 
 
 def requested_number(sampling: Mapping[str, Any] | None, name: str) -> int | None:

@@ -14,6 +14,7 @@ import pytest
 from rollout_trace.data.extras import PolicySpan
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
+from rollout_trace.wire.vllm_extras import without_experts
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.recorded import differing, numbers
 
@@ -486,3 +487,47 @@ def test_alternatives_are_read_as_sent(case: str, protocol: str) -> None:
     step = read({"choices": [{**CHAT, "text": "ttt", "logprobs": logprobs}]}, {}, protocol)
     assert step.token_issue is None or step.token_issue.code == "ids_missing"
     assert step.top_logprobs == [tops if expected is None else expected, [], good]
+
+
+def test_large_experts_are_left_out_of_the_search_for_ids() -> None:
+    """Replaced by null where they are text in base64, and nowhere else."""
+    large = "A" * 10_000
+    value = {"choices": [{"routed_experts": large, "a": 1}, {"routed_experts": large}], "b": [large]}
+    nulls = {"choices": [{"routed_experts": None, "a": 1}, {"routed_experts": None}], "b": [large]}
+    assert json.loads(without_experts(json.dumps(value).encode())) == nulls
+    named = json.dumps({"a": "routed_experts", "b": large})
+    for kept in (named, '{"routed_experts": null}', '"routed_experts"', "{"):
+        assert without_experts(kept.encode()) == kept.encode()
+    sent = npy(np.zeros((4, 100, 100), np.uint8))
+    for protocol, text in (("openai.chat", {"message": {"content": "a"}}), ("openai.completions", {"text": "a"})):
+        step = read(answer(routed_experts=sent, prompt_token_ids=PROMPT, logprobs=None, **text), {}, protocol)
+        assert step.routed_experts is not None
+        assert step.routed_experts.shape == (4, 100, 100)
+
+
+def test_samples_of_one_prompt_share_its_scores() -> None:
+    """They are decoded once: of sixteen samples of a long prompt they would be the same sixteen times."""
+    body = answer({"prompt_logprobs": SCORES})
+    body["choices"] = [{**body["choices"][0], "index": at} for at in range(2)]
+    body["usage"] = None
+    one, two = decode("vllm.generate", json.dumps(REQUEST).encode(), json.dumps(body).encode(), content_type=JSON)
+    assert one.prompt_logprobs is not None
+    assert two.prompt_logprobs is not None
+    assert np.shares_memory(one.prompt_logprobs, two.prompt_logprobs)
+    prompts = [{"prompt_token_ids": ids, "prompt_logprobs": SCORES} for ids in (PROMPT, [7, 3, 9], PROMPT)]
+    choices = [{"index": at, "text": "a", "finish_reason": "stop", **one} for at, one in enumerate(prompts)]
+    sent, got = json.dumps({"prompt": ["a", "b", "c"]}).encode(), json.dumps({"choices": choices}).encode()
+    steps = decode("openai.completions", sent, got, content_type=JSON)
+    assert [(numbers(step.prompt_logprobs) or [])[1:] for step in steps] == [[-1.0, -2.0], [-0.5, -2.0], [-1.0, -2.0]]
+
+
+def test_the_likeliest_tokens_may_lack_the_sampled_one() -> None:
+    """llama-server and Fireworks list the likeliest alone; vLLM, which names ranks, always lists the sampled one."""
+    tops = [{"id": 1, "token": "rank", "logprob": -0.1}]
+    entries = [{"id": token, "token": "a", "logprob": -1.0, "top_logprobs": tops} for token in IDS]
+    body = {"choices": [{**CHAT, "text": "aa", "logprobs": {"content": entries}}], "usage": {"completion_tokens": 2}}
+    for protocol in ("openai.chat", "openai.completions"):
+        step = read(body, {}, protocol)
+        assert (numbers(step.completion_token_ids), step.extra_issues) == (IDS, ())
+        assert step.top_tokens is not None
+        assert step.top_tokens.ids.tolist() == [[1], [1]]

@@ -124,3 +124,29 @@ def test_weights_that_change_within_an_answer(name: str) -> None:
     # One call to change them came too late.
     assert len(step.policy_spans) == (1 if name == "dense_wv_mid_stream_b" else 2)
     assert step.policy_spans[-1].end == len(step.completion_token_ids)
+
+
+def test_a_row_of_three_turns_has_the_experts_that_were_sent() -> None:
+    """For all tokens but the last, which was not run through the model."""
+    names = ("moe_genturns_1", "moe_genturns_2", "moe_genturns_3")
+    steps, _ = turns(*names)
+    (row,) = rt.Trajectory(steps=steps, reward=1.0).sequences()
+    sent = np.concatenate([choices_of(name)[0].experts for name in names])
+    assert row.routed_experts is not None
+    assert row.routed_experts_mask is not None
+    assert np.array_equal(row.routed_experts[:-1], sent)
+    assert row.routed_experts_mask.tolist() == [1] * len(sent) + [0]
+    assert len(sent) == len(row.token_ids) - 1
+
+
+def test_masks_and_versions_of_a_row_are_at_the_sampled_tokens() -> None:
+    """Nothing on the prompt; from there the rows and the spans of the answer."""
+    for name in ("mask_gen_topk5_topp9", "dense_wv_mid"):
+        choice = choices_of(name)[0]
+        (row,) = rt.Trajectory(steps=steps_of(name), reward=1.0).sequences()
+        assert choice.prompt is not None
+        first = len(choice.prompt)
+        spans = tuple((first + begin, first + end, version) for begin, end, version in choice.versions or ())
+        assert row.policy_spans == spans
+        rows = None if row.sampling_mask is None else [one.tolist() for one in row.sampling_mask]
+        assert rows == (None if choice.mask is None else [[]] * first + choice.mask)

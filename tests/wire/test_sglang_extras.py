@@ -207,7 +207,7 @@ def test_ids_that_sglang_clips_to_zero_are_still_the_prompt() -> None:
     [
         ([[None, 11, None], [-1.0, 99, None]], "not_aligned"), ([[-1.0, 0, None]] * 5, "not_aligned"),
         ([[None, 13, None], [1.0, 14, None]], "malformed"), ([[None, 14]] * 1 + [["x", 14]], "malformed"),
-        ({"a": 1}, "malformed"),
+        ({"a": 1}, "malformed"), ([[None, 13, None], [-1e39, 14, None]], "malformed"),
     ],
 )  # fmt: skip
 def test_scores_of_another_prompt_are_withheld(scores: Any, code: str) -> None:
@@ -267,6 +267,7 @@ def test_likeliest_tokens_in_every_form(fields: dict[str, Any]) -> None:
         ({"output_top_logprobs_idx_flat": [-1] * 6}, "malformed"),
         ({"output_top_logprobs_idx_flat": [2**40] * 6}, "malformed"),
         ({"output_top_logprobs_val_flat": [1.0] * 6}, "malformed"),
+        ({"output_top_logprobs_val_flat": [-1e39] * 6}, "malformed"),
         ({"output_top_logprobs_val_flat": None}, "malformed"),
     ],
 )  # fmt: skip

@@ -40,7 +40,7 @@ def rollout(name: str) -> rt.Trajectory:
     assert scores.prompt_token_ids is not None
     ids = scores.prompt_token_ids.tolist()
     sampled = Step(
-        id="a", call_id="a", model="small", prompt_token_ids=ids[:PROMPT], completion_token_ids=ids[PROMPT:],  # type: ignore[arg-type]
+        id="a", call_id="a", model="small", prompt_token_ids=ids[:PROMPT], completion_token_ids=ids[PROMPT:],
         logprobs=[-1.0] * (len(ids) - PROMPT),  # type: ignore[arg-type]
     )  # fmt: skip
     return rt.Trajectory(steps=[sampled, scores])
