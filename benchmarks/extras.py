@@ -118,8 +118,7 @@ def _experts(tokens: int, turns: int, rounds: int) -> Measured:
         for _ in range(rounds + 1):
             path.unlink(missing_ok=True)
             began = time.thread_time()
-            for one in exchanges:
-                _recorded(*one)
+            _trajectory(exchanges)
             decoded = time.thread_time()
             with rt.JSONLWriter(path) as writer:
                 writer.write(trajectory)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from rollout_trace.train.groups import Group, groups, run_advantages
     from rollout_trace.train.retokenize import RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions
-    from rollout_trace.train.sequence import Sequence, SequenceReport, Sequences
+    from rollout_trace.train.sequence import Placeholder, Sequence, SequenceReport, Sequences
 
 # Names are imported on first use: agents start fast, and a script that only exports does not import the recorder.
 _HOMES = {
@@ -94,7 +94,7 @@ _HOMES = {
     "rollout_trace.record.recovery_report": ("RecoveryReport",),
     "rollout_trace.train.retokenize": ("RetokenizeReport",),
     "rollout_trace.train.selection": ("SequenceOptions",),
-    "rollout_trace.train.sequence": ("Sequence", "SequenceReport", "Sequences"),
+    "rollout_trace.train.sequence": ("Placeholder", "Sequence", "SequenceReport", "Sequences"),
     "rollout_trace.record.tool_run": ("tool_run",),
     "rollout_trace.data.trajectory": ("Trajectory",),
 }
@@ -119,6 +119,7 @@ __all__ = [
     "Integration",
     "JSONLWriter",
     "MergeReport",
+    "Placeholder",
     "PolicySpan",
     "Price",
     "PriceTable",

@@ -178,6 +178,19 @@ def test_a_continuation_that_was_tokenised_anew_is_a_drift() -> None:
     assert "aborted" not in [one.code for one in trajectory.check()]
 
 
+def test_a_drift_in_the_first_part_of_a_continued_answer_is_no_rewriting() -> None:
+    """The message has the text of both parts, and that of the first alone is what its ids became."""
+    steps = [
+        turn(0, [1], [2, 3, 4], "one tw"),
+        turn(1, [1, 2, 3, 4], [5], "o th", "one tw"),
+        turn(2, [1, 2, 9, 8], [6], "ree", "one tw", "o th", finish_reason="stop"),
+    ]
+    rows = rt.Trajectory(steps=steps).sequences()
+    assert [row.step_ids for row in rows] == [("s0", "s1"), ("s2",)]
+    (drift,) = rows.report.drift
+    assert (drift.previous_step_id, drift.position, drift.kind) == ("s1", 2, "retokenized")
+
+
 def test_a_turn_after_a_continued_answer_goes_on_from_its_last_part() -> None:
     told = {"role": "assistant", "content": "one two th"}
     last = turn(2, [1, 2, 3, 7, 8], [6], "ok", finish_reason="stop")
@@ -193,7 +206,7 @@ def test_an_abandoned_stream_that_is_continued_is_one_row_if_it_is_allowed() -> 
     """A client that stops reading, and sends what it has as a prompt: each token is in the row once."""
     with ScriptedServer([Fault("one two three four five six", hold_after=4), "seven"]) as server:
         client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="k", max_retries=0), engine="vllm")
-        with rt.trajectory() as trajectory:
+        with client, rt.trajectory() as trajectory:
             stream = client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
             for number, _ in enumerate(stream):
                 if number == 3:

@@ -23,12 +23,14 @@ def test_a_conversation_stores_each_row_once() -> None:
     store = RowStore()
     whole = np.arange(600 * 3 * 2, dtype=np.uint16).reshape(600, 3, 2)
     spans = [store.add("experts", whole[:end].copy()) for end in range(20, 601, 20)]
-    assert len(store.blocks) == 1 and stored(store) == 600
+    assert len(store.blocks) == 1
+    assert stored(store) == 600
     assert all(len(span.runs) == 1 for span in spans)
     for span, end in zip(spans, range(20, 601, 20), strict=True):
-        assert np.array_equal(span.get(), whole[:end]) and not span.get().flags.writeable
+        assert np.array_equal(span.get(), whole[:end])
+        assert not span.get().flags.writeable
     store.finish()
-    assert store.blocks[0].rows().base.nbytes == whole.nbytes
+    assert getattr(store.blocks[0].rows().base, "nbytes", None) == whole.nbytes
     assert np.array_equal(spans[3].get(), whole[:80])
 
 
@@ -36,7 +38,8 @@ def test_rows_that_begin_later_join_those_before() -> None:
     store = RowStore()
     whole = np.arange(100, dtype=np.int32).reshape(100, 1, 1)
     first, second = store.add("experts", whole[:60]), store.add("experts", whole[40:], 40)
-    assert np.array_equal(first.get(), whole[:60]) and np.array_equal(second.get(), whole[40:])
+    assert np.array_equal(first.get(), whole[:60])
+    assert np.array_equal(second.get(), whole[40:])
     assert stored(store) == 100
 
 
@@ -46,7 +49,8 @@ def test_rows_that_differ_in_the_middle_are_kept_as_they_came() -> None:
     other = one.copy()
     other[90:95] += 7
     spans = [store.add("experts", one), store.add("experts", other)]
-    assert np.array_equal(spans[0].get(), one) and np.array_equal(spans[1].get(), other)
+    assert np.array_equal(spans[0].get(), one)
+    assert np.array_equal(spans[1].get(), other)
     assert stored(store) == 205
 
 
@@ -56,7 +60,8 @@ def test_few_equal_rows_are_stored_again() -> None:
     other[10:12] = 0
     store.add("experts", one)
     span = store.add("experts", other)
-    assert len(span.runs) == 1 and np.array_equal(span.get(), other)
+    assert len(span.runs) == 1
+    assert np.array_equal(span.get(), other)
 
 
 def test_other_kinds_types_and_shapes_are_stored_apart() -> None:
@@ -95,7 +100,9 @@ def test_any_arrays_come_back(seed: int) -> None:
         spans.append(store.add("experts", rows, start))
     store.finish()
     for rows, span in zip(given, spans, strict=True):
-        assert span.get().dtype == rows.dtype and np.array_equal(span.get(), rows) and len(span) == len(rows)
+        assert span.get().dtype == rows.dtype
+        assert np.array_equal(span.get(), rows)
+        assert len(span) == len(rows)
 
 
 def test_pickles_share_blocks() -> None:
@@ -113,9 +120,10 @@ def test_a_part_does_not_keep_the_whole_alive() -> None:
     whole = np.zeros((1_000_000, 1), np.uint8)
     store = RowStore()
     span = store.add("experts", whole[:10])
-    assert span.runs[0][0].rows().base.nbytes == 10
+    assert getattr(span.runs[0][0].rows().base, "nbytes", None) == 10
 
 
 def test_an_array_without_rows_keeps_its_type() -> None:
     span = RowSpan(((Block(np.empty((0, 2, 3), np.uint16)), 0, 0),))
-    assert span.get().shape == (0, 2, 3) and span.get().dtype == np.uint16
+    assert span.get().shape == (0, 2, 3)
+    assert span.get().dtype == np.uint16

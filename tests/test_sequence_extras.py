@@ -429,6 +429,9 @@ def test_images_of_a_prompt_have_their_positions_and_hashes() -> None:
     assert row.placeholders[0].hash == "abc"
     (row,) = run(first).sequences(max_length=8)
     assert row.placeholders == images[:2]
+    # A hash that a later request alone names is taken too.
+    (row,) = run(seen(PLACES, None), replace(second, sampling={"features": FEATURES}, extra=first.extra)).sequences()
+    assert row.placeholders == images[:2]
     first.trainable = False
     (row,) = run(first, second).sequences()
     assert [one.hash for one in row.placeholders] == [None] * 3

@@ -110,9 +110,9 @@ def _blamed(call: Call, added: Mapping[str, Any], body: Mapping[str, Any], named
         # It may still be about one that was wished: the caller's call must not fail for it.
         wished = wished_fields(call, call.settings.wishes, body)
         return [name for name, value in wished.items() if added.get(name) == value]
-    if call.protocol == "openai.chat" and "logprobs" in named and "top_logprobs" in added:
-        # vLLM calls the number of alternatives `logprobs`.
-        return [*dict.fromkeys("top_logprobs" if name == "logprobs" else name for name in named)]
+    if "top_logprobs" in added:
+        # vLLM calls the number of alternatives `logprobs`, which Responses ask for in `include`.
+        return [*dict.fromkeys("top_logprobs" if name in ("logprobs", "include") else name for name in named)]
     return named
 
 

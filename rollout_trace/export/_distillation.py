@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import each, exporting, one_by_one, plain, scored_rows
+from rollout_trace.export._extras import count_extras
 from rollout_trace.export._rows import count_unused, step_ids_of
 from rollout_trace.export._teacher import WIRE_INFINITY, TeacherOption, TeacherScores, is_teacher, ranked
 from rollout_trace.train.sequence import common_value
@@ -187,6 +188,7 @@ def _rows(
     compared = compare(trajectories, report, options)
     for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
         count_unused(trajectory, step_ids_of(rows), report)
+        count_extras(rows, report, "top_tokens", "prompt_logprobs", "prompt_top_tokens")
         models = {step.id: step.model for step in trajectory.steps}
         for row in rows:
             found = scores.of(row.token_ids, trajectory.id) if scores is not None else None

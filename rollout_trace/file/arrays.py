@@ -159,10 +159,16 @@ def _no_rows(record: ArrayRecord) -> AnyArray:
 class DistinctRows:
     """The table of arrays that the steps of a line share, with no more rows of each than are used."""
 
-    __slots__ = ("_blocks", "_places", "_spans")
+    __slots__ = ("_blocks", "_places", "_spans", "is_empty")
 
     def __init__(self, steps: Sequence[Step]) -> None:
         """``steps``: all of the line. Needed beforehand, so that the used part of each block is stored in one piece."""
+        self.is_empty = not any(map(_has_rows, steps))
+        """Whether no step has any."""
+        if not self.is_empty:
+            self._collect(steps)
+
+    def _collect(self, steps: Sequence[Step]) -> None:
         own = RowStore()
         self._spans = [_spans_of(step, own) for step in steps]
         used: dict[str, dict[int, tuple[Block, list[tuple[int, int]]]]] = {}
@@ -182,6 +188,8 @@ class DistinctRows:
 
     def runs(self, at: int) -> dict[str, list[list[int]]]:
         """For a step, by its position: the runs of each field that it has."""
+        if self.is_empty:
+            return {}
         return {
             name: _runs([(self._places[name, id(block)], first, end) for block, first, end in span.runs])
             for name, span in self._spans[at].items()
@@ -196,9 +204,6 @@ class DistinctRows:
             parts = [block.rows(first, end) for first, end in stretches] or [block.rows(0, 0)]
             found.append(parts[0] if len(parts) == 1 else np.concatenate(parts))
         return found
-
-    def __bool__(self) -> bool:
-        return bool(self._places)
 
 
 class _Place:
@@ -231,6 +236,14 @@ def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
     return found or [[pieces[0][0].index, 0, 0]]
 
 
+def _has_rows(step: Step) -> bool:
+    return (
+        shared(step, "routed_experts") is not None
+        or shared(step, "prompt_logprobs") is not None
+        or shared(step, "prompt_top_tokens") is not None
+    )
+
+
 def share_rows(steps: Iterable[Step]) -> None:
     """Stores the rows of steps once that come from several places, each with blocks of its own."""
     store = RowStore()
@@ -252,8 +265,6 @@ def _spans_of(step: Step, own: RowStore) -> dict[str, RowSpan]:
     experts, scores = shared(step, "routed_experts"), shared(step, "prompt_logprobs")
     top = shared(step, "prompt_top_tokens")
     found: dict[str, RowSpan] = {}
-    if experts is None and scores is None and top is None:
-        return found
     if experts is not None:
         found["routed_experts"] = _span(experts, "routed_experts", own, _experts_start(step, experts))
     if scores is not None:

@@ -54,26 +54,26 @@ def encode(trajectory: Trajectory) -> bytes:
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
     record, rows = _line(trajectory)
-    line = dumps(record)
+    line = dumps(record, orjson.OPT_APPEND_NEWLINE)
     if credentials.found_in(line):
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
         from rollout_trace.data.redact import redacted
 
         record, rows = _line(redacted(trajectory, credentials.change))
-        line = credentials.cut_bytes(dumps(record))
-    return _with_arrays(line, rows)
+        line = credentials.cut_bytes(dumps(record, orjson.OPT_APPEND_NEWLINE))
+    return line if rows.is_empty else _with_arrays(line, rows)
 
 
 def _with_arrays(line: bytes, rows: DistinctRows) -> bytes:
-    """The line with the table of arrays as its last field, and a newline.
+    """The line with the table of arrays as its last field.
 
     Put in as bytes, behind the search for keys: of hundreds of MB one copy less, and no key is found in numbers.
     """
     parts: list[bytes] = []
-    for array in (array for name in ROWS for array in rows.table(name)) if rows else ():
+    for array in (array for name in ROWS for array in rows.table(name)):
         head = dumps({"dtype": array.dtype.name, "shape": array.shape})[:-1]
         parts += (b"," if parts else b',"arrays":[', head, b',"data":"', encoded(array), b'"}')
-    return b"".join((line[:-1], *parts, b"]}\n")) if parts else line + b"\n"
+    return b"".join((line[:-2], *parts, b"]}\n"))
 
 
 def _line(trajectory: Trajectory) -> tuple[dict[str, Any], DistinctRows]:
@@ -110,7 +110,7 @@ def in_parts(steps: list[Step]) -> list[bytes]:
     """
     line, rows = _line(new_trajectory({"id": "", "steps": steps}))
     parts = [dumps(line[name]) for name in PARTS]
-    if rows:
+    if not rows.is_empty:
         parts += [dumps([_shape_last(array) for array in rows.table(name)]) for name in ROWS]
     return parts
 
@@ -149,7 +149,8 @@ def _step(
         record["messages"] = messages.add(messages_span)
     if tools_span is not None:
         record["tools"] = tools.add(tools_span)
-    token_record = _tokens(step, tokens) | extras_of(step, at, rows)
+    token_record = _tokens(step, tokens)
+    token_record.update(extras_of(step, at, rows))
     if token_record:
         record["tokens"] = token_record
     return _step_tail(step, record)
@@ -318,7 +319,7 @@ def _one(add: FieldWriter) -> Callable[[Any], dict[str, Any]]:
 
 
 def _each(add: FieldWriter) -> Callable[[Any], list[Any] | None]:
-    return lambda items: [add(item, {}) for item in items] or None
+    return lambda items: [add(item, {}) for item in items] if items else None
 
 
 _usage = _field_writer(

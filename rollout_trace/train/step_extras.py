@@ -34,7 +34,8 @@ def has_extras(step: Step) -> bool:
     """Whether a step has anything that a row carries beside ids and logprobs. Nothing is decoded for the answer."""
     return (
         step.policy_version is not None
-        or step.extra is not None
+        # Most answers of vLLM have some `extra`: only this of it is carried on.
+        or (step.extra is not None and "mm_placeholders" in step.extra)
         or step.top_tokens is not None
         or step.sampling_mask is not None
         or step.policy_spans is not None

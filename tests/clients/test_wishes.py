@@ -215,6 +215,18 @@ def test_a_refused_field_is_lost_alone(
     assert all("HTTP 400" in issue.message for issue in steps[1].extra_issues if issue.code == "refused")
 
 
+def test_a_refused_number_of_responses(kind: Kind) -> None:
+    """Responses keep the logprobs of what was sampled."""
+    wished = rt.Engine("vllm", top_logprobs=5)
+    full = sent(kind, wished, "responses", {})
+    with Strict(too_many) as server:
+        outcome, (step,) = on(kind, server, lambda client: call(client, "responses", {}), {"engine": wished})
+        without = {name: value for name, value in full.items() if name != "top_logprobs"}
+        assert posted(server) == [full, without]
+    assert (outcome[0], without["include"]) == ("returned", ["message.output_text.logprobs"])
+    assert [issue.field for issue in step.extra_issues] == ["top_tokens"]
+
+
 EVENT = {"error": {**too_many({"logprobs": 5})["error"]}}
 OTHER = {"error": {"message": "the engine has died", "type": "BadRequestError", "param": None, "code": 400}}
 

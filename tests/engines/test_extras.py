@@ -18,7 +18,7 @@ from tests.engines.servers import MODEL, TINY_MODEL, Server
 from tests.model.qwen2 import Qwen2
 
 GENERATE = "/inference/v1/generate"
-QUESTION = [{"role": "user", "content": "Say something about naïve 🙂 cafés."}]
+QUESTION: list[Any] = [{"role": "user", "content": "Say something about naïve 🙂 cafés."}]
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "max_tokens": 24, "seed": 7}
 TOLERANCE = 1e-5
 EVERYTHING = rt.Engine("vllm", prompt_logprobs=4, top_logprobs=6)
@@ -37,19 +37,25 @@ def only_vllm(server: Server) -> None:
 
 def assert_scored(model: Qwen2, step: rt.Step, *, prompt: bool) -> None:
     """Prompt logprobs and alternatives are those of a forward pass, and begin with the token of their position."""
-    assert step.status == "ok" and step.token_issue is None and step.extra_issues == ()
-    assert step.prompt_token_ids is not None and step.completion_token_ids is not None
+    assert step.status == "ok"
+    assert step.token_issue is None
+    assert step.extra_issues == ()
+    assert step.prompt_token_ids is not None
+    assert step.completion_token_ids is not None
     asked, sampled = step.prompt_token_ids.tolist(), step.completion_token_ids.tolist()
     following = model.logprobs([*asked, *sampled])
     top = step.top_tokens
-    assert top is not None and top.ids.shape[0] == len(sampled)
+    assert top is not None
+    assert top.ids.shape[0] == len(sampled)
     np.testing.assert_array_equal(top.ids[:, 0], sampled)
     _assert_listed(following[len(asked) - 1 : -1], top)
     if not prompt:
         return
     scores, listed = step.prompt_logprobs, step.prompt_top_tokens
-    assert scores is not None and listed is not None
-    assert np.isnan(scores[0]) and (listed.ids[0] == -1).all()
+    assert scores is not None
+    assert listed is not None
+    assert np.isnan(scores[0])
+    assert (listed.ids[0] == -1).all()
     np.testing.assert_allclose(scores[1:], following[np.arange(len(asked) - 1), asked[1:]], atol=TOLERANCE, rtol=0)
     np.testing.assert_array_equal(listed.ids[1:, 0], asked[1:])
     _assert_listed(following[: len(asked) - 1], rt.TopTokens(listed.ids[1:], listed.logprobs[1:]))
@@ -71,7 +77,7 @@ def test_chat(server: Server, model: Qwen2, streamed: bool) -> None:
     with openai_client(server) as (client, _):
         rt.wrap_openai(client, engine=EVERYTHING if not streamed else rt.Engine("vllm", top_logprobs=6))
         with rt.trajectory() as trajectory:
-            answer = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=streamed, **SAMPLED)  # type: ignore[call-overload]
+            answer = client.chat.completions.create(model=MODEL, messages=QUESTION, stream=streamed, **SAMPLED)
             for _ in answer if streamed else ():
                 pass
     assert_scored(model, trajectory.steps[0], prompt=not streamed)

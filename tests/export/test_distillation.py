@@ -180,6 +180,31 @@ def test_the_sampler_s_own_alternatives() -> None:
     assert report.dropped == {"rows without the teacher's scores": 1}
 
 
+def test_tokens_that_were_excluded_are_filler() -> None:
+    """vLLM's -9999.0 is no logprob: a filter or a grammar left the token out."""
+    top = TopTokens(
+        np.array([[-1, -1], [2, 7], [3, 8]], np.int32),
+        np.array([[np.nan, np.nan], [-0.5, -9999], [-9999, -1]], np.float32),
+    )
+    scoring = student([1, 2, 3, 4], name="scores", prompt_logprobs=[np.nan, -0.5, -9999.0], prompt_top_tokens=top)
+    run = rt.Trajectory(steps=[student([1, 2, 3], 1), replace(scoring, model="big")])
+    (row,) = export.distillation(run, teacher="big", filler=-math.inf)
+    assert row["teacher_logprobs"] == [-math.inf, -0.5, -math.inf]
+    assert (row["topk_ids"], row["topk_logprobs"]) == ([[0], [2], [8]], [[-math.inf], [-0.5], [-1.0]])
+
+
+def test_other_extras_of_the_rows_are_counted() -> None:
+    scoring = teacher_step("dense_comp_plp1")
+    assert scoring.prompt_token_ids is not None
+    ids = scoring.prompt_token_ids.tolist()
+    routed: Any = np.ones((len(ids) - 1, 2, 2), np.uint8)
+    report = export.ExportReport()
+    run = rt.Trajectory(steps=[student(ids, routed_experts=routed, policy_version=7), scoring])
+    assert len(export.distillation(run, teacher="big", report=report)) == 1
+    assert report.dropped == {"policy versions": 1, "routed experts": 1}
+    assert report.metadata == {"policy versions", "routed experts"}
+
+
 def test_rows_of_files_and_one_by_one(tmp_path: Path) -> None:
     scoring = teacher_step("dense_comp_plp1")
     assert scoring.prompt_token_ids is not None
@@ -216,7 +241,7 @@ def test_a_rollout_and_its_teacher_s_call_through_the_client() -> None:
     """As the docstring shows it: the row's ids are sent to the teacher as a prompt, under the same trajectory."""
     with ScriptedServer(["one two", Reply("x", token_ids=[3])]) as server:
         client = rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="k", max_retries=0), engine="vllm")
-        with rt.trajectory() as run:
+        with client, rt.trajectory() as run:
             client.chat.completions.create(model="small", messages=[{"role": "user", "content": "Count."}])
             (row,) = run.sequences()
             asked: dict[str, Any] = {"prompt_logprobs": 2}

@@ -369,7 +369,9 @@ def test_threads_annotate_one_file(path: Path) -> None:
 EXPORTERS: dict[str, Callable[[Any], Any]] = {
     "atif": export.atif,
     "chat": export.chat,
+    "nemo_rl": export.nemo_rl,
     "skyrl": export.skyrl,
+    "slime": export.slime,
     "steps": export.steps,
     "tinker": lambda runs: export.tinker(runs, advantages=None),
     "trl": export.trl,
@@ -379,8 +381,8 @@ EXPORTERS: dict[str, Callable[[Any], Any]] = {
     "verifiers": export.verifiers,
     "verl": export.verl,
 }
-WITHOUT_REWARDS = {"arrow", "dataset", "verl_prompts"}
-"""These take rows, or give prompts alone."""
+WITHOUT_REWARDS = {"arrow", "dataset", "distillation", "verl_prompts"}
+"""These take rows, or give prompts or a teacher's tokens alone."""
 
 
 def talk(name: str, reward: float | None) -> rt.Trajectory:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -19,7 +20,7 @@ from pyarrow.parquet import ParquetFile, read_table
 from rollout_trace.export._arrow import arrow
 from rollout_trace.export._files import write_parquet
 from rollout_trace.export._steps import steps, write_steps
-from tests.consumers import recorded
+from tests.consumers import recorded, vllm_extras
 
 SCHEMA = {"ids": "list<int32>", "logprobs": "list<float32>", "reward": "float64", "task": "json", "name": "string"}
 
@@ -109,3 +110,32 @@ def test_pandas_reads_ids_as_arrays(tmp_path: Path) -> None:
         for name in ("prompt_ids", "completion_ids", "logprobs"):
             assert read[name].dtype == row[name].dtype
             assert np.array_equal(read[name], row[name])
+
+
+def test_extras_come_back_bit_for_bit(tmp_path: Path) -> None:
+    """Recorded experts and masks, as datasets and pandas read them; NaN, where nothing is known, is null."""
+    path = tmp_path / "extras.parquet"
+    rows = [row for run in vllm_extras.runs() for row in run.sequences()]
+    types = {"experts": "list<list<list<uint8>>>", "kept": "list<int32>", "scores": "list<float32?>"}
+    made = [
+        {
+            "experts": row.routed_experts,
+            "kept": None if row.sampling_mask is None else row.sampling_mask.ids,
+            "scores": np.where(row.loss_mask, np.asarray(row.logprobs), np.nan).astype(np.float32),
+        }
+        for row in rows
+    ]
+    assert write_parquet(path, made, types) == len(rows)
+    data = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
+    frame = pd.read_parquet(path)
+    for at, (row, names) in enumerate(zip(rows, vllm_extras.RUNS, strict=True)):
+        experts = vllm_extras.experts(*names)
+        assert np.array_equal(np.array(data[at]["experts"], experts.dtype)[:-1], experts)
+        assert np.array_equal(np.stack([np.stack(one) for one in frame["experts"][at]])[:-1], experts)
+        if row.sampling_mask is not None:
+            assert data[at]["kept"] == [token for one in vllm_extras.mask(*names) for token in one]
+        sampled = [value is not None for value in data[at]["scores"]]
+        assert sampled == row.loss_mask.astype(bool).tolist()
+        found = np.array([value for value in data[at]["scores"] if value is not None], np.float32)
+        assert row.logprobs is not None
+        assert np.array_equal(found, row.logprobs[row.loss_mask == 1])

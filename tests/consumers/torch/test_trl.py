@@ -19,6 +19,7 @@ import rollout_trace as rt
 from rollout_trace.export._arrow import dataset
 from rollout_trace.export._trl import trl, trl_rollout, write_trl
 from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
+from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
@@ -151,6 +152,19 @@ def test_grpo_trains_on_recorded_rollouts(tmp_path: Path) -> None:
     }
     assert batch["advantages"].tolist() == pytest.approx([advantages[one.id] for one in order], abs=1e-5)
     assert trainer.state.global_step == 1
+
+
+def test_spans_of_versions_reach_the_reward_functions(tmp_path: Path) -> None:
+    """In positions of the completion that TRL trains on."""
+    trajectories = recorded.annotated()
+    _, batch, seen = replayed(trajectories, tmp_path, report=ExportReport())
+    (_, others), *_ = seen
+    for at, spans in enumerate(others["policy_spans"]):
+        mask = batch["completion_mask"][at].bool()
+        sampled = batch["tool_mask"][at][mask].bool()
+        found = [any(begin <= place < end for begin, end, _ in spans) for place in range(len(sampled))]
+        assert found == sampled.tolist()
+        assert {version for *_, version in spans} == {7}
 
 
 def test_grpo_leaves_an_unscored_rollout_out_of_the_baseline(tmp_path: Path) -> None:
