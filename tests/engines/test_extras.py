@@ -173,4 +173,6 @@ def post(server: Server, path: str, body: dict[str, Any]) -> None:
 def test_probe_lists_what_each_form_gives(server: Server) -> None:
     with openai_client(server) as (client, _):
         report = rt.probe(client, MODEL)
-    assert "prompt_logprobs" in str(report)
+    given = {(one.protocol, one.streamed) for one in report.extras if one.extra == "prompt_logprobs" and one.given}
+    assert given == {("openai.chat", False), ("openai.completions", False), ("vllm.generate", False)}
+    assert "prompt logprobs" in str(report)
