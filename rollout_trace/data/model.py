@@ -377,6 +377,7 @@ def _store_as_span(name: str, convert: Callable[[Any, str], Any]) -> None:
 _STORED = (Span, ListSpan, RowSpan, TopTokenRows, JSONText)
 """Forms in which fields are stored; their ``get()`` returns the field's value."""
 _SLOTS: dict[str, Any] = {}
+"""By field: the slot that holds its stored form."""
 _store_as_span("prompt_token_ids", as_int32)
 _store_as_span("completion_token_ids", as_int32)
 _store_as_span("logprobs", as_float32)
@@ -393,17 +394,14 @@ def shared(step: Step, name: str) -> Any:
     return _SLOTS[name].__get__(step, Step)
 
 
-_SETTERS = {name: (_SLOTS.get(name) or Step.__dict__[name]).__set__ for name in (*STEP_FIELDS, "_sealed")}
+_SLOTS.update({name: Step.__dict__[name] for name in (*STEP_FIELDS, "_sealed") if name not in _SLOTS})
+_SETTERS = {name: slot.__set__ for name, slot in _SLOTS.items()}
 _DEFAULTS: list[tuple[Any, Any]] = [
     (_SETTERS[item.name], item.default) for item in fields(Step) if item.name != "_sealed"
 ]
 _ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs", "prompt_logprobs", "routed_experts"})
 _LISTS = frozenset({"messages", "tools", "advantage"})
-_GETTERS = [
-    (item.name, (_SLOTS.get(item.name) or Step.__dict__[item.name]).__get__, item.default)
-    for item in fields(Step)
-    if item.name != "_sealed"
-]
+_GETTERS = [(item.name, _SLOTS[item.name].__get__, item.default) for item in fields(Step) if item.name != "_sealed"]
 
 
 def new_step(values: dict[str, Any]) -> Step:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
     from rollout_trace.record.call import Call
 
-_SHARED = frozenset({"prompt_logprobs", "routed_experts"})
-
 
 def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
     """Adds an issue for each extra that was asked for, is not on the step, and has no issue yet."""
@@ -37,7 +35,7 @@ def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
 
 def _is_missing(step: Step, name: str) -> bool:
     # As stored: reading an array of shared rows would build it.
-    return (shared(step, name) if name in _SHARED else getattr(step, name)) is None
+    return shared(step, name) is None
 
 
 def _unmet(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[ExtraIssue]:

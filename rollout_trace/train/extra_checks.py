@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from rollout_trace.data.extras import EXTRAS
+from rollout_trace.data.model import shared
 from rollout_trace.train.selection import n_prompt, n_sampled
-from rollout_trace.train.step_extras import ALIGNED, misfit, stored
+from rollout_trace.train.step_extras import misfit
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -33,8 +35,8 @@ def _issues(step: Step) -> Iterator[tuple[str, str, str]]:
     for issue in step.extra_issues:
         yield issue.field, issue.code, issue.message
     prompt, sampled = n_prompt(step), n_sampled(step)
-    for name in ALIGNED:
-        if stored(step, name) is None:
+    for name in EXTRAS:
+        if shared(step, name) is None:
             continue
         if prompt is None or sampled is None:
             yield name, "ids_missing", "without token ids its positions are not known."

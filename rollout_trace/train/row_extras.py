@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rollout_trace.data.extras import PolicySpan, SamplingMask, TopTokens
+from rollout_trace.data.extras import EXTRAS, PolicySpan, SamplingMask, TopTokens
 from rollout_trace.data.model import shared
 from rollout_trace.data.rows import RowSpan
 from rollout_trace.data.tokens import readonly
-from rollout_trace.train.step_extras import ALIGNED, misfit, placeholders, row_kind, stored, versions_of
+from rollout_trace.train.step_extras import misfit, placeholders, row_kind, versions_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -37,7 +37,7 @@ def row_extras(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str,
     Args:
         left_out: what is not used is added here.
     """
-    having = {name: _having(name, steps, left_out) for name in ALIGNED}
+    having = {name: _having(name, steps, left_out) for name in EXTRAS}
     fields = {
         "prompt_logprobs": _prompt_logprobs(having["prompt_logprobs"], length),
         "prompt_top_tokens": _prompt_top_tokens(having["prompt_top_tokens"], length),
@@ -53,7 +53,7 @@ def _having(name: str, steps: list[Placed], left_out: LeftOut) -> list[Placed]:
     """The steps that have an extra which fits their ids."""
     found = []
     for step, start, end in steps:
-        if stored(step, name) is None:
+        if shared(step, name) is None:
             continue
         if misfit(step, name, start, end - start) is None:
             found.append((step, start, end))

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
     TopStored: TypeAlias = TopTokenRows | TopTokens
     Stored: TypeAlias = RowSpan | FloatArray
 
-ALIGNED = ("prompt_logprobs", "prompt_top_tokens", "routed_experts", "top_tokens", "sampling_mask", "policy_spans")
-"""The fields that are checked against the ids."""
-
-
-_SHARED = frozenset({"prompt_logprobs", "prompt_top_tokens", "routed_experts"})
-
-
-def stored(step: Step, name: str) -> Any:
-    """An extra as it is stored: one that steps share as a span, of which parts can be read."""
-    return shared(step, name) if name in _SHARED else getattr(step, name)
-
 
 def has_extras(step: Step) -> bool:
     """Whether a step has anything that a row carries beside ids and logprobs. Nothing is decoded for the answer."""
@@ -47,7 +36,7 @@ def has_extras(step: Step) -> bool:
 
 def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | None:
     """How an extra does not fit the ids of its step, as a phrase; None where it fits, or the step has none."""
-    value = stored(step, name)
+    value = shared(step, name)
     if value is None:
         return None
     if name in ("prompt_logprobs", "prompt_top_tokens"):
