@@ -14,6 +14,8 @@ import pytest
 from rollout_trace.data.extras import PolicySpan
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
+from rollout_trace.wire.lenient import NULL
+from rollout_trace.wire.logprobs import Columns
 from rollout_trace.wire.vllm_extras import without_experts
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.recorded import differing, numbers
@@ -453,8 +455,9 @@ def test_what_entries_have_for_each_token_is_a_list() -> None:
     def entry(matrix: str | None, score: float) -> dict[str, Any]:
         return {"token": "a", "logprob": -1.0, "routing_matrix": matrix, "sampling_logprob": score, "top_logprobs": []}
 
-    entries = [entry("AA", -0.5), entry(None, -0.6), entry("BB", -0.7)]
-    expected = {"routing_matrix": ["AA", None, "BB"], "sampling_logprob": [-0.5, -0.6, -0.7]}
+    matrices = ["AA", None, "BB", None]
+    entries = [entry(matrix, -0.5 - at) for at, matrix in enumerate(matrices)]
+    expected = {"routing_matrix": matrices, "sampling_logprob": [-0.5, -1.5, -2.5, -3.5]}
     step = read({"choices": [{**CHAT, "logprobs": {"content": entries}}]}, {}, "openai.chat")
     assert step.extra == expected
     chunks = [{"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [one]}}]} for one in entries]
@@ -463,6 +466,17 @@ def test_what_entries_have_for_each_token_is_a_list() -> None:
     texts = [{"choices": [{"index": 0, "text": "a", "logprobs": {"content": [one]}}]} for one in entries]
     (completion,) = decode("openai.completions", b"{}", sse(*texts), content_type=SSE)
     assert completion.extra == expected
+
+
+def test_what_the_chunks_of_a_stream_have_for_each_token_is_appended() -> None:
+    """To the same list, not to a copy of it: that would take time that grows with the square."""
+    columns = Columns([-1.0], [None], [None], [NULL])
+    columns.extend(Columns([-1.0, -1.0], [None] * 2, [None] * 2, [NULL] * 2, more={"a": [0, None]}))
+    values = columns.more["a"]
+    columns.extend(Columns([-1.0], [None], [None], [NULL]))
+    columns.extend(Columns([-1.0], [None], [None], [NULL], more={"a": [1]}))
+    assert columns.more == {"a": [None, 0, None, None, 1]}
+    assert columns.more["a"] is values
 
 
 ALTERNATIVES: dict[str, tuple[Any, Any]] = {
