@@ -479,6 +479,27 @@ def test_what_the_chunks_of_a_stream_have_for_each_token_is_appended() -> None:
     assert columns.more["a"] is values
 
 
+def test_a_token_whose_text_is_id_has_no_id() -> None:
+    """With a logprob of 0.0, as under a grammar: alternatives of /completions that are texts are no error."""
+    tops = [{"id": 0.0, "x": -9999.0}, {"b": -1.0, "c": -2.0}]
+    logprobs = {"tokens": ["id", "b"], "token_logprobs": [0.0, -1.0], "top_logprobs": tops}
+    choice = {"index": 0, "text": "idb", "token_ids": IDS, "logprobs": logprobs, "finish_reason": "stop"}
+    step = read({"choices": [choice]}, {"logprobs": 2}, "openai.completions")
+    assert (step.extra_issues, step.top_tokens) == ((), None)
+    assert step.top_logprobs == [[{"token": t, "logprob": v} for t, v in row.items()] for row in tops]
+
+
+def test_a_parameter_that_a_response_changed_is_kept() -> None:
+    """What repeats the request is not."""
+    sent = {"input": "Hi", "service_tier": "auto", "temperature": 1, "truncation": "auto"}
+    changed = {"service_tier": "default", "top_p": 0.5}
+    response = {"id": "r", "status": "completed", "output": [], **sent, "temperature": 1.0, **changed}
+    assert read(response, sent, "openai.responses").extra == changed
+    events = [{"type": "response.completed", "response": response}]
+    (streamed,) = decode("openai.responses", json.dumps(sent).encode(), sse(*events), content_type=SSE)
+    assert streamed.extra == changed
+
+
 ALTERNATIVES: dict[str, tuple[Any, Any]] = {
     "objects": ([{"token": "a", "logprob": -1.0, "bytes": [97], "more": None}], None),
     "texts with lone surrogates": ([{"token": "\ud83d", "logprob": -1.0}], None),
