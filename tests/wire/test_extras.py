@@ -479,6 +479,12 @@ def test_what_the_chunks_of_a_stream_have_for_each_token_is_appended() -> None:
     assert columns.more["a"] is values
 
 
+@pytest.mark.parametrize("version", [[1, 2], {"version": True}, {"version": {"a": 1}}, {"version": None}])
+def test_what_is_no_version_is_not_the_policy_s(version: Any) -> None:
+    step = read(answer(weight_versions=[version]))
+    assert ([one.code for one in step.extra_issues], step.policy_version) == (["malformed"], None)
+
+
 def test_a_token_whose_text_is_id_has_no_id() -> None:
     """With a logprob of 0.0, as under a grammar: alternatives of /completions that are texts are no error."""
     tops = [{"id": 0.0, "x": -9999.0}, {"b": -1.0, "c": -2.0}]
