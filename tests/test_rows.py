@@ -35,6 +35,18 @@ def test_a_conversation_stores_each_row_once() -> None:
     assert np.array_equal(spans[3].get(), whole[:80])
 
 
+def test_conversations_that_take_turns_store_each_row_once() -> None:
+    """Thirty agents of one trajectory, whose prompts begin alike."""
+    store, turns = RowStore(), range(40, 401, 40)
+    shared = np.zeros((20, 3, 2), np.uint8)
+    rng = np.random.default_rng(0)
+    whole = [np.concatenate((shared, rng.integers(0, 99, (380, 3, 2)).astype(np.uint8))) for _ in range(30)]
+    for end in turns:
+        for rows in whole:
+            assert np.array_equal(store.add("experts", rows[:end].copy()).get(), rows[:end])
+    assert stored(store) == 20 + 30 * 380
+
+
 def test_rows_that_begin_later_join_those_before() -> None:
     store = RowStore()
     whole = np.arange(100, dtype=np.int32).reshape(100, 1, 1)
