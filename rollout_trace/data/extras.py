@@ -48,6 +48,14 @@ class _Arrays:
             return NotImplemented
         return all(same_array(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))  # type: ignore[arg-type]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arrays come writable from a pickle.
+        return _unpickled, (type(self), *(getattr(self, one.name) for one in fields(self)))  # type: ignore[arg-type]
+
+
+def _unpickled(kind: type[_Arrays], *arrays: Any) -> _Arrays:
+    return kind(*(readonly(one) if hasattr(one, "flags") else one for one in arrays))
+
 
 @document_fields
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +145,7 @@ def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
     """Routed experts as a read-only array [positions, layers, k]; other whole numbers than the three types as int32.
 
     Raises:
-        ValueError: no array of whole numbers with three dimensions.
+        ValueError: no array of whole numbers with three dimensions, or a number beyond int32.
     """
     import numpy as np
 
@@ -147,7 +155,11 @@ def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
             f"{name}: expected whole numbers [positions, layers, experts per token], got {array.dtype} of shape "
             f"{list(array.shape)}."
         )
-    experts: ExpertArray = readonly(array if array.dtype in (np.uint8, np.uint16, np.int32) else array.astype(np.int32))
+    if array.dtype not in (np.uint8, np.uint16, np.int32):
+        if array.size and not -0x80000000 <= int(array.min()) <= int(array.max()) <= 0x7FFFFFFF:
+            raise ValueError(f"{name}: expected int32, got {int(array.min())} to {int(array.max())}.")
+        array = array.astype(np.int32)
+    experts: ExpertArray = readonly(array)
     return experts
 
 

@@ -447,6 +447,23 @@ def test_why_an_extra_is_not_there(name: str, wished: dict[str, Any], codes: dic
     assert step_of(name, "vllm").extra_issues == ()
 
 
+@pytest.mark.parametrize("code", ["redacted", "bytes_left_out"])
+def test_an_extra_that_the_recorder_removed_is_not_blamed_on_the_server(kind: Kind, code: str) -> None:
+    """It goes with the ids: of an answer with a key of the client, and of one too long to keep."""
+    key = "sk-1f0c8f1f5f0a4d4b9a"
+    wished = {"engine": rt.Engine("vllm", routed_experts=True, prompt_logprobs=0, top_logprobs=2, sampling_mask=True)}
+    with ScriptedServer(f"{key} " + "long " * 2000 * (code == "bytes_left_out")) as server:
+        limit = {"max_call_bytes": 4000} if code == "bytes_left_out" else {}
+        headers = {"extra_headers": {"Authorization": f"Bearer {key}"}}
+        outcome, (step,) = on(kind, server, lambda client: call(client, "chat", headers), {**wished, **limit})
+    assert (outcome[0], step.status, step.token_issue and step.token_issue.code) == ("returned", "ok", code)
+    assert {issue.field: issue.code for issue in step.extra_issues} == {
+        "routed_experts": "ids_missing", "prompt_logprobs": "ids_missing", "top_tokens": "ids_missing",
+        "sampling_mask": NEVER,
+    }  # fmt: skip
+    assert all(code in issue.message for issue in step.extra_issues if issue.code == "ids_missing")
+
+
 def test_llama_server_has_no_alternatives_in_streams_with_tools(kind: Kind) -> None:
     """It would refuse the call: it is not asked, and the step has the reason."""
     options = {"stream": True, "tools": TOOLS}
