@@ -252,6 +252,33 @@ def test_experts_of_different_shapes_are_in_no_row(other: Any) -> None:
     assert "routed_experts" not in rows.report.tokens_with
 
 
+HUGE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("routed_experts", np.zeros((0, HUGE, HUGE), np.uint8)),
+        ("prompt_top_tokens", TopTokens(np.zeros((0, HUGE), np.int32), np.zeros((0, HUGE), np.float32))),
+    ],
+)
+def test_an_array_without_rows_sizes_no_row(name: str, value: Any) -> None:
+    """As a short line of a file may have one: its other axes are not bounded by its data."""
+    trajectory = run(step(0, [], [1, 2], **{name: value}))
+    (row,) = trajectory.sequences()
+    assert getattr(row, name) is None
+    assert trajectory.sequences().report.extras_left_out == {}
+    assert "extra_withheld" not in {one.code for one in trajectory.check()}
+
+
+def test_an_array_without_rows_takes_no_experts_from_the_others() -> None:
+    steps = [whole(0, [1, 2], [3, 4]), step(1, [1, 2, 3, 4, 5], [6], routed_experts=experts(0, 0, layers=LAYERS + 1))]
+    trajectory = run(*steps)
+    (row,) = trajectory.sequences()
+    assert row.routed_experts_mask is not None
+    assert row.routed_experts_mask.tolist() == [1, 1, 1, 0, 0, 0]
+
+
 def test_alternatives_of_different_width_are_filled() -> None:
     """vLLM lists k or k + 1 tokens at a position of a prompt, so steps differ in width."""
     steps = [whole(0, [1, 2], [3, 4]), whole(1, [1, 2, 3, 4, 5], [6, 7])]

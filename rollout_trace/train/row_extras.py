@@ -18,7 +18,7 @@ from rollout_trace.data.extras import PolicySpan, SamplingMask, TopTokens
 from rollout_trace.data.model import shared
 from rollout_trace.data.rows import RowSpan
 from rollout_trace.data.tokens import readonly
-from rollout_trace.train.step_extras import ALIGNED, misfit, placeholders, row_kind, stored, versions_of
+from rollout_trace.train.step_extras import ALIGNED, has_rows, misfit, placeholders, row_kind, stored, versions_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -55,10 +55,11 @@ def _having(name: str, steps: list[Placed], left_out: LeftOut) -> list[Placed]:
     for step, start, end in steps:
         if stored(step, name) is None:
             continue
-        if misfit(step, name, start, end - start) is None:
-            found.append((step, start, end))
-        else:
+        if misfit(step, name, start, end - start) is not None:
             left_out.setdefault(f"{name}: not aligned", []).append(step.id)
+        elif has_rows(step, name):
+            # Without rows it has no values, and its other axes, which no data bounds, must not size the row's array.
+            found.append((step, start, end))
     return found
 
 

@@ -62,6 +62,11 @@ def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | Non
     return None if _covers(value, n_completion) else f"policy_spans {list(map(tuple, value))} of {n_completion} ids"
 
 
+def has_rows(step: Step, name: str) -> bool:
+    """Whether an extra that is not None is of at least one position."""
+    return len(_ids(stored(step, name))) > 0
+
+
 def _ids(value: Any) -> Any:
     return value.ids if isinstance(value, TopTokenRows) or hasattr(value, "ids") else value
 
