@@ -14,6 +14,8 @@ import rollout_trace as rt
 from rollout_trace.data.extras import PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import Step, new_step
 from rollout_trace.data.rows import RowStore
+from rollout_trace.file.decode import decode as decode_line
+from rollout_trace.file.encode import encode
 from rollout_trace.train.sequence import Placeholder
 from rollout_trace.wire import decode
 
@@ -323,6 +325,11 @@ BAD: list[tuple[str, Any]] = [
     ("sampling_mask", SamplingMask(np.array([3, 4, 5], np.int32), np.array([1, 1], np.int32))),
     ("sampling_mask", SamplingMask(np.array([3], np.int32), np.array([1], np.int32))),
     ("sampling_mask", SamplingMask(np.array([3], np.int32), np.array([2, -1], np.int32))),
+    # The sampled ids are 3 and 4: over these ids they would have no probability.
+    ("sampling_mask", SamplingMask(np.array([3, 5], np.int32), np.array([1, 1], np.int32))),
+    ("sampling_mask", SamplingMask(np.array([3, 4], np.int32), np.array([2, 0], np.int32))),
+    ("sampling_mask", SamplingMask(np.array([[3], [4]], np.int32), np.array([1, 1], np.int32))),
+    ("sampling_mask", SamplingMask(np.array([3, 4], np.int32), np.array([1.0, 1.0]))),
     ("routed_experts", experts(1, 4)),
 ]
 
@@ -337,6 +344,41 @@ def test_an_extra_that_does_not_fit_is_left_out_and_said(name: str, value: Any) 
     assert rows.report.extras_left_out == {f"{name}: not aligned": ("s0",)}
     (finding,) = [one for one in run(one).check() if one.code == "extra_withheld"]
     assert finding.message.startswith(f"{name}, not_aligned (step s0): ")
+
+
+def test_extras_may_be_lists() -> None:
+    """Of steps made by hand, as ids and logprobs may be."""
+    lists: Any = {
+        "prompt_top_tokens": TopTokens([[-1], [5]], [[float("nan")], [-1.0]]),  # type: ignore[arg-type]
+        "top_tokens": TopTokens([[3, 9], [4, 9]], [[-0.5, -1.0], [-1.0, -2.0]]),  # type: ignore[arg-type]
+        "sampling_mask": SamplingMask([3, 9, 4], [2, 1], [-0.5, -1.0, 0.0]),  # type: ignore[arg-type]
+        "policy_spans": [[0, 1, "7"], [np.int64(1), 2, "8"]],
+    }
+    trajectory = run(step(0, [1, 2], [3, 4], **lists))
+    (row,) = trajectory.sequences()
+    assert trajectory.sequences().report.extras_left_out == {}
+    assert row.sampling_mask is not None
+    assert [kept.tolist() for kept in row.sampling_mask] == [[], [], [3, 9], [4]]
+    assert row.policy_spans == (PolicySpan(2, 3, "7"), PolicySpan(3, 4, "8"))
+    assert "extra_withheld" not in {one.code for one in trajectory.check()}
+    assert decode_line(encode(trajectory)).steps == trajectory.steps
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopTokens([[1], [2, 3]], [[-1.0], [-1.0, -2.0]]),  # type: ignore[arg-type]
+        lambda: TopTokens([[1]], [["x"]]),  # type: ignore[arg-type]
+        lambda: SamplingMask([1.5], [1]),  # type: ignore[arg-type]
+        lambda: SamplingMask([2**40], [1]),  # type: ignore[arg-type]
+        lambda: step(0, [1], [2], policy_spans=5),
+        lambda: step(0, [1], [2], policy_spans=[["0", "1", "a"]]),
+        lambda: step(0, [1], [2], policy_spans=[[0, 1]]),
+    ],
+)
+def test_lists_of_other_values_are_refused_where_they_are_given(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected .*, got "):
+        make()
 
 
 def test_versions_of_a_step_whose_weights_changed() -> None:
