@@ -506,6 +506,18 @@ def test_images_of_a_prompt_have_their_positions_and_hashes() -> None:
     assert [one.hash for one in row.placeholders] == [None] * 3
 
 
+def test_an_image_in_the_prompt_that_a_row_ends_in_is_in_the_row() -> None:
+    """``max_length`` leaves the step of that prompt out, and not the ids of its image."""
+    second = step(1, [1, 5, 9, 9, 9, 2], [3], extra={"mm_placeholders": {"image": [{"offset": 2, "length": 3}]}})
+    trajectory = run(step(0, [1], [5]), second)
+    for length, rest in ((3, 1), (5, 3), (6, 3)):
+        (row,) = trajectory.sequences(max_length=length)
+        assert row.step_ids == ("s0",)
+        assert row.placeholders == (Placeholder("image", 2, rest, None),)
+    (row,) = trajectory.sequences(max_length=2)
+    assert row.placeholders == ()
+
+
 @pytest.mark.parametrize(
     "places",
     [3, None, {}, {"image": 3}, {"image": [3, {}, {"offset": "1", "length": 2}, {"offset": -1, "length": 2}]}],

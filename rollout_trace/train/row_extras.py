@@ -31,10 +31,12 @@ LeftOut: TypeAlias = dict[str, list[str]]
 """Ids of steps whose extras are not used, by field and reason."""
 
 
-def row_extras(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
+def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
     """The fields of ``Sequence`` for the extras of a row's first ``length`` tokens.
 
     Args:
+        steps: those whose completions are in the row, at least in part.
+        read: those whose prompts are: the last one's completion may lie behind the cut.
         left_out: what is not used is added here.
     """
     having = {name: _having(name, steps, left_out) for name in ALIGNED}
@@ -44,7 +46,7 @@ def row_extras(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str,
         "top_tokens": _top_tokens(having["top_tokens"], length),
         "sampling_mask": _sampling_mask(having["sampling_mask"], len(steps), length, left_out),
         "policy_spans": _policy_spans(steps, length),
-        "placeholders": _placeholders(steps, length, left_out),
+        "placeholders": _placeholders(read, length, left_out),
     }
     return {**fields, **_experts(having["routed_experts"], length, left_out)}
 
