@@ -374,6 +374,7 @@ def test_extras_may_be_lists() -> None:
         lambda: step(0, [1], [2], policy_spans=5),
         lambda: step(0, [1], [2], policy_spans=[["0", "1", "a"]]),
         lambda: step(0, [1], [2], policy_spans=[[0, 1]]),
+        lambda: step(0, [1], [2], policy_spans=[[0, 1, None]]),
     ],
 )
 def test_lists_of_other_values_are_refused_where_they_are_given(make: Any) -> None:

@@ -147,9 +147,14 @@ def as_policy_spans(values: Any, name: str = "policy_spans") -> tuple[PolicySpan
         ValueError: one is something else.
     """
     try:
-        return tuple(PolicySpan(index(begin), index(end), version) for begin, end, version in values)
+        return tuple(
+            PolicySpan(index(begin), index(end), version if isinstance(version, str) else index(version))
+            for begin, end, version in values
+        )
     except (TypeError, ValueError):
-        raise ValueError(f"{name}: expected (begin, end, version) of each span, got {str(values)[:60]}.") from None
+        raise ValueError(
+            f"{name}: expected (begin, end, version) of each span, version a text or an int, got {str(values)[:60]}."
+        ) from None
 
 
 @document_fields
