@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -43,6 +44,12 @@ class _Arrays:
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
+    def __post_init__(self) -> None:
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if isinstance(value, (list, tuple)):
+                object.__setattr__(self, one.name, _as_array(value, f"{type(self).__name__}.{one.name}"))
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
@@ -55,6 +62,25 @@ class _Arrays:
 
 def _unpickled(kind: type[_Arrays], *arrays: Any) -> _Arrays:
     return kind(*(readonly(one) if hasattr(one, "flags") else one for one in arrays))
+
+
+def _as_array(values: Any, name: str) -> Any:
+    """Lists set by hand as a read-only array: float32 of logprobs, otherwise int32.
+
+    Raises:
+        ValueError: the lists differ in length, or hold other values.
+    """
+    import numpy as np
+
+    is_float = name.endswith("logprobs")
+    try:
+        array = np.asarray(values, np.float32 if is_float else None)
+        if is_float or not array.size or array.dtype.kind in "iu":
+            return readonly(array if is_float else np.asarray(values, np.int32))
+    except (TypeError, ValueError, OverflowError):
+        pass
+    expected = "numbers" if is_float else "whole numbers of int32"
+    raise ValueError(f"{name}: expected an array or lists of one length of {expected}, got {str(values)[:60]}.")
 
 
 @document_fields
@@ -120,6 +146,23 @@ class PolicySpan(NamedTuple):
     begin: int
     end: int
     version: str | int
+
+
+def as_policy_spans(values: Any, name: str = "policy_spans") -> tuple[PolicySpan, ...]:
+    """Spans set by hand, as ``PolicySpan`` or any three values.
+
+    Raises:
+        ValueError: one is something else.
+    """
+    try:
+        return tuple(
+            PolicySpan(index(begin), index(end), version if isinstance(version, str) else index(version))
+            for begin, end, version in values
+        )
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}: expected (begin, end, version) of each span, version a text or an int, got {str(values)[:60]}."
+        ) from None
 
 
 @document_fields
