@@ -49,7 +49,8 @@ class Engine:
     ``--return-sampling-mask``; SGLang unstreamed, or from ``/generate``."""
 
     def __post_init__(self) -> None:
-        profile(self.name)
+        if profile(self.name) is None:
+            raise ValueError("Engine(None): expected the name of an engine, or 'auto', which detects it.")
         for option in ("routed_experts", "sampling_mask"):
             if not isinstance(getattr(self, option), bool):
                 raise TypeError(f"Engine({option}={getattr(self, option)!r:.80}): expected True or False.")

@@ -139,6 +139,8 @@ def test_engines_that_are_wrong() -> None:
     """An unknown name is refused at once; `auto` where it cannot be used."""
     with pytest.raises(ValueError, match="engine='vlm' is not known"):
         rt.Engine("vlm")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="name of an engine"):
+        rt.Engine(None, top_logprobs=1)  # type: ignore[arg-type]
     with httpx.Client() as client, pytest.raises(ValueError, match="name the engine"):
         wrap_httpx(client, engine=rt.Engine("auto", top_logprobs=1))
 
@@ -522,6 +524,16 @@ def test_why_an_extra_is_not_there(name: str, wished: dict[str, Any], codes: dic
     assert all(issue.message.endswith(".") for issue in step.extra_issues)
     # The name alone wishes for nothing, and misses nothing.
     assert step_of(name, "vllm").extra_issues == ()
+
+
+@pytest.mark.parametrize("limit", [40, 300])
+def test_a_call_too_long_to_keep_has_one_reason(kind: Kind, limit: int) -> None:
+    """What its request and its answer held is not known: nothing is told of either."""
+    wished = {"engine": rt.Engine("vllm", **ALL), "max_call_bytes": limit}
+    with ScriptedServer("fine") as server:
+        _, (step,) = on(kind, server, lambda client: call(client, "chat", {}), wished)
+    assert step.token_issue is not None
+    assert (step.token_issue.code, step.extra_issues) == ("bytes_left_out", ())
 
 
 def test_llama_server_has_no_alternatives_in_streams_with_tools(kind: Kind) -> None:
