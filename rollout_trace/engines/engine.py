@@ -43,7 +43,7 @@ class Engine:
     top_logprobs: int | None = None
     """``Step.top_tokens``: the number of likeliest tokens at each position of the completion, 0 to 20, or -1 for the
     whole vocabulary; None asks for none. 0 gives the logprobs of the sampled tokens alone. vLLM's k include the sampled
-    token."""
+    token, save in completions, where it is one more if it is not among them."""
     sampling_mask: bool = False
     """``Step.sampling_mask``. vLLM sends it from ``/inference/v1/generate`` alone, if the server was started with
     ``--return-sampling-mask``; SGLang unstreamed, or from ``/generate``."""

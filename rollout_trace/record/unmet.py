@@ -64,7 +64,8 @@ def _issue(wish: Wish, call: Call, sampling: Mapping[str, Any]) -> ExtraIssue:
         return ExtraIssue(field=wish.extra, code="refused", message=message)
     unasked = [name for name, value in wish.asks.items() if value_at(sampling, name) != value]
     if unasked:
-        message = f"the request has its own logprobs settings, and was sent without {', '.join(unasked)}: set it there."
+        own = "nothing is added to the caller's own logprobs settings"
+        message = f"not asked for: {own}. Set {', '.join(unasked)} there."
     else:
         message = f"asked for, and not in the answer: {wish.absent}."
     return ExtraIssue(field=wish.extra, code="not_sent", message=message)
