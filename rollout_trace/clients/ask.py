@@ -207,7 +207,7 @@ def _remember(key: _Key, refusal: Refusal) -> None:
     _, engine, _, model = endpoint
     guard.warn_once(
         f"refused:{endpoint}:{name}",
-        f"the server of model {model!r} refuses {name!r}, which engine={engine!r} asks for ({refusal.message}); "
+        f"the server of model {model!r} refuses {name!r}, which was added for engine={engine!r} ({refusal.message}); "
         "calls like this one are made without, and hold what it sends by itself.",
     )
 

@@ -16,7 +16,7 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import HTTPStatusError
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.openai import protocol_of
-from rollout_trace.clients.peek import StreamRefused, check_body, peek, peek_async
+from rollout_trace.clients.peek import StreamRefused, peek, peek_async
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.engine import Engine, resolve
@@ -145,8 +145,7 @@ class _Exchange(Exchange):
             response.read()
             return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
         try:
-            if not _checked_body(self.call, response):
-                peek(self.call, response)
+            peek(self.call, response)
         except StreamRefused as error:
             return self._drop_refused(error.status_code, error.response.content, error)
         return False
@@ -159,8 +158,7 @@ class _Exchange(Exchange):
             await response.aread()
             return self._drop_refused(response.status_code, content_of(response), HTTPStatusError(response))
         try:
-            if not _checked_body(self.call, response):
-                await peek_async(self.call, response)
+            await peek_async(self.call, response)
         except StreamRefused as error:
             return self._drop_refused(error.status_code, error.response.content, error)
         return False
@@ -199,14 +197,6 @@ class _Exchange(Exchange):
     def _sent_body(self) -> Mapping[str, Any]:
         body = self._body or {}
         return {**body, **self._body_fields(body)}
-
-
-def _checked_body(call: Any, response: Any) -> bool:
-    """Whether the body has been read; then it is checked as ``peek`` checks a stream."""
-    content = content_of(response)
-    if content is not None:
-        check_body(call, response, content)
-    return content is not None
 
 
 def _json(content: bytes | None) -> dict[str, Any] | None:

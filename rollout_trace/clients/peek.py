@@ -1,21 +1,25 @@
 """Refusals inside streams: vLLM answers a streamed request for too many alternatives with 200 and an error event.
 
-Until a server has taken such a field once, the first chunk of the stream is read before the caller gets the stream: if
+Until a server has taken such a field once, the first line of the stream is read before the caller gets the stream: if
 it is that error, the call is made again without the field. The caller reads the same chunks either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
+from rollout_trace.clients.exchange import content_of
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.lenient import loads
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
+
+_LONGEST_HEAD = 65536
+"""Most bytes of a stream that are searched for an error event."""
 
 
 class StreamRefused(Exception):
@@ -36,81 +40,86 @@ class _Head:
 
 
 def peek(call: Call | None, response: Any) -> None:
-    """Reads the first chunk of a response whose stream may begin with a refusal.
+    """Reads the first line of a response whose stream may begin with a refusal.
 
     Raises:
         StreamRefused: it does. The response is closed.
     """
-    if call is None or call.peeks is None or response.status_code >= 400:
+    if call is None or call.peeks is None or response.status_code >= 400 or _was_read(call, response):
         return
-    kind = _kind_of(call, response)
-    if kind is None:
+    stream = _peeked(call, response, iter)
+    if stream is None:
         return
-    chunks = iter(response.stream)
-    stream = kind(response.stream, chunks)
     try:
-        stream.first.extend(chunk for _, chunk in zip(range(1), chunks, strict=False))
+        for chunk in stream.chunks:
+            if stream.add(chunk):
+                break
     except Exception as error:
         # It is the caller's, who gets it where the stream is read.
         stream.error = error
-    response.stream = stream
-    if (content := _refusal(call, stream.first)) is not None:
+    except BaseException:
+        # The caller gets no response that could be closed.
+        response.close()
+        raise
+    if (content := _refusal(call, stream.head)) is not None:
         response.close()
         raise StreamRefused(response, content)
 
 
 async def peek_async(call: Call | None, response: Any) -> None:
     """``peek`` for an async client."""
-    if call is None or call.peeks is None or response.status_code >= 400:
+    if call is None or call.peeks is None or response.status_code >= 400 or _was_read(call, response):
         return
-    kind = _kind_of(call, response)
-    if kind is None:
+    stream = _peeked(call, response, lambda stream: stream.__aiter__())
+    if stream is None:
         return
-    chunks = response.stream.__aiter__()
-    stream = kind(response.stream, chunks)
     try:
-        stream.first.append(await chunks.__anext__())
-    except StopAsyncIteration:
-        pass
+        async for chunk in stream.chunks:
+            if stream.add(chunk):
+                break
     except Exception as error:
         stream.error = error
-    response.stream = stream
-    if (content := _refusal(call, stream.first)) is not None:
+    except BaseException:
+        await response.aclose()
+        raise
+    if (content := _refusal(call, stream.head)) is not None:
         await response.aclose()
         raise StreamRefused(response, content)
 
 
-def check_body(call: Call | None, response: Any, content: bytes) -> None:
-    """``peek`` for a response whose body has been read.
-
-    Raises:
-        StreamRefused: it begins with a refusal.
-    """
-    if call is not None and call.peeks is not None and response.status_code < 400:
-        found = _refusal(call, [content])
-        if found is not None:
-            raise StreamRefused(response, found)
+def _was_read(call: Call, response: Any) -> bool:
+    """Whether the body has been read, as of a stream that its caller wants as a whole; then that is checked."""
+    content = content_of(response)
+    if content is None:
+        return False
+    if (found := _refusal(call, content)) is not None:
+        raise StreamRefused(response, found)
+    return True
 
 
-def _kind_of(call: Call, response: Any) -> Any:
+def _peeked(call: Call, response: Any, iterate: Callable[[Any], Any]) -> Any:
+    """The response's stream, exchanged for one whose first chunks can be read early; None where it cannot be."""
     try:
         kind: Any = type(response.stream)
-        return _peeked_class(kind)
+        response.stream = _peeked_class(kind)(response.stream, iterate(response.stream))
+        return response.stream
     except Exception as error:
         guard.failed("peek", call, error)
         return None
 
 
-def _refusal(call: Call, first: list[bytes]) -> bytes | None:
+def _refusal(call: Call, head: bytes | bytearray) -> bytes | None:
     peeks, call.peeks = call.peeks, None
-    content = _error_event(first[0]) if first else None
-    return content if first and peeks is not None and peeks(content) else None
+    if not head or peeks is None:
+        return None
+    content = _error_event(bytes(head[:_LONGEST_HEAD]))
+    return content if peeks(content) else None
 
 
-def _error_event(chunk: bytes) -> bytes | None:
+def _error_event(head: bytes) -> bytes | None:
     """The data of the error event that a stream begins with; None if it begins with something else."""
-    head, _, data = chunk[:65536].lstrip().partition(b"\n")[0].partition(b":")
-    if head != b"data":
+    name, _, data = head.lstrip().partition(b"\n")[0].partition(b":")
+    if name != b"data":
         return None
     try:
         value = loads(data)
@@ -123,11 +132,20 @@ def _error_event(chunk: bytes) -> bytes | None:
 class _Peeked:
     def __init__(self, stream: Any, chunks: Any) -> None:
         self._stream = stream
-        self._chunks = chunks
+        self.chunks = chunks
         self.first: list[bytes] = []
-        """The chunk that was read."""
+        """The chunks that were read: one, unless the first line goes on in the next."""
+        self.head = bytearray()
+        """The same, as one."""
         self.error: Exception | None = None
-        """What reading it raised."""
+        """What reading them raised."""
+
+    def add(self, chunk: bytes) -> bool:
+        """Adds a chunk. True once the first line is whole, or cannot be that of an error event."""
+        self.first.append(chunk)
+        self.head += chunk
+        begins_event = b"data:".startswith(self.head[:5])
+        return b"\n" in chunk or not begins_event or len(self.head) > _LONGEST_HEAD
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_stream"], name)
@@ -138,7 +156,7 @@ class _SyncPeeked(_Peeked):
         yield from self.first
         if self.error is not None:
             raise self.error
-        yield from self._chunks
+        yield from self.chunks
 
     def close(self) -> None:
         self._stream.close()
@@ -150,7 +168,7 @@ class _AsyncPeeked(_Peeked):
             yield chunk
         if self.error is not None:
             raise self.error
-        async for chunk in self._chunks:
+        async for chunk in self.chunks:
             yield chunk
 
     async def aclose(self) -> None:
@@ -167,4 +185,4 @@ def _peeked_class(kind: Any) -> Any:
     raise TypeError(f"a response stream of type {kind.__module__}.{kind.__qualname__} is not one that can be recorded.")
 
 
-__all__ = ["StreamRefused", "check_body", "peek", "peek_async"]
+__all__ = ["StreamRefused", "peek", "peek_async"]

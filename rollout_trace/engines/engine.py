@@ -43,13 +43,14 @@ class Engine:
     top_logprobs: int | None = None
     """``Step.top_tokens``: the number of likeliest tokens at each position of the completion, 0 to 20, or -1 for the
     whole vocabulary; None asks for none. 0 gives the logprobs of the sampled tokens alone. vLLM's k include the sampled
-    token."""
+    token, save in completions, where it is one more if it is not among them."""
     sampling_mask: bool = False
     """``Step.sampling_mask``. vLLM sends it from ``/inference/v1/generate`` alone, if the server was started with
     ``--return-sampling-mask``; SGLang unstreamed, or from ``/generate``."""
 
     def __post_init__(self) -> None:
-        profile(self.name)
+        if profile(self.name) is None:
+            raise ValueError("Engine(None): expected the name of an engine, or 'auto', which detects it.")
         for option in ("routed_experts", "sampling_mask"):
             if not isinstance(getattr(self, option), bool):
                 raise TypeError(f"Engine({option}={getattr(self, option)!r:.80}): expected True or False.")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollout_trace.record.call import Call
 
 _WITHHELD = frozenset({"redacted", "bytes_left_out", "recorder_failed"})
-"""Codes of ``TokenIssue`` for steps whose extras were removed with their ids, or not read."""
+"""Codes of ``TokenIssue`` whose message is the reason for missing extras too: they were removed with the ids."""
 
 
 def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
@@ -24,7 +24,7 @@ def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
     wishes = call.settings.wishes
     if step.status == "error":
         _explain_empty_error(step, wishes)
-    if wishes is None or step.status != "ok":
+    if wishes is None or step.status != "ok" or (step.token_issue and step.token_issue.code in _WITHHELD):
         return
     known = {issue.field for issue in step.extra_issues}
     issues = [
@@ -48,14 +48,14 @@ def _unmet(step: Step, call: Call, wishes: Engine, *, streamed: bool) -> list[Ex
         return [ExtraIssue(field=EXTRA_OF[option], code="not_sent", message=message) for option in options]
     sampling = step.sampling if isinstance(step.sampling, Mapping) else {}
     return [
-        _issue(wish, step, call, sampling)
+        _issue(wish, call, sampling)
         for wish in wishes_for(call.profile.name, wishes, call.protocol, streamed=streamed, has_tools=bool(step.tools))
         # Zero alternatives are logprobs alone.
         if not (wish.option == "top_logprobs" and wishes.top_logprobs == 0)
     ]
 
 
-def _issue(wish: Wish, step: Step, call: Call, sampling: Mapping[str, Any]) -> ExtraIssue:
+def _issue(wish: Wish, call: Call, sampling: Mapping[str, Any]) -> ExtraIssue:
     if wish.obstacle is not None:
         return ExtraIssue(field=wish.extra, code="not_in_this_form", message=f"{wish.obstacle}.")
     names = {*wish.asks, *(f"{name}={value}" for name, value in wish.asks.items())}
@@ -65,12 +65,10 @@ def _issue(wish: Wish, step: Step, call: Call, sampling: Mapping[str, Any]) -> E
     if refusals:
         message = f"the server refuses to be asked for it ({'; '.join(refusals)}), so the call was made without."
         return ExtraIssue(field=wish.extra, code="refused", message=message)
-    if step.token_issue is not None and step.token_issue.code in _WITHHELD:
-        message = f"the ids of the step were withheld ({step.token_issue.code}), and its extras with them."
-        return ExtraIssue(field=wish.extra, code="ids_missing", message=message)
     unasked = [name for name, value in wish.asks.items() if value_at(sampling, name) != value]
     if unasked:
-        message = f"the request has its own logprobs settings, and was sent without {', '.join(unasked)}: set it there."
+        own = "nothing is added to the caller's own logprobs settings"
+        message = f"not asked for: {own}. Set {', '.join(unasked)} there."
     else:
         message = f"asked for, and not in the answer: {wish.absent}."
     return ExtraIssue(field=wish.extra, code="not_sent", message=message)

@@ -54,7 +54,7 @@ def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | Non
 
 def has_rows(step: Step, name: str) -> bool:
     """Whether an extra that is not None is of at least one position."""
-    return len(_ids(stored(step, name))) > 0
+    return len(_ids(shared(step, name))) > 0
 
 
 def _ids(value: Any) -> Any:

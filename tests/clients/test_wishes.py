@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,8 @@ def test_engines_that_are_wrong() -> None:
     """An unknown name is refused at once; `auto` where it cannot be used."""
     with pytest.raises(ValueError, match="engine='vlm' is not known"):
         rt.Engine("vlm")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="name of an engine"):
+        rt.Engine(None, top_logprobs=1)  # type: ignore[arg-type]
     with httpx.Client() as client, pytest.raises(ValueError, match="name the engine"):
         wrap_httpx(client, engine=rt.Engine("auto", top_logprobs=1))
 
@@ -235,11 +239,15 @@ class RefusingInStream(Strict):
     """Refuses as vLLM does where the answer is a stream: with status 200, and an event."""
 
     event: Any = EVENT
+    pieces: tuple[int, ...] = ()
+    """Where the chunks of the event end, besides at its end."""
 
     def answer(self, record: RequestRecord) -> Response:
         response = super().answer(record)
         if response.status == 400:
-            parts = [b"data: " + json.dumps(self.event).encode() + b"\n\n", b"data: [DONE]\n\n"]
+            event = b"data: " + json.dumps(self.event).encode() + b"\n\n"
+            bounds = [0, *self.pieces, len(event)]
+            parts = [*(event[a:b] for a, b in pairwise(bounds)), b"data: [DONE]\n\n"]
             return Response(200, [("content-type", "text/event-stream; charset=utf-8")], parts, chunked=True)
         return response
 
@@ -318,6 +326,77 @@ def test_a_refusal_inside_a_stream_of_an_http_client(kind: Kind, stream: bool) -
         assert [body.get("top_logprobs") for body in posted(server)] == [5, None, None]
     assert all(b"[DONE]" in answer and b"error" not in answer for answer in answers)
     assert [step.status for step in trajectory.steps] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize("resource", ["chat", "completions"])
+def test_a_refusal_that_comes_in_pieces(kind: Kind, resource: str) -> None:
+    """Chunks end anywhere: the caller reads the stream of a call without the field."""
+
+    async def scenario(client: Any) -> Any:
+        return await call(client, resource, {"stream": True})
+
+    with RefusingInStream(too_many) as server:
+        server.pieces = (3, 7, 40)
+        outcome, (step,) = on(kind, server, scenario, {"engine": rt.Engine("vllm", top_logprobs=5)})
+        assert len(posted(server)) == 2
+    assert (outcome[0], step.status) == ("returned", "ok")
+    assert [(issue.field, issue.code) for issue in step.extra_issues] == [("top_tokens", "refused")]
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_stream_that_the_sdk_reads_as_a_whole(kind: Kind, refuses: bool) -> None:
+    """A body that was read has no stream to wait for."""
+
+    async def scenario(client: Any) -> Any:
+        return await done(client.post("/chat/completions", body={**CHAT, "stream": True}, cast_to=object))
+
+    with RefusingInStream(too_many if refuses else lambda asked: None) as server:
+        outcome, (step,) = on(kind, server, scenario, {"engine": rt.Engine("vllm", top_logprobs=5)})
+        assert [body.get("top_logprobs") for body in posted(server)] == ([5, None] if refuses else [5])
+    assert (outcome[0], step.status) == ("returned", "ok")
+    assert "[DONE]" in outcome[1]
+    assert "max allowed" not in outcome[1]
+
+
+class Interrupted(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A stream in whose first chunk its reader is interrupted, or cancelled."""
+
+    is_closed = False
+
+    def __iter__(self) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    async def __aiter__(self) -> Any:
+        raise asyncio.CancelledError
+        yield
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+def test_a_call_that_is_cancelled_before_its_first_chunk(kind: Kind) -> None:
+    """Its response is closed, as the HTTP library does: its caller has none to close."""
+    stream = Interrupted()
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, stream=stream))
+
+    async def run() -> None:
+        client: Any = (httpx.Client if kind == "sync" else httpx.AsyncClient)(transport=transport)
+        wrap_httpx(client, engine=rt.Engine("vllm", top_logprobs=5))
+        request = client.build_request("POST", "http://host/v1/chat/completions", json={**CHAT, "stream": True})
+        try:
+            with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)):
+                await done(client.send(request, stream=True))
+            assert stream.is_closed
+        finally:
+            await done(client.close() if kind == "sync" else client.aclose())
+
+    with rt.trajectory() as trajectory:
+        drive(kind, run())
+    assert [step.status for step in trajectory.steps] == ["cancelled"]
 
 
 def test_a_stream_that_breaks_off_at_once(kind: Kind) -> None:
@@ -447,21 +526,25 @@ def test_why_an_extra_is_not_there(name: str, wished: dict[str, Any], codes: dic
     assert step_of(name, "vllm").extra_issues == ()
 
 
-@pytest.mark.parametrize("code", ["redacted", "bytes_left_out"])
-def test_an_extra_that_the_recorder_removed_is_not_blamed_on_the_server(kind: Kind, code: str) -> None:
-    """It goes with the ids: of an answer with a key of the client, and of one too long to keep."""
+def test_an_extra_that_the_recorder_removed_is_not_blamed_on_the_server(kind: Kind) -> None:
+    """It goes with the ids: of an answer with a key of the client."""
     key = "sk-1f0c8f1f5f0a4d4b9a"
     wished = {"engine": rt.Engine("vllm", routed_experts=True, prompt_logprobs=0, top_logprobs=2, sampling_mask=True)}
-    with ScriptedServer(f"{key} " + "long " * 2000 * (code == "bytes_left_out")) as server:
-        limit = {"max_call_bytes": 4000} if code == "bytes_left_out" else {}
+    with ScriptedServer(f"{key} ") as server:
         headers = {"extra_headers": {"Authorization": f"Bearer {key}"}}
-        outcome, (step,) = on(kind, server, lambda client: call(client, "chat", headers), {**wished, **limit})
-    assert (outcome[0], step.status, step.token_issue and step.token_issue.code) == ("returned", "ok", code)
-    assert {issue.field: issue.code for issue in step.extra_issues} == {
-        "routed_experts": "ids_missing", "prompt_logprobs": "ids_missing", "top_tokens": "ids_missing",
-        "sampling_mask": NEVER,
-    }  # fmt: skip
-    assert all(code in issue.message for issue in step.extra_issues if issue.code == "ids_missing")
+        outcome, (step,) = on(kind, server, lambda client: call(client, "chat", headers), wished)
+    assert (outcome[0], step.status, step.token_issue and step.token_issue.code) == ("returned", "ok", "redacted")
+    assert step.extra_issues == ()
+
+
+@pytest.mark.parametrize("limit", [40, 300])
+def test_a_call_too_long_to_keep_has_one_reason(kind: Kind, limit: int) -> None:
+    """What its request and its answer held is not known: nothing is told of either."""
+    wished = {"engine": rt.Engine("vllm", **ALL), "max_call_bytes": limit}
+    with ScriptedServer("fine") as server:
+        _, (step,) = on(kind, server, lambda client: call(client, "chat", {}), wished)
+    assert step.token_issue is not None
+    assert (step.token_issue.code, step.extra_issues) == ("bytes_left_out", ())
 
 
 def test_llama_server_has_no_alternatives_in_streams_with_tools(kind: Kind) -> None:
