@@ -145,8 +145,8 @@ _EMPTY = (b"null", b"[]", b"{}")
 
 def top_logprobs_of(tops: Sequence[Raw]) -> JSONText | None:
     """The alternatives of each token as JSON; None where no token has any: engines then send null, or empty lists."""
-    # Engines that were asked for none send null or empty lists: counted first, which is much faster.
-    if tops.count(NULL) + tops.count(_NONE) == len(tops) or all(_is_empty(top) for top in tops):
+    # Engines that were asked for none send the same null or empty list each time: counting it is much faster.
+    if not tops or (_is_empty(tops[0]) and tops.count(tops[0]) == len(tops)) or all(_is_empty(top) for top in tops):
         return None
     batches = (tops[at : at + _BATCH] for at in range(0, len(tops), _BATCH))
     return JSONText(b"[" + b",".join([_batch(batch) for batch in batches]) + b"]")
