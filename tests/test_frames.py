@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
@@ -589,6 +590,75 @@ def test_logprobs_of_a_framework_keep_the_rules_of_the_wire(logprobs: list[Any],
     (step,) = own.steps
     assert (step.token_issue and step.token_issue.code) == code
     assert (step.logprobs is None) == (code is not None)
+
+
+_FIT: dict[str, Any] = {
+    "prompt_logprobs": [None, -1.0],
+    "prompt_top_tokens": rt.TopTokens(np.array([[-1], [2]]), np.array([[np.nan], [-1.0]])),
+    "top_tokens": rt.TopTokens(np.array([[3], [4]]), np.array([[-1.0], [-2.0]])),
+    "sampling_mask": rt.SamplingMask(np.array([3, 4, 5]), np.array([1, 2])),
+    "routed_experts": np.zeros((3, 2, 2), np.int64),
+    "policy_spans": [(0, 2, "a")],
+}
+_UNFIT: list[tuple[str, Any, str]] = [
+    ("prompt_logprobs", [None], "not_aligned"),
+    ("prompt_logprobs", [None, 1.0], "malformed"),
+    ("prompt_logprobs", "none", "malformed"),
+    ("prompt_top_tokens", rt.TopTokens(np.array([[1]]), np.array([[-1.0]])), "not_aligned"),
+    ("top_tokens", rt.TopTokens(np.array([[3]]), np.array([[-1.0, -2.0]])), "malformed"),
+    ("top_tokens", rt.TopTokens(np.array([[3], [1 << 31]]), np.array([[-1.0], [-2.0]])), "malformed"),
+    ("top_tokens", [[3], [4]], "malformed"),
+    ("sampling_mask", rt.SamplingMask(np.array([3, 5]), np.array([1, 1])), "not_aligned"),
+    ("sampling_mask", rt.SamplingMask(np.array([3, 4]), np.array([1, 7])), "malformed"),
+    ("sampling_mask", {"ids": [3, 4]}, "malformed"),
+    ("routed_experts", np.zeros((4, 2, 2), np.uint8), "not_aligned"),
+    ("routed_experts", np.full((3, 2, 2), -1), "malformed"),
+    ("routed_experts", np.full((3, 2, 2), 1 << 32), "malformed"),
+    ("policy_spans", [(0, 1, "a")], "not_aligned"),
+    ("policy_spans", [(0, 2)], "malformed"),
+    ("policy_spans", [("0", 2, "a")], "malformed"),
+    ("extra", "none", "malformed"),
+]
+
+
+def told(tmp_path: Path, **facts: Any) -> Step:
+    """The step that a file has of what a framework gave, with ids that are right."""
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory():
+        with ModelFrame("tiny") as frame:
+            frame.answered({"completion": Completion(content="Ho"), "prompt_token_ids": [1, 2], **facts})
+    (step,) = next(rt.read(tmp_path / "runs.jsonl")).steps
+    return step
+
+
+@pytest.mark.parametrize(("field", "value", "code"), _UNFIT)
+def test_extras_of_a_framework_keep_the_rules_of_the_wire(field: str, value: Any, code: str, tmp_path: Path) -> None:
+    """One that does not fit costs itself alone: neither the ids, nor the other extras, nor the trajectory's line."""
+    step = told(tmp_path, completion_token_ids=[3, 4], logprobs=[-1.0, -2.0], **{**_FIT, field: value})
+    assert [(one.field, one.code) for one in step.extra_issues] == [(field, code)]
+    assert step.token_issue is None
+    assert step.completion_token_ids is not None
+    assert {name for name in _FIT if getattr(step, name) is None} == {field} - {"extra"}
+
+
+def test_extras_of_a_framework_that_fit_are_kept(tmp_path: Path) -> None:
+    step = told(tmp_path, completion_token_ids=[3, 4], logprobs=[-1.0, -2.0], extra={"a": 1}, **_FIT)
+    assert step.extra_issues == ()
+    assert step.prompt_logprobs is not None
+    assert step.prompt_logprobs.tolist()[1:] == [-1.0]
+    assert step.top_tokens == rt.TopTokens(np.array([[3], [4]], np.int32), np.array([[-1.0], [-2.0]], np.float32))
+    assert step.sampling_mask is not None
+    assert [row.tolist() for row in step.sampling_mask] == [[3], [4, 5]]
+    assert step.policy_spans == (rt.PolicySpan(0, 2, "a"),)
+    assert step.routed_experts is not None
+    assert step.routed_experts.dtype == np.int32
+    assert len(step.routed_experts) == 3
+
+
+def test_extras_of_a_framework_without_ids_have_no_positions(tmp_path: Path) -> None:
+    step = told(tmp_path, **{name: value for name, value in _FIT.items() if not name.startswith("prompt")})
+    assert {(one.field, one.code) for one in step.extra_issues} == {
+        (name, "ids_missing") for name in _FIT if not name.startswith("prompt")
+    }
 
 
 def test_what_can_be_taken_as_it_was_meant_is_no_mistake(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
+import rollout_trace as rt
 from rollout_trace.data.rows import Block, RowSpan, RowStore
 
 
@@ -32,6 +33,18 @@ def test_a_conversation_stores_each_row_once() -> None:
     store.finish()
     assert getattr(store.blocks[0].rows().base, "nbytes", None) == whole.nbytes
     assert np.array_equal(spans[3].get(), whole[:80])
+
+
+def test_conversations_that_take_turns_store_each_row_once() -> None:
+    """Thirty agents of one trajectory, whose prompts begin alike."""
+    store, turns = RowStore(), range(40, 401, 40)
+    shared = np.zeros((20, 3, 2), np.uint8)
+    rng = np.random.default_rng(0)
+    whole = [np.concatenate((shared, rng.integers(0, 99, (380, 3, 2)).astype(np.uint8))) for _ in range(30)]
+    for end in turns:
+        for rows in whole:
+            assert np.array_equal(store.add("experts", rows[:end].copy()).get(), rows[:end])
+    assert stored(store) == 20 + 30 * 380
 
 
 def test_rows_that_begin_later_join_those_before() -> None:
@@ -127,3 +140,19 @@ def test_an_array_without_rows_keeps_its_type() -> None:
     span = RowSpan(((Block(np.empty((0, 2, 3), np.uint16)), 0, 0),))
     assert span.get().shape == (0, 2, 3)
     assert span.get().dtype == np.uint16
+
+
+@pytest.mark.parametrize("beyond", [1 << 31, 1 << 32, -(1 << 31) - 1])
+def test_experts_beyond_int32_are_refused(beyond: int) -> None:
+    """As the array of another type they would become other numbers."""
+    with pytest.raises(ValueError, match="routed_experts: expected int32, got"):
+        rt.Step(id="a.0", call_id="a", routed_experts=np.full((2, 1, 1), beyond))
+
+
+def test_arrays_of_extras_are_read_only_out_of_a_pickle_too() -> None:
+    ids, logprobs = np.array([[3, 4]], np.int32), np.array([[-1.0, -2.0]], np.float32)
+    for value in (rt.TopTokens(ids, logprobs), rt.SamplingMask(ids[0], np.array([2], np.int32))):
+        for other in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
+            assert other == value
+            assert not other.ids.flags.writeable
+            assert other.logprobs is None or not other.logprobs.flags.writeable

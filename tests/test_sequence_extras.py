@@ -14,6 +14,8 @@ import rollout_trace as rt
 from rollout_trace.data.extras import PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import Step, new_step
 from rollout_trace.data.rows import RowStore
+from rollout_trace.file.decode import decode as decode_line
+from rollout_trace.file.encode import encode
 from rollout_trace.train.sequence import Placeholder
 from rollout_trace.wire import decode
 
@@ -252,6 +254,33 @@ def test_experts_of_different_shapes_are_in_no_row(other: Any) -> None:
     assert "routed_experts" not in rows.report.tokens_with
 
 
+HUGE = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("routed_experts", np.zeros((0, HUGE, HUGE), np.uint8)),
+        ("prompt_top_tokens", TopTokens(np.zeros((0, HUGE), np.int32), np.zeros((0, HUGE), np.float32))),
+    ],
+)
+def test_an_array_without_rows_sizes_no_row(name: str, value: Any) -> None:
+    """As a short line of a file may have one: its other axes are not bounded by its data."""
+    trajectory = run(step(0, [], [1, 2], **{name: value}))
+    (row,) = trajectory.sequences()
+    assert getattr(row, name) is None
+    assert trajectory.sequences().report.extras_left_out == {}
+    assert "extra_withheld" not in {one.code for one in trajectory.check()}
+
+
+def test_an_array_without_rows_takes_no_experts_from_the_others() -> None:
+    steps = [whole(0, [1, 2], [3, 4]), step(1, [1, 2, 3, 4, 5], [6], routed_experts=experts(0, 0, layers=LAYERS + 1))]
+    trajectory = run(*steps)
+    (row,) = trajectory.sequences()
+    assert row.routed_experts_mask is not None
+    assert row.routed_experts_mask.tolist() == [1, 1, 1, 0, 0, 0]
+
+
 def test_alternatives_of_different_width_are_filled() -> None:
     """vLLM lists k or k + 1 tokens at a position of a prompt, so steps differ in width."""
     steps = [whole(0, [1, 2], [3, 4]), whole(1, [1, 2, 3, 4, 5], [6, 7])]
@@ -296,6 +325,11 @@ BAD: list[tuple[str, Any]] = [
     ("sampling_mask", SamplingMask(np.array([3, 4, 5], np.int32), np.array([1, 1], np.int32))),
     ("sampling_mask", SamplingMask(np.array([3], np.int32), np.array([1], np.int32))),
     ("sampling_mask", SamplingMask(np.array([3], np.int32), np.array([2, -1], np.int32))),
+    # The sampled ids are 3 and 4: over these ids they would have no probability.
+    ("sampling_mask", SamplingMask(np.array([3, 5], np.int32), np.array([1, 1], np.int32))),
+    ("sampling_mask", SamplingMask(np.array([3, 4], np.int32), np.array([2, 0], np.int32))),
+    ("sampling_mask", SamplingMask(np.array([[3], [4]], np.int32), np.array([1, 1], np.int32))),
+    ("sampling_mask", SamplingMask(np.array([3, 4], np.int32), np.array([1.0, 1.0]))),
     ("routed_experts", experts(1, 4)),
 ]
 
@@ -310,6 +344,42 @@ def test_an_extra_that_does_not_fit_is_left_out_and_said(name: str, value: Any) 
     assert rows.report.extras_left_out == {f"{name}: not aligned": ("s0",)}
     (finding,) = [one for one in run(one).check() if one.code == "extra_withheld"]
     assert finding.message.startswith(f"{name}, not_aligned (step s0): ")
+
+
+def test_extras_may_be_lists() -> None:
+    """Of steps made by hand, as ids and logprobs may be."""
+    lists: Any = {
+        "prompt_top_tokens": TopTokens([[-1], [5]], [[float("nan")], [-1.0]]),  # type: ignore[arg-type]
+        "top_tokens": TopTokens([[3, 9], [4, 9]], [[-0.5, -1.0], [-1.0, -2.0]]),  # type: ignore[arg-type]
+        "sampling_mask": SamplingMask([3, 9, 4], [2, 1], [-0.5, -1.0, 0.0]),  # type: ignore[arg-type]
+        "policy_spans": [[0, 1, "7"], [np.int64(1), 2, "8"]],
+    }
+    trajectory = run(step(0, [1, 2], [3, 4], **lists))
+    (row,) = trajectory.sequences()
+    assert trajectory.sequences().report.extras_left_out == {}
+    assert row.sampling_mask is not None
+    assert [kept.tolist() for kept in row.sampling_mask] == [[], [], [3, 9], [4]]
+    assert row.policy_spans == (PolicySpan(2, 3, "7"), PolicySpan(3, 4, "8"))
+    assert "extra_withheld" not in {one.code for one in trajectory.check()}
+    assert decode_line(encode(trajectory)).steps == trajectory.steps
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TopTokens([[1], [2, 3]], [[-1.0], [-1.0, -2.0]]),  # type: ignore[arg-type]
+        lambda: TopTokens([[1]], [["x"]]),  # type: ignore[arg-type]
+        lambda: SamplingMask([1.5], [1]),  # type: ignore[arg-type]
+        lambda: SamplingMask([2**40], [1]),  # type: ignore[arg-type]
+        lambda: step(0, [1], [2], policy_spans=5),
+        lambda: step(0, [1], [2], policy_spans=[["0", "1", "a"]]),
+        lambda: step(0, [1], [2], policy_spans=[[0, 1]]),
+        lambda: step(0, [1], [2], policy_spans=[[0, 1, None]]),
+    ],
+)
+def test_lists_of_other_values_are_refused_where_they_are_given(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected .*, got "):
+        make()
 
 
 def test_versions_of_a_step_whose_weights_changed() -> None:
@@ -435,6 +505,18 @@ def test_images_of_a_prompt_have_their_positions_and_hashes() -> None:
     first.trainable = False
     (row,) = run(first, second).sequences()
     assert [one.hash for one in row.placeholders] == [None] * 3
+
+
+def test_an_image_in_the_prompt_that_a_row_ends_in_is_in_the_row() -> None:
+    """``max_length`` leaves the step of that prompt out, and not the ids of its image."""
+    second = step(1, [1, 5, 9, 9, 9, 2], [3], extra={"mm_placeholders": {"image": [{"offset": 2, "length": 3}]}})
+    trajectory = run(step(0, [1], [5]), second)
+    for length, rest in ((3, 1), (5, 3), (6, 3)):
+        (row,) = trajectory.sequences(max_length=length)
+        assert row.step_ids == ("s0",)
+        assert row.placeholders == (Placeholder("image", 2, rest, None),)
+    (row,) = trajectory.sequences(max_length=2)
+    assert row.placeholders == ()
 
 
 @pytest.mark.parametrize(

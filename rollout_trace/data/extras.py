@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -43,10 +44,43 @@ class _Arrays:
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
+    def __post_init__(self) -> None:
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if isinstance(value, (list, tuple)):
+                object.__setattr__(self, one.name, _as_array(value, f"{type(self).__name__}.{one.name}"))
+
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
         return all(same_array(getattr(self, one.name), getattr(other, one.name)) for one in fields(self))  # type: ignore[arg-type]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Arrays come writable from a pickle.
+        return _unpickled, (type(self), *(getattr(self, one.name) for one in fields(self)))  # type: ignore[arg-type]
+
+
+def _unpickled(kind: type[_Arrays], *arrays: Any) -> _Arrays:
+    return kind(*(readonly(one) if hasattr(one, "flags") else one for one in arrays))
+
+
+def _as_array(values: Any, name: str) -> Any:
+    """Lists set by hand as a read-only array: float32 of logprobs, otherwise int32.
+
+    Raises:
+        ValueError: the lists differ in length, or hold other values.
+    """
+    import numpy as np
+
+    is_float = name.endswith("logprobs")
+    try:
+        array = np.asarray(values, np.float32 if is_float else None)
+        if is_float or not array.size or array.dtype.kind in "iu":
+            return readonly(array if is_float else np.asarray(values, np.int32))
+    except (TypeError, ValueError, OverflowError):
+        pass
+    expected = "numbers" if is_float else "whole numbers of int32"
+    raise ValueError(f"{name}: expected an array or lists of one length of {expected}, got {str(values)[:60]}.")
 
 
 @document_fields
@@ -114,6 +148,23 @@ class PolicySpan(NamedTuple):
     version: str | int
 
 
+def as_policy_spans(values: Any, name: str = "policy_spans") -> tuple[PolicySpan, ...]:
+    """Spans set by hand, as ``PolicySpan`` or any three values.
+
+    Raises:
+        ValueError: one is something else.
+    """
+    try:
+        return tuple(
+            PolicySpan(index(begin), index(end), version if isinstance(version, str) else index(version))
+            for begin, end, version in values
+        )
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{name}: expected (begin, end, version) of each span, version a text or an int, got {str(values)[:60]}."
+        ) from None
+
+
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraIssue:
@@ -137,7 +188,7 @@ def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
     """Routed experts as a read-only array [positions, layers, k]; other whole numbers than the three types as int32.
 
     Raises:
-        ValueError: no array of whole numbers with three dimensions.
+        ValueError: no array of whole numbers with three dimensions, or a number beyond int32.
     """
     import numpy as np
 
@@ -147,7 +198,11 @@ def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:
             f"{name}: expected whole numbers [positions, layers, experts per token], got {array.dtype} of shape "
             f"{list(array.shape)}."
         )
-    experts: ExpertArray = readonly(array if array.dtype in (np.uint8, np.uint16, np.int32) else array.astype(np.int32))
+    if array.dtype not in (np.uint8, np.uint16, np.int32):
+        if array.size and not -0x80000000 <= int(array.min()) <= int(array.max()) <= 0x7FFFFFFF:
+            raise ValueError(f"{name}: expected int32, got {int(array.min())} to {int(array.max())}.")
+        array = array.astype(np.int32)
+    experts: ExpertArray = readonly(array)
     return experts
 
 

@@ -23,6 +23,7 @@ from rollout_trace.data.extras import (
     TopTokenRows,
     TopTokens,
     as_experts,
+    as_policy_spans,
 )
 from rollout_trace.data.lists import FrozenList, ListSpan
 from rollout_trace.data.rows import RowSpan
@@ -349,6 +350,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "reward": user_values.finite_number,
     "advantage": user_values.advantage,
     "metadata": user_values.metadata,
+    "policy_spans": as_policy_spans,
 }
 STEP_FIELDS = tuple(item.name for item in fields(Step) if item.name != "_sealed")
 

@@ -42,8 +42,9 @@ NO_TOKENS: Mapping[str, Any] = {
 def redacted_steps(steps: Iterable[Step], change: Change) -> list[Step]:
     """The steps of one trajectory with their texts changed; a step in which nothing changes is the same object.
 
-    A step whose prompt or completion changes loses its token ids, logprobs and bodies, is not trainable, and has the
-    ``token_issue`` ``redacted``. So does a later step whose prompt ids repeat those of a completion that changed.
+    A step whose prompt or completion changes loses its token ids, logprobs, extras, lists in ``extra``, and bodies, is
+    not trainable, and has the ``token_issue`` ``redacted``. So does a later step whose prompt ids repeat those of a
+    completion that changed.
     """
     redaction = StepRedaction(change)
     return [redaction.step(step) for step in steps]
@@ -245,14 +246,30 @@ def _as_ids(values: Any) -> Any:
 
 
 def _without_ids(step: Step, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a redacted step that held the ids of its prompt."""
+    """The fields of a redacted step that held ids or tokens of its text."""
     fields: dict[str, Any] = {}
+    extra = changed.get("extra", step.extra)
+    if isinstance(extra, Mapping):
+        # Lists may hold the text token by token, in which no rule finds it.
+        kept = {name: value for name, value in extra.items() if not _holds_list(value)}
+        fields["extra"] = extra if len(kept) == len(extra) else kept or None
     sampling = changed.get("sampling", step.sampling)
     if sampling and not sampling.keys().isdisjoint(_ID_FIELDS):
         fields["sampling"] = {name: value for name, value in sampling.items() if name not in _ID_FIELDS}
     if step.messages and _is_ids(step.messages[0]):
         fields["messages"] = None
     return fields
+
+
+def _holds_list(value: Any) -> bool:
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Mapping):
+            parts += part.values()
+        elif not isinstance(part, (str, int, float, bool, type(None))):
+            return True
+    return False
 
 
 def _is_ids(item: Any) -> bool:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
 _CANDIDATES = 4
-"""Arrays that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
+"""The latest arrays, with which a new one is compared as a whole."""
+_KEPT = 64
+"""The latest arrays, whose ends it is compared with: as many conversations can take turns in one trajectory."""
 _SHORT_RUN = 16
 """Equal rows in fewer than so many positions are stored again: each run costs about as much as they do."""
 
@@ -124,7 +126,7 @@ class RowStore:
         latest = self._latest.setdefault(kind, [])
         span = self._shared(rows, start, latest)
         latest.insert(0, (start, span))
-        del latest[_CANDIDATES:]
+        del latest[_KEPT:]
         return span
 
     def finish(self) -> None:
@@ -136,7 +138,10 @@ class RowStore:
     def _shared(self, rows: AnyArray, start: int, latest: list[tuple[int, RowSpan]]) -> RowSpan:
         best: BoolArray | None = None
         base: tuple[int, RowSpan] | None = None
-        for candidate in latest:
+        # First the one whose last rows it repeats: in its own conversation, the answer before.
+        own = next((one for one in latest if _repeats_end(rows, start, *one)), None)
+        others = [one for one in latest[:_CANDIDATES] if one is not own]
+        for candidate in others if own is None else (own, *others):
             same = _same_rows(rows, start, *candidate)
             if same is not None and (best is None or same.sum() > best.sum()):
                 best, base = same, candidate
@@ -206,6 +211,14 @@ def _same_rows(rows: AnyArray, start: int, other_start: int, other: RowSpan) -> 
         found.append(_equal_bits(rows[at : at + end - first], held.rows(first, end)))
         at += end - first
     return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _repeats_end(rows: AnyArray, start: int, other_start: int, other: RowSpan) -> bool:
+    """Whether an array has the last rows of another one, as far as their positions overlap."""
+    end = min(start + len(rows), other_start + len(other))
+    low = max(end - _SHORT_RUN, start)
+    same = _same_rows(rows[low - start : end - start], low, other_start, other) if low < end else None
+    return same is not None and bool(same.all())
 
 
 def _equal_bits(one: AnyArray, other: AnyArray) -> BoolArray:

@@ -29,6 +29,9 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         for step in steps:
             _add_call_fields(step, call, streamed=streamed or call.is_stream, has_more=has_more or bool(call.left_out))
         _report_missing(steps, call.what_is_missing(has_more=has_more))
+        for step in steps:
+            if call.settings.wishes is not None or step.status == "error":
+                add_unmet(step, call, streamed=streamed or call.is_stream)
         return steps
     except Exception as error:
         guard.failed("decode", call, error)
@@ -85,8 +88,6 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
         amend(step, logprobs_mode=call.settings.logprobs_mode or _mode(step))
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
         _explain_missing(step, call)
-    if call.settings.wishes is not None or status == "error":
-        add_unmet(step, call, streamed=streamed)
     if call.faults:
         _withhold_tokens(step, _recorder_failed(call))
 

@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
     from rollout_trace.record.call import Call
 
+_WITHHELD = frozenset({"redacted", "bytes_left_out", "recorder_failed"})
+"""Codes of ``TokenIssue`` whose message is the reason for missing extras too: they were removed with the ids."""
+
 
 def add_unmet(step: Step, call: Call, *, streamed: bool) -> None:
     """Adds an issue for each extra that was asked for, is not on the step, and has no issue yet."""
     wishes = call.settings.wishes
     if step.status == "error":
         _explain_empty_error(step, wishes)
-    if wishes is None or step.status != "ok":
+    if wishes is None or step.status != "ok" or (step.token_issue and step.token_issue.code in _WITHHELD):
         return
     known = {issue.field for issue in step.extra_issues}
     issues = [

@@ -1,21 +1,21 @@
 """Steps of calls whose bytes were not seen, made from the fields that a framework's hook reported.
 
 Nothing about those fields is certain. One of the wrong type, or that no step has, is left out and named in the step's
-``token_issue``; ids and logprobs pass the same checks as those from the wire. Nothing raises: a bad field must not cost
-the other steps of the trajectory.
+``token_issue``, of an extra in its ``extra_issues``; ids, logprobs and extras pass the same checks as those from the
+wire. Nothing raises: a bad field must not cost the other steps of the trajectory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import fields as dataclass_fields
 from datetime import datetime
 from operator import index
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from rollout_trace import credentials
-from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts
+from rollout_trace.data.extras import EXTRAS, ExtraIssue, PolicySpan, SamplingMask, TopTokens, as_experts
 from rollout_trace.data.model import (
     STEP_FIELDS,
     Attempt,
@@ -32,12 +32,20 @@ from rollout_trace.data.model import (
     amend,
 )
 from rollout_trace.data.redact import redacted_steps
-from rollout_trace.data.tokens import as_int32
+from rollout_trace.data.tokens import as_float32, as_int32, readonly
 from rollout_trace.wire import align
+from rollout_trace.wire.extras import checked_logprobs, returns_issue
+from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts
+
+if TYPE_CHECKING:
+    from rollout_trace.data.extras import ExpertArray
+    from rollout_trace.data.tokens import FloatArray
 
 _SHOWN = 80
 """Most characters of a wrong value that a message shows."""
+_BESIDE_IDS = frozenset({*EXTRAS, "extra", "extra_issues"})
+"""Fields of which a wrong one is no fault of the ids."""
 
 
 def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) -> Step:
@@ -46,6 +54,7 @@ def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) 
     A reported field replaces a recorded one; of several, the last one counts.
     """
     fields, problem = dict(recorded), None
+    extra_issues: dict[str, ExtraIssue] = {}
     for name, value in _items(reported):
         try:
             if value is not None:
@@ -55,8 +64,13 @@ def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) 
             fields.pop(name, None)
             if name in recorded:
                 fields[name] = recorded[name]
-            problem = problem or f"{_brief(name)} was left out: {error}"
+            if name in _BESIDE_IDS:
+                message = f"of what the framework gave, {name} was left out: {error}"
+                extra_issues[name] = ExtraIssue(field=name, code="malformed", message=message)
+            else:
+                problem = problem or f"{_brief(name)} was left out: {error}"
     issue = _withhold_unaligned(fields)
+    _withhold_extras(fields, [one for name, one in extra_issues.items() if name not in fields])
     if problem is not None:
         issue = TokenIssue(code="response_malformed", message=f"of what the framework gave, {problem}")
     if issue is not None:
@@ -100,6 +114,27 @@ def _withhold_unaligned(fields: dict[str, Any]) -> TokenIssue | None:
     fields["completion_token_ids"], fields["logprobs"] = choice.completion_token_ids, choice.logprobs
     fields["top_logprobs"] = choice.top_logprobs
     return choice.issue
+
+
+def _withhold_extras(fields: dict[str, Any], issues: Sequence[ExtraIssue]) -> None:
+    """Removes extras that do not fit the ids; adds the issues of these, and those given, to ``extra_issues``."""
+    prompt, completion = fields.get("prompt_token_ids"), fields.get("completion_token_ids")
+    choice = ChoiceFacts(prompt_token_ids=prompt, completion_token_ids=completion)
+    found = FoundExtras(**{name: fields.pop(name, None) for name in EXTRAS})
+    if isinstance(found.prompt_logprobs, Sized):
+        found.prompt_logprobs = _prompt_logprobs(found.prompt_logprobs)
+    if isinstance(found.routed_experts, Sized) and prompt is not None and completion is not None:
+        # How many tokens were left out at the beginning is not known: as many as have no row.
+        found.experts_start = max(len(prompt) + len(completion) - 1 - len(found.routed_experts), 0)
+    settle(choice, found)
+    fields.update({name: value for name in EXTRAS if (value := getattr(choice, name)) is not None})
+    if issues or choice.extra_issues:
+        fields["extra_issues"] = (*fields.get("extra_issues", ()), *issues, *choice.extra_issues)
+
+
+@returns_issue("prompt_logprobs")
+def _prompt_logprobs(values: Any) -> FloatArray:
+    return checked_logprobs(as_float32(values), "prompt")
 
 
 def _refuse(expected: str, value: Any) -> Any:
@@ -204,6 +239,39 @@ def _each(kind: type) -> _Check:
     return check
 
 
+def _top_tokens(value: Any, name: str) -> TopTokens:
+    import numpy as np
+
+    if not isinstance(value, TopTokens):
+        return _refuse("TopTokens", value)  # type: ignore[no-any-return]
+    ids, logprobs = np.asarray(value.ids), np.asarray(value.logprobs)
+    is_right = ids.ndim == 2 and ids.shape == logprobs.shape and ids.dtype.kind in "iu" and logprobs.dtype.kind in "iuf"
+    if not is_right or (ids.size and not -1 <= int(ids.min()) <= int(ids.max()) <= 0x7FFFFFFF):
+        _refuse("ids from -1 to 2147483647, and logprobs, of one shape [positions, k]", value)
+    return TopTokens(readonly(ids.astype(np.int32)), as_float32(logprobs.ravel()).reshape(ids.shape))
+
+
+def _experts(value: Any, name: str) -> ExpertArray:
+    experts = as_experts(value, name)
+    return _refuse("experts from 0 on", value) if experts.size and experts.min() < 0 else experts
+
+
+def _sampling_mask(value: Any, name: str) -> SamplingMask:
+    if not isinstance(value, SamplingMask):
+        return _refuse("a SamplingMask", value)  # type: ignore[no-any-return]
+    ids, counts = as_int32(value.ids, f"{name}.ids"), as_int32(value.counts, f"{name}.counts")
+    logprobs = None if value.logprobs is None else as_float32(value.logprobs, f"{name}.logprobs")
+    if len(ids) != int(counts.sum()) or (logprobs is not None and len(logprobs) != len(ids)):
+        _refuse("as many ids, and logprobs, as the sum of counts", value)
+    return SamplingMask(ids, counts, logprobs)
+
+
+def _spans(value: Any, name: str) -> tuple[PolicySpan, ...]:
+    spans = tuple(PolicySpan(*one) for one in _list(value, name))
+    wrong = [one for one in spans if not (type(one.begin) is type(one.end) is int and type(one.version) in (str, int))]
+    return _refuse("spans of begin, end and version", wrong[0]) if wrong else spans
+
+
 _CHECK_OF_TYPE: dict[str, _Check] = {
     "str": _text,
     "int": _whole,
@@ -224,10 +292,10 @@ _CHECK_OF_TYPE: dict[str, _Check] = {
     "Cost": _cost,
     "tuple[Attempt, ...]": _each(Attempt),
     "ErrorInfo": _words(ErrorInfo, "type", "message"),
-    "TopTokens": _of(TopTokens),
-    "SamplingMask": _of(SamplingMask),
-    "ExpertArray": as_experts,
-    "tuple[PolicySpan, ...]": _each(PolicySpan),
+    "TopTokens": _top_tokens,
+    "SamplingMask": _sampling_mask,
+    "ExpertArray": _experts,
+    "tuple[PolicySpan, ...]": _spans,
     "tuple[ExtraIssue, ...]": _each(ExtraIssue),
     "TokenIssue": _words(TokenIssue, "code", "message"),
     "TokenSource": _one_of(get_args(TokenSource)),

@@ -18,7 +18,7 @@ from rollout_trace.data.extras import EXTRAS, PolicySpan, SamplingMask, TopToken
 from rollout_trace.data.model import shared
 from rollout_trace.data.rows import RowSpan
 from rollout_trace.data.tokens import readonly
-from rollout_trace.train.step_extras import misfit, placeholders, row_kind, versions_of
+from rollout_trace.train.step_extras import has_rows, misfit, placeholders, row_kind, versions_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -31,10 +31,12 @@ LeftOut: TypeAlias = dict[str, list[str]]
 """Ids of steps whose extras are not used, by field and reason."""
 
 
-def row_extras(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
+def row_extras(steps: list[Placed], read: list[Placed], length: int, left_out: LeftOut) -> dict[str, Any]:
     """The fields of ``Sequence`` for the extras of a row's first ``length`` tokens.
 
     Args:
+        steps: those whose completions are in the row, at least in part.
+        read: those whose prompts are: the last one's completion may lie behind the cut.
         left_out: what is not used is added here.
     """
     having = {name: _having(name, steps, left_out) for name in EXTRAS}
@@ -44,7 +46,7 @@ def row_extras(steps: list[Placed], length: int, left_out: LeftOut) -> dict[str,
         "top_tokens": _top_tokens(having["top_tokens"], length),
         "sampling_mask": _sampling_mask(having["sampling_mask"], len(steps), length, left_out),
         "policy_spans": _policy_spans(steps, length),
-        "placeholders": _placeholders(steps, length, left_out),
+        "placeholders": _placeholders(read, length, left_out),
     }
     return {**fields, **_experts(having["routed_experts"], length, left_out)}
 
@@ -55,10 +57,11 @@ def _having(name: str, steps: list[Placed], left_out: LeftOut) -> list[Placed]:
     for step, start, end in steps:
         if shared(step, name) is None:
             continue
-        if misfit(step, name, start, end - start) is None:
-            found.append((step, start, end))
-        else:
+        if misfit(step, name, start, end - start) is not None:
             left_out.setdefault(f"{name}: not aligned", []).append(step.id)
+        elif has_rows(step, name):
+            # Without rows it has no values, and its other axes, which no data bounds, must not size the row's array.
+            found.append((step, start, end))
     return found
 
 

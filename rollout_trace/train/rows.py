@@ -32,7 +32,7 @@ class Row:
         self.last_index = 0
         """Index of its last step among the used steps."""
         self.has_extras = False
-        """Whether a step of the closed row has an extra."""
+        """Whether a step of the closed row, or of the prompt in which it ends, has an extra."""
         self.extras_left_out: dict[str, list[str]] = {}
         """Ids of steps whose extras are not in the closed row, by field and reason."""
 
@@ -63,11 +63,13 @@ class Row:
         # Uncut spans: an advantage per token must fit the whole completion, also where the row is cut inside it.
         whole = [(step, start, end) for step, start, end in self.steps if start < length]
         included = [(step, start, min(end, length)) for step, start, end in whole]
+        # With the step whose prompt the row may end in: the items in that part of the prompt are in the row.
+        read = self.steps[: len(whole) + 1]
+        self.has_extras = any(has_extras(step) for step, _, _ in read)
         mask = np.zeros(length, np.int8)
         all_have_logprobs = all(step.logprobs is not None for step, _, _ in included)
         logprobs = np.zeros(length, np.float32) if all_have_logprobs else None
         for step, start, end in included:
-            self.has_extras = self.has_extras or has_extras(step)
             mask[start:end] = 1
             if logprobs is not None:
                 logprobs[start:end] = step.logprobs[: end - start]  # type: ignore[index]
@@ -85,7 +87,7 @@ class Row:
             truncated=length < self.end,
             temperatures=tuple(_number(temperature(step)) for step, _, _ in included),
             logprobs_mode=common_value([step.logprobs_mode for step, _, _ in included]),
-            **(row_extras(whole, length, self.extras_left_out) if self.has_extras else {}),
+            **(row_extras(whole, read, length, self.extras_left_out) if self.has_extras else {}),
         )
 
 

@@ -36,7 +36,8 @@ class SequenceOptions(TypedDict, total=False):
     whole within them."""
     policy_versions: Collection[str | int] | Callable[[str | int | None], bool] | None
     """Allowed versions of the weights, or a function that returns True for them. One usable step of which any part has
-    another version leaves out all steps of the trajectory, with the reason ``policy_version``. None: any."""
+    another version leaves out all steps of the trajectory, with the reason ``policy_version``. Versions that engines
+    send are text: ``{"7"}``. None: any."""
     reward: Literal["copy", "last", "split"]
     """The trajectory's reward goes to each sequence (the default), to the one with the last step while the others get
     0, or in equal parts to all."""

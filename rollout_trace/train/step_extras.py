@@ -48,8 +48,13 @@ def misfit(step: Step, name: str, n_prompt: int, n_completion: int) -> str | Non
     if name == "top_tokens":
         return _counts(name, len(value), n_completion, "completion ids") or _unequal(name, value)
     if name == "sampling_mask":
-        return _counts(name, len(value), n_completion, "completion ids") or _bad_mask(value)
+        return _counts(name, len(value), n_completion, "completion ids") or _bad_mask(value, step)
     return None if _covers(value, n_completion) else f"policy_spans {list(map(tuple, value))} of {n_completion} ids"
+
+
+def has_rows(step: Step, name: str) -> bool:
+    """Whether an extra that is not None is of at least one position."""
+    return len(_ids(shared(step, name))) > 0
 
 
 def _ids(value: Any) -> Any:
@@ -80,13 +85,23 @@ def row_kind(rows: Any) -> tuple[tuple[int, ...], Any]:
     return array.shape[1:], array.dtype
 
 
-def _bad_mask(mask: SamplingMask) -> str | None:
+def _bad_mask(mask: SamplingMask, step: Step) -> str | None:
+    import numpy as np
+
     total = int(mask.counts.sum())
-    if (mask.counts < 0).any() or total != len(mask.ids):
+    are_flat = mask.ids.ndim == mask.counts.ndim == 1 and mask.counts.dtype.kind in "iu"
+    if not are_flat or (mask.counts < 0).any() or total != len(mask.ids):
         return f"sampling_mask with {len(mask.ids)} ids for counts whose sum is {total}"
     if mask.logprobs is not None and len(mask.logprobs) != len(mask.ids):
         return f"sampling_mask with {len(mask.ids)} ids and {len(mask.logprobs)} logprobs"
-    return None
+    sampled = np.asarray(step.completion_token_ids)
+    # As the decoders require of engines: over the ids of a position the sampled one must have a probability.
+    named = np.zeros(len(sampled), np.bool_)
+    named[np.repeat(np.arange(len(sampled)), mask.counts)[mask.ids == np.repeat(sampled, mask.counts)]] = True
+    if named.all():
+        return None
+    at = int(named.argmin())
+    return f"sampling_mask without the sampled token {sampled[at]} at position {at}"
 
 
 def _covers(spans: tuple[PolicySpan, ...], length: int) -> bool:

@@ -215,7 +215,9 @@ _ENTRIES = json.Decoder(list[_Scored])
 _BY_TOKEN = json.Decoder(dict[str, float])
 _BY_ID = json.Decoder(dict[str, _Score])
 _NAMES_IDS = re.compile(rb'"(?:token_)?id"\s*:\s*\d|"token_id:\d')
-"""What the JSON of alternatives holds where they have ids."""
+_KEY_IS_ID = re.compile(rb'"token_id:\d')
+"""What the JSON of alternatives holds where they have ids: of a list, and of an object by token, where ``id`` is a
+token as any other."""
 
 
 class TopRows:
@@ -266,7 +268,7 @@ class TopRows:
 def has_ids(rows: Sequence[Raw]) -> bool:
     """Whether alternatives have ids, and not only texts: a test of the first row that is not empty."""
     first = next((row for row in rows if memoryview(row).nbytes > 4), None)
-    return first is not None and _NAMES_IDS.search(first) is not None
+    return first is not None and (_KEY_IS_ID if starts_with(first, b"{") else _NAMES_IDS).search(first) is not None
 
 
 def top_tokens_of(rows: Sequence[Raw], field: str = "top_tokens") -> TopTokens | ExtraIssue:

@@ -195,7 +195,7 @@ class SampleReader:
             self.error = ErrorInfo(type=text_of(reason.get("err_type")) or "abort", message=message, status=status)
 
     def _add_version(self, version: Any) -> None:
-        name = text_of(version)
+        name = text_of(version) if type(version) in (str, int) else None
         if name is not None and name not in self._versions:
             self._versions.append(name)
 

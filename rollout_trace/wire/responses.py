@@ -9,7 +9,7 @@ Where the ids are: vLLM 0.32 puts them in ``input_messages`` and ``output_messag
 that is still queued or in progress (``background``) is a choice that is not complete, and has no error.
 
 ``extra`` has what else the response holds (of a stream: its last event), save what it repeats of the request: of the
-parameters only those that the server filled in itself.
+parameters only those that the server filled in itself, or changed (``service_tier``).
 """
 
 from __future__ import annotations
@@ -160,8 +160,9 @@ class _Answer:
             choice.extra = extra_of(self._extra)
 
     def _others(self, data: bytes, inside: str | None = None) -> dict[str, Any]:
-        """The fields of a response that have no place of their own, without those that its request has."""
-        return fields_without(data, _NO_EXTRA.union(self._sampling), inside)
+        """The fields of a response that have no place of their own, without those that its request has too."""
+        found, sent = fields_without(data, _NO_EXTRA, inside), self._sampling
+        return {name: value for name, value in found.items() if name not in sent or value != sent[name]}
 
     def _read_head(self, response: _Response) -> None:
         facts = self._facts

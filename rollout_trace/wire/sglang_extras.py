@@ -117,6 +117,8 @@ def _raw(value: Any) -> Raw:
 def settle_meta(choice: ChoiceFacts, meta: Meta, start: Any) -> None:
     """Sets the extras of a choice, and what else ``meta_info`` holds in its ``extra``."""
     settle(choice, _found(choice, meta, start))
+    # An extra that was unusable in another place of the answer, and is not here.
+    choice.extra_issues = tuple(one for one in choice.extra_issues if getattr(choice, one.field, None) is None)
     taken = {name for field, source in _SOURCES.items() for name in _names(meta, source) if _is_taken(choice, field)}
     if choice.sampling_mask is not None and choice.sampling_mask.logprobs is not None:
         taken.add("output_token_sampling_logprobs")

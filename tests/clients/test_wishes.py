@@ -526,6 +526,17 @@ def test_why_an_extra_is_not_there(name: str, wished: dict[str, Any], codes: dic
     assert step_of(name, "vllm").extra_issues == ()
 
 
+def test_an_extra_that_the_recorder_removed_is_not_blamed_on_the_server(kind: Kind) -> None:
+    """It goes with the ids: of an answer with a key of the client."""
+    key = "sk-1f0c8f1f5f0a4d4b9a"
+    wished = {"engine": rt.Engine("vllm", routed_experts=True, prompt_logprobs=0, top_logprobs=2, sampling_mask=True)}
+    with ScriptedServer(f"{key} ") as server:
+        headers = {"extra_headers": {"Authorization": f"Bearer {key}"}}
+        outcome, (step,) = on(kind, server, lambda client: call(client, "chat", headers), wished)
+    assert (outcome[0], step.status, step.token_issue and step.token_issue.code) == ("returned", "ok", "redacted")
+    assert step.extra_issues == ()
+
+
 @pytest.mark.parametrize("limit", [40, 300])
 def test_a_call_too_long_to_keep_has_one_reason(kind: Kind, limit: int) -> None:
     """What its request and its answer held is not known: nothing is told of either."""

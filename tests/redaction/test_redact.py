@@ -276,6 +276,23 @@ def test_a_redacted_step_has_no_extras() -> None:
     assert [one["shape"][0] for one in json.loads(line)["arrays"]] == [21, 20, 20, 20]
 
 
+def test_a_redacted_step_has_no_lists_in_extra() -> None:
+    """They may be ids, or pieces of the text: no rule finds it in them. Those of another step stay."""
+    kept = {"metrics": {"queue_time_ms": 0.5}, "note": "of fine"}
+    extra = {**kept, "gen_tokens": [4, 5], "choices": {"output": [[-0.5, 4, "a"]]}, "more": {"a": {"b": (4,)}}}
+    for text, completion in ((SECRET, SECRET), (MASK, "fine")):
+        given = step(completion=rt.Completion(content=completion), extra={**extra, "note": f"of {text}"})
+        (clean,) = Redactor(MAIL).apply(rt.Trajectory(steps=[given])).steps
+        note = {"note": f"of {MASK}"}
+        assert clean.extra == ({**kept, **note} if completion == SECRET else {**extra, **note})
+    (clean,) = (
+        Redactor(MAIL)
+        .apply(rt.Trajectory(steps=[step(completion=rt.Completion(content=SECRET), extra={"gen_tokens": [4, 5]})]))
+        .steps
+    )
+    assert clean.extra is None
+
+
 def test_whole_numbers_are_changed_where_they_are_the_user_s() -> None:
     card = 4111111111111111
     trajectory = rt.Trajectory(

@@ -14,6 +14,8 @@ import pytest
 from rollout_trace.data.extras import PolicySpan
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
+from rollout_trace.wire.lenient import NULL
+from rollout_trace.wire.logprobs import Columns
 from rollout_trace.wire.vllm_extras import without_experts
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.recorded import differing, numbers
@@ -453,8 +455,9 @@ def test_what_entries_have_for_each_token_is_a_list() -> None:
     def entry(matrix: str | None, score: float) -> dict[str, Any]:
         return {"token": "a", "logprob": -1.0, "routing_matrix": matrix, "sampling_logprob": score, "top_logprobs": []}
 
-    entries = [entry("AA", -0.5), entry(None, -0.6), entry("BB", -0.7)]
-    expected = {"routing_matrix": ["AA", None, "BB"], "sampling_logprob": [-0.5, -0.6, -0.7]}
+    matrices = ["AA", None, "BB", None]
+    entries = [entry(matrix, -0.5 - at) for at, matrix in enumerate(matrices)]
+    expected = {"routing_matrix": matrices, "sampling_logprob": [-0.5, -1.5, -2.5, -3.5]}
     step = read({"choices": [{**CHAT, "logprobs": {"content": entries}}]}, {}, "openai.chat")
     assert step.extra == expected
     chunks = [{"choices": [{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [one]}}]} for one in entries]
@@ -463,6 +466,44 @@ def test_what_entries_have_for_each_token_is_a_list() -> None:
     texts = [{"choices": [{"index": 0, "text": "a", "logprobs": {"content": [one]}}]} for one in entries]
     (completion,) = decode("openai.completions", b"{}", sse(*texts), content_type=SSE)
     assert completion.extra == expected
+
+
+def test_what_the_chunks_of_a_stream_have_for_each_token_is_appended() -> None:
+    """To the same list, not to a copy of it: that would take time that grows with the square."""
+    columns = Columns([-1.0], [None], [None], [NULL])
+    columns.extend(Columns([-1.0, -1.0], [None] * 2, [None] * 2, [NULL] * 2, more={"a": [0, None]}))
+    values = columns.more["a"]
+    columns.extend(Columns([-1.0], [None], [None], [NULL]))
+    columns.extend(Columns([-1.0], [None], [None], [NULL], more={"a": [1]}))
+    assert columns.more == {"a": [None, 0, None, None, 1]}
+    assert columns.more["a"] is values
+
+
+@pytest.mark.parametrize("version", [[1, 2], {"version": True}, {"version": {"a": 1}}, {"version": None}])
+def test_what_is_no_version_is_not_the_policy_s(version: Any) -> None:
+    step = read(answer(weight_versions=[version]))
+    assert ([one.code for one in step.extra_issues], step.policy_version) == (["malformed"], None)
+
+
+def test_a_token_whose_text_is_id_has_no_id() -> None:
+    """With a logprob of 0.0, as under a grammar: alternatives of /completions that are texts are no error."""
+    tops = [{"id": 0.0, "x": -9999.0}, {"b": -1.0, "c": -2.0}]
+    logprobs = {"tokens": ["id", "b"], "token_logprobs": [0.0, -1.0], "top_logprobs": tops}
+    choice = {"index": 0, "text": "idb", "token_ids": IDS, "logprobs": logprobs, "finish_reason": "stop"}
+    step = read({"choices": [choice]}, {"logprobs": 2}, "openai.completions")
+    assert (step.extra_issues, step.top_tokens) == ((), None)
+    assert step.top_logprobs == [[{"token": t, "logprob": v} for t, v in row.items()] for row in tops]
+
+
+def test_a_parameter_that_a_response_changed_is_kept() -> None:
+    """What repeats the request is not."""
+    sent = {"input": "Hi", "service_tier": "auto", "temperature": 1, "truncation": "auto"}
+    changed = {"service_tier": "default", "top_p": 0.5}
+    response = {"id": "r", "status": "completed", "output": [], **sent, "temperature": 1.0, **changed}
+    assert read(response, sent, "openai.responses").extra == changed
+    events = [{"type": "response.completed", "response": response}]
+    (streamed,) = decode("openai.responses", json.dumps(sent).encode(), sse(*events), content_type=SSE)
+    assert streamed.extra == changed
 
 
 ALTERNATIVES: dict[str, tuple[Any, Any]] = {

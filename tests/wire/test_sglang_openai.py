@@ -179,3 +179,13 @@ def test_ids_of_a_prompt_that_was_sent_as_ids(sent: Any, usage: Any, expected: A
     assert (step.sampling or {}).get("input_ids") == (None if expected else sent)
     (told,) = read(choice(prompt_token_ids=[1, 2, 3, 4]), request={"input_ids": sent}, usage=usage)
     assert numbers(told.prompt_token_ids) == [1, 2, 3, 4]
+
+
+def test_likeliest_tokens_of_meta_info_where_those_of_the_entries_are_unusable() -> None:
+    """They are in two places of an answer: what is wrong in one is no issue then."""
+    entries = [{"token": "t", "logprob": -1.0, "top_logprobs": "token_id:7"}, *ENTRIES[1:]]
+    meta = info(output_top_logprobs=[[[-1.0, 5, None]], [[-2.0, 6, None]], [[-0.5, 7, None]]])
+    (step,) = read(choice(logprobs={"content": entries}, meta_info=meta))
+    assert step.top_tokens is not None
+    assert step.top_tokens.ids.tolist() == [[5], [6], [7]]
+    assert step.extra_issues == ()
