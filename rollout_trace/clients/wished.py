@@ -32,7 +32,7 @@ def wished_fields(call: Call, wishes: Engine, body: Mapping[str, Any]) -> dict[s
                 # SGLang has one number for the alternatives of prompt and completion.
                 fields[name] = max(fields[name], value) if name in fields else value
     if engine == "vllm" and wishes.sampling_mask and lacks_top_k(body) and not call.settings.quiet:
-        guard.warn_once(f"no_top_k:{call.protocol}", f"Engine('vllm', sampling_mask=True): {NO_TOP_K}.")
+        guard.warn_once("no_top_k", f"Engine('vllm', sampling_mask=True): {NO_TOP_K}.")
     return fields
 
 

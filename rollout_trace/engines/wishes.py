@@ -116,7 +116,13 @@ def _vllm_top(option: str, value: Any, form: _Form) -> Wish:
         return Wish(option, {"top_logprobs": value, **as_ids} if value else {}, absent=absent)
     if form.protocol == COMPLETIONS:
         return Wish(option, {"logprobs": value, **as_ids}, absent=absent)
+    if form.streamed:
+        # The stream has begun when the number is found too large: its connection is closed, and nobody can ask again.
+        return Wish(option, obstacle=f"vLLM breaks off {form} that ask for too many, so none are: {_INSTEAD}")
     return Wish(option, {"top_logprobs": value} if value else {}, obstacle=_by_text("vLLM", form))
+
+
+_INSTEAD: Final = "make the call without stream for their texts, or use /chat/completions for their ids"
 
 
 def _vllm_mask(option: str, value: Any, form: _Form) -> Wish:

@@ -112,6 +112,10 @@ class KeptBytes:
         """Whether the part of an uncompressed stream that was left out ended with the event [DONE]."""
         return self.encoding is None and _DONE.search(self._tail) is not None
 
+    def set_done(self) -> None:
+        """Of a recovered call, whose tail is not stored: ``saw_done`` is True."""
+        self._tail = b"\ndata: [DONE]"
+
     def what_is_missing(self, *, has_more: bool) -> str | None:
         """A sentence on what is not kept; None where all is.
 

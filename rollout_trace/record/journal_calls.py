@@ -50,8 +50,7 @@ def head_of(call: Call) -> dict[str, Any]:
         "is_decompressed": call.is_decompressed,
         "eof": call.eof,
     }
-    if call.cut is not None or call.failure is not None or call.faults:
-        head.update(ends_of(call))
+    head.update(ends_of(call))
     others = {name: value for name in _OTHER_SLOTS if type(value := getattr(call, name, None)) in _PLAIN}
     if others:
         head["others"] = others
@@ -63,11 +62,13 @@ def head_of(call: Call) -> dict[str, Any]:
 
 
 def ends_of(call: Call) -> dict[str, Any]:
-    """How a call failed. Empty where it did not."""
+    """How a call failed, and whether a stream that was not kept whole was at its end. Empty where neither holds."""
     failed = {name: value for name, value in (("cut", call.cut), ("failure", call.failure)) if value is not None}
     head: dict[str, Any] = {name: [value.kind, value.info] for name, value in failed.items()}
     if call.faults:
         head["faults"] = list(call.faults)
+    if call.left_out and call.saw_done():
+        head["saw_done"] = True
     return head
 
 
@@ -124,6 +125,8 @@ def set_ends(call: Call, head: Mapping[str, Any]) -> None:
     call.cut = _failure(head.get("cut")) or call.cut
     call.failure = _failure(head.get("failure")) or call.failure
     call.faults = [_text(fault) for fault in head.get("faults") or call.faults]
+    if head.get("saw_done"):
+        call.set_done()
 
 
 def _known(values: Any, names: tuple[str, ...]) -> dict[str, Any]:

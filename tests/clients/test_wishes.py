@@ -44,6 +44,7 @@ ASKED: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", ALL, "completions", {"stream": True}, {"logprobs": 5, "return_token_ids": True, **AS_IDS}),
     ("vllm", ALL, "completions", {"logprobs": 0}, {"return_token_ids": True, "prompt_logprobs": 2}),
     ("vllm", ALL, "responses", {}, {**RESPONSES, "top_logprobs": 5}),
+    ("vllm", ALL, "responses", {"stream": True}, RESPONSES),
     ("vllm", {"prompt_logprobs": 0, "top_logprobs": 0}, "chat", {}, {**VLLM, "prompt_logprobs": 0}),
     ("vllm", {"prompt_logprobs": -1, "top_logprobs": -1}, "chat", {},
      {**VLLM, "prompt_logprobs": -1, "top_logprobs": -1, **AS_IDS}),

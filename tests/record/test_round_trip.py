@@ -83,6 +83,29 @@ def settings(server: ScriptedServer) -> None:
     ask(rt.wrap_openai(client, engine="vllm", keep_bytes=True, logprobs_mode="processed"))
 
 
+def wishes(server: ScriptedServer) -> None:
+    """Of what is wished beside ids, some is refused, some never sent in this form, some not sent."""
+    client = track(openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0))
+    rt.wrap_openai(client, engine=rt.Engine("vllm", routed_experts=True, prompt_logprobs=0, top_logprobs=5))
+    asked: dict[str, Any] = {"model": "wishes", "messages": [{"role": "user", "content": "hi"}]}
+    client.chat.completions.create(**asked)
+    for _ in client.chat.completions.create(**asked, stream=True):
+        pass
+    client.chat.completions.create(**asked, logprobs=True, top_logprobs=1)
+    rt.wrap_openai(client, engine=rt.Engine("auto", prompt_logprobs=0)).chat.completions.create(**asked)
+
+
+def too_long(server: ScriptedServer) -> None:
+    """One stream is read to its end, one is left."""
+    client = track(openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0))
+    rt.wrap_openai(client, engine=rt.Engine("vllm", top_logprobs=5), max_call_bytes=200)
+    ask(client)
+    for _ in ask(client, stream=True):
+        pass
+    with ask(client, stream=True) as chunks:
+        next(chunks)
+
+
 def asynchronous(server: ScriptedServer) -> None:
     async def agent() -> None:
         async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as client:
@@ -107,6 +130,10 @@ def in_threads(server: ScriptedServer) -> None:
         list(pool.map(rt.propagate(lambda number: ask(client, f"{number}")), range(12)))
 
 
+def refused(name: str) -> Fault:
+    return Fault(status=400, body={"error": {"message": f"{name} is too large", "param": name, "code": 400}})
+
+
 SCENARIOS: dict[str, tuple[Any, Scenario]] = {
     "one call": ("ok", lambda server: ask(sdk(server))),
     "a conversation": ("an answer", lambda server: talk(sdk(server), 6)),
@@ -126,6 +153,9 @@ SCENARIOS: dict[str, tuple[Any, Scenario]] = {
     "completions": ("ok", completions),
     "anthropic": ("ok", messages),
     "settings": ("ok", settings),
+    "wishes": ("an answer", wishes),
+    "wishes that are refused": ([refused("prompt_logprobs"), "one", refused("top_logprobs"), *["more"] * 3], wishes),
+    "too long": ("a longer answer", too_long),
     "async": ("ok", asynchronous),
     "agents in turns": ("ok", in_turns),
     "threads": ("ok", in_threads),
