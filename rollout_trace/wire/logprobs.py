@@ -139,7 +139,6 @@ def _id_or(default: int, value: float | None, token: str | None) -> float:
     return default if value is None else value
 
 
-_NONE = Raw(b"[]")
 _EMPTY = (b"null", b"[]", b"{}")
 
 
