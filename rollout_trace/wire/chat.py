@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from msgspec import Raw, Struct
 
 from rollout_trace.wire import align, places
+from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL, LenientDecoder
 from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
 from rollout_trace.wire.message import MessageMerger, completion_of
-from rollout_trace.wire.other_fields import OtherFields, extra_of, fields_from
+from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import ids_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
@@ -37,7 +37,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras, without_experts
+from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
 
 
 class _Entry(Struct, gc=False):
@@ -66,7 +66,7 @@ class _Choice(ChoiceExtras):
     native_finish_reason: Any = None
 
 
-class _Body(Struct):
+class _Body(BodyExtras):
     id: Any = None
     object: Any = None
     model: Any = None
@@ -74,17 +74,7 @@ class _Body(Struct):
     usage: Any = None
     prompt_token_ids: list[int] | None = None
     error: Any = None
-    prompt_logprobs: Raw = NULL
     obfuscation: Any = None
-    created: Any = None
-    system_fingerprint: Any = None
-    service_tier: Any = None
-    metrics: Any = None
-    prompt_text: Any = None
-    kv_transfer_params: Any = None
-    ec_transfer_params: Any = None
-    timings: Any = None
-    provider: Any = None
 
 
 class _StrictChoice(_Choice, forbid_unknown_fields=True):
@@ -96,12 +86,8 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 
 _BODY = LenientDecoder(_Body, _StrictBody)
-_BODY_OTHERS = fields_from(_Body, "created")
-_REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
-_NO_REST = _REST(_Body())
-_CHOICE_OTHERS = fields_from(_Choice, "matched_stop")
-_CHOICE_REST = attrgetter(*ChoiceExtras.__struct_fields__, *_CHOICE_OTHERS)
-_NO_CHOICE_REST = _CHOICE_REST(_Choice())
+_BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), BodyExtras.__struct_fields__[1:])
+_CHOICE_NAMES = OtherNames(_Choice, ChoiceExtras.__struct_fields__, fields_from(_Choice, "matched_stop"))
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -137,8 +123,7 @@ class _ChoiceReader:
         self.token_ids: list[int] | None = None
         self.entries: list[_Entry] | None = None
         self.uneven = False
-        self.extras = RawExtras()
-        self.others = OtherFields(_CHOICE_OTHERS)
+        self.extras = PartExtras(_CHOICE_NAMES)
 
     def add(self, choice: _Choice) -> None:
         if choice.message is not None:
@@ -155,10 +140,7 @@ class _ChoiceReader:
         self.uneven = self.uneven or len(choice.token_ids or ()) != len(entries or ())
         self.token_ids = extended(self.token_ids, choice.token_ids)
         self.entries = extended(self.entries, entries)
-        # Nearly no choice has any of these: tested as a whole, they cost next to nothing.
-        if _CHOICE_REST(choice) != _NO_CHOICE_REST:
-            self.extras.add(choice)
-            self.others.add(choice)
+        self.extras.add(choice)
 
 
 class _Answer:
@@ -169,31 +151,20 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, _ChoiceReader] = {}
         self._prompt_token_ids: list[int] | None = None
-        self._prompt_logprobs = NULL
-        self._scores = PromptScores()
-        self._rest = _NO_REST
-        self._others = OtherFields(_BODY_OTHERS)
+        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody, _Choice)
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
         read_answer_fields(self._facts, body)
         if self._prompt_token_ids is None:
             self._prompt_token_ids = body.prompt_token_ids
-        rest = _REST(body)
-        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
-        if rest != self._rest:
-            self._rest = rest
-            self._others.add(body)
-            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         choices = body.choices or ()
-        others = None
-        if type(body) is not _StrictBody:
-            others = self._others.add_undeclared(part.data, body, _Choice, len(choices))
+        others = self._extras.add(body, part.data, len(choices))
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed)
             reader.add(choice)
             if others:
-                reader.others.update(others[position])
+                reader.extras.others.update(others[position])
 
     def choices(self, *, done: bool) -> list[ChoiceFacts]:
         """The facts of each choice, by index. ``done``: the answer reached its end."""
@@ -203,17 +174,13 @@ class _Answer:
         """Adds to the choices, whose ids have been checked, what came beside ids and logprobs."""
         for choice in self._facts.choices:
             reader = self._readers[choice.index]
-            extras, entries = reader.extras, reader.entries or []
-            if extras.prompt_logprobs == NULL:
-                extras.prompt_logprobs = self._prompt_logprobs
-            extras.settle(choice, sampling, self._scores)
-            choice.extra = extra_of(self._others.values, reader.others.values, more_of(entries))
+            self._extras.settle(choice, reader.extras, sampling, more_of(reader.entries or []))
 
     def _choice(self, index: int, reader: _ChoiceReader, *, done: bool) -> ChoiceFacts:
         entries = reader.entries
         tops = [entry.top_logprobs for entry in entries or ()]
         top_logprobs = top_logprobs_of(tops)
-        reader.extras.tops = () if top_logprobs is None else tops
+        reader.extras.raw.tops = () if top_logprobs is None else tops
         return ChoiceFacts(
             index=index,
             completion=completion_of(reader.deltas.message() if reader.whole is None else reader.whole),

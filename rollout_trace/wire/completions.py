@@ -12,18 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from rollout_trace.data.model import Completion
 from rollout_trace.wire import align, places
+from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import NULL, LenientDecoder, loads
+from rollout_trace.wire.lenient import LenientDecoder, loads
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids
-from rollout_trace.wire.other_fields import OtherFields, extra_of, fields_from
+from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
@@ -40,7 +40,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras, without_experts
+from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
 
 
 class _Delta(Struct):
@@ -61,7 +61,7 @@ class _Choice(ChoiceExtras):
     native_finish_reason: Any = None
 
 
-class _Body(Struct):
+class _Body(BodyExtras):
     id: Any = None
     object: Any = None
     model: Any = None
@@ -70,16 +70,7 @@ class _Body(Struct):
     prompt_token_ids: list[int] | None = None
     prompt: Any = None
     error: Any = None
-    prompt_logprobs: Raw = NULL
     obfuscation: Any = None
-    created: Any = None
-    system_fingerprint: Any = None
-    service_tier: Any = None
-    metrics: Any = None
-    kv_transfer_params: Any = None
-    ec_transfer_params: Any = None
-    timings: Any = None
-    provider: Any = None
 
 
 class _StrictChoice(_Choice, forbid_unknown_fields=True):
@@ -91,12 +82,8 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 
 _BODY = LenientDecoder(_Body, _StrictBody)
-_BODY_OTHERS = fields_from(_Body, "created")
-_REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
-_NO_REST = _REST(_Body())
-_CHOICE_OTHERS = fields_from(_Choice, "content_filter_results")
-_CHOICE_REST = attrgetter(*ChoiceExtras.__struct_fields__, *_CHOICE_OTHERS)
-_NO_CHOICE_REST = _CHOICE_REST(_Choice())
+_BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), BodyExtras.__struct_fields__[1:])
+_CHOICE_NAMES = OtherNames(_Choice, ChoiceExtras.__struct_fields__, fields_from(_Choice, "content_filter_results"))
 _PROTOCOL = "openai.completions"
 _COMPLETION_IDS = tuple(row for row in places.COMPLETION_IDS if _PROTOCOL in row.protocols)
 _PROMPT_IDS = tuple(row for row in places.PROMPT_IDS if _PROTOCOL in row.protocols)
@@ -134,8 +121,7 @@ class _Reader:
         self.columns: Columns | None = None
         self.echoed: Columns | None = None
         """The logprobs of the echoed prompt, once they were removed from those of the completion."""
-        self.extras = RawExtras()
-        self.others = OtherFields(_CHOICE_OTHERS)
+        self.extras = PartExtras(_CHOICE_NAMES)
         self._sizes: list[tuple[int, int]] = []
         """Numbers of logprobs and of ids in each chunk."""
 
@@ -157,10 +143,7 @@ class _Reader:
         columns = columns_of(choice.logprobs)
         self._sizes.append((0 if columns is None else len(columns), len(ids or ())))
         self.token_ids = extended(self.token_ids, ids)
-        # Nearly no choice has any of these: tested as a whole, they cost next to nothing.
-        if _CHOICE_REST(choice) != _NO_CHOICE_REST:
-            self.extras.add(choice)
-            self.others.add(choice)
+        self.extras.add(choice)
         if self.columns is None or columns is None:
             self.columns = columns if self.columns is None else self.columns
         else:
@@ -183,10 +166,7 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
-        self._prompt_logprobs = NULL
-        self._scores = PromptScores()
-        self._rest = _NO_REST
-        self._others = OtherFields(_BODY_OTHERS)
+        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody, _Choice)
         self._echoed: list[Any] = []
         self._whole_ids: list[int] | None = None
         """Ids of the only choice, from a place of the whole body."""
@@ -197,23 +177,15 @@ class _Answer:
         self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         if isinstance(body.prompt, list):
             self._echoed = self._echoed or body.prompt
-        rest = _REST(body)
-        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
-        if rest != self._rest:
-            self._rest = rest
-            self._others.add(body)
-            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         choices = body.choices or ()
-        others = None
-        if type(body) is not _StrictBody:
-            others = self._others.add_undeclared(part.data, body, _Choice, len(choices))
+        others = self._extras.add(body, part.data, len(choices))
         plain = self._plain_choices(choices, part)
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _Reader, streamed=self._streamed)
             problem = reader.add(choice, plain[position] if plain else None)
             self._facts.malformed = self._facts.malformed or problem
             if others:
-                reader.others.update(others[position])
+                reader.extras.others.update(others[position])
 
     def _plain_choices(self, choices: Sequence[_Choice], part: Event) -> list[Any] | None:
         """The choices of a body as plain values, where other engines than vLLM may have put ids in them or beside."""
@@ -246,13 +218,11 @@ class _Answer:
         """Adds to the choices, whose ids have been checked, what came beside ids and logprobs."""
         for choice in self._facts.choices:
             reader = self._readers[choice.index]
-            extras, columns = reader.extras, reader.columns
-            if extras.prompt_logprobs == NULL and len(self._readers) == 1:
-                extras.prompt_logprobs = self._prompt_logprobs
             if reader.echoed is not None:
-                extras.echoed = reader.echoed.logprobs, reader.echoed.tops
-            extras.settle(choice, self._sampling, self._scores)
-            choice.extra = extra_of(self._others.values, reader.others.values, {} if columns is None else columns.more)
+                reader.extras.raw.echoed = reader.echoed.logprobs, reader.echoed.tops
+            more = {} if reader.columns is None else reader.columns.more
+            has_prompt = len(self._readers) == 1
+            self._extras.settle(choice, reader.extras, self._sampling, more, has_prompt=has_prompt)
 
     def _is_counted(self, choices: list[ChoiceFacts]) -> bool:
         """True where a usage counts the only choice. Of several, llama-server counts just one, and sums can deceive."""
@@ -301,7 +271,7 @@ class _Answer:
         if ids is not None and report_clash(choice, columns.clash(ids)):
             return
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
-        reader.extras.tops = () if choice.top_logprobs is None else columns.tops
+        reader.extras.raw.tops = () if choice.top_logprobs is None else columns.tops
         if ids is not None:
             return
         choice.completion_token_ids, choice.uneven = columns.token_ids(), False

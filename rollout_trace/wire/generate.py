@@ -11,20 +11,19 @@ vLLM's extras are in vllm_extras.py; what has no place of its own goes to ``extr
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 from rollout_trace.wire import align
+from rollout_trace.wire.answer_extras import AnswerExtras, OtherNames
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.generated import MetaInfo, Sample, SampleReader, total_usage
-from rollout_trace.wire.lenient import NULL, LenientDecoder, text_of
-from rollout_trace.wire.other_fields import OtherFields, fields_from
+from rollout_trace.wire.lenient import LenientDecoder, text_of
+from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
 from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.usage import usage_of
-from rollout_trace.wire.vllm_extras import PromptScores
 
 
 class _Body(Sample):
@@ -58,9 +57,7 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 _INT32_MAX = 0x7FFFFFFF
 _BODY = LenientDecoder(_Body, _StrictBody)
-_BODY_OTHERS = fields_from(_Body, "created")
-_REST = attrgetter("prompt_logprobs", *_BODY_OTHERS)
-_NO_REST = _REST(_Body())
+_BODY_NAMES = OtherNames(_Body, ("prompt_logprobs",), fields_from(_Body, "created"))
 
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
@@ -112,10 +109,7 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, SampleReader] = {}
         self._prompt_token_ids: list[int] | None = None
-        self._prompt_logprobs = NULL
-        self._scores = PromptScores()
-        self._rest = _NO_REST
-        self._others = OtherFields(_BODY_OTHERS)
+        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody, Sample)
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
@@ -130,20 +124,12 @@ class _Answer:
             facts.usage = usage_of(body.usage)
         if body.choices is not None:
             self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
-        rest = _REST(body)
-        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
-        if rest != self._rest:
-            self._rest = rest
-            self._others.add(body)
-            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
-        others = None
-        if type(body) is not _StrictBody:
-            others = self._others.add_undeclared(part.data, body, Sample, len(samples))
+        others = self._extras.add(body, part.data, len(samples))
         for position, sample in enumerate(samples):
             reader = reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed)
             reader.add(sample, part.data, position)
             if others:
-                reader.others.update(others[position])
+                reader.extras.others.update(others[position])
 
     def finish(self, *, done: bool) -> None:
         """Writes each sample to the facts, and checks its ids and logprobs. ``done``: the answer reached its end."""
@@ -168,9 +154,8 @@ class _Answer:
         """Adds to the choices, whose ids have been checked, what came beside ids and logprobs."""
         for choice in self._facts.choices:
             reader = self._readers[choice.index]
-            if reader.extras.prompt_logprobs == NULL:
-                reader.extras.prompt_logprobs = self._prompt_logprobs
-            reader.add_extras(choice, self._sampling, self._scores, self._others.values)
+            self._extras.settle(choice, reader.extras, self._sampling, reader.more)
+            reader.settle_meta(choice, self._sampling)
 
     def _choice(self, index: int, reader: SampleReader, position: int | None, *, done: bool) -> ChoiceFacts:
         prompts = self._prompts.all

@@ -8,14 +8,14 @@ from typing import Any
 from msgspec import Struct
 
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
+from rollout_trace.wire.answer_extras import OtherNames, PartExtras
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import NULL, text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
-from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import report_clash, withhold
 from rollout_trace.wire.sglang_extras import MetaReader
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
-from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
+from rollout_trace.wire.vllm_extras import ChoiceExtras
 
 
 class MetaInfo(Struct):
@@ -52,6 +52,9 @@ class Sample(ChoiceExtras):
     stop_reason: str | int | None = None
 
 
+_NAMES = OtherNames(Sample, ChoiceExtras.__struct_fields__, ())
+
+
 class SampleReader:
     """Merges the chunks of one sample: SGLang's snapshots, vLLM's deltas."""
 
@@ -72,9 +75,7 @@ class SampleReader:
         self._finish_reason: str | None = None
         self._stop_reason: str | int | None = None
         self._versions: list[str] = []
-        self.extras = RawExtras()
-        self.others: dict[str, Any] = {}
-        """Fields of the sample that have no place of their own."""
+        self.extras = PartExtras(_NAMES)
 
     def add(self, sample: Sample, data: bytes = b"{}", position: int = 0) -> None:
         """Reads the next chunk, or the only object. ``data``: the body that the sample is in, at this position."""
@@ -113,23 +114,13 @@ class SampleReader:
         is_empty = not (self._token_ids or self._ids.items or self._triples.items)
         return self._finish_reason == "abort" and (self.error is not None or is_empty)
 
-    def add_extras(
-        self,
-        choice: ChoiceFacts,
-        sampling: Mapping[str, Any] | None,
-        prompts: PromptScores,
-        *around: Mapping[str, Any],
-    ) -> None:
-        """Adds to a choice, whose ids have been checked, what came beside ids and logprobs.
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """What its logprobs hold beside ids and logprobs."""
+        return {} if self._columns is None else self._columns.more
 
-        Args:
-            sampling: the parameters of the request.
-            prompts: shared by the choices of an answer.
-            around: what else the answer around the choice holds.
-        """
-        columns = self._columns
-        self.extras.settle(choice, sampling, prompts)
-        choice.extra = extra_of(*around, self.others, {} if columns is None else columns.more)
+    def settle_meta(self, choice: ChoiceFacts, sampling: Mapping[str, Any] | None) -> None:
+        """Adds SGLang's extras to a choice whose ids have been checked. ``sampling``: the parameters of the request."""
         grows = self._ids if self._triples.items is None else self._triples
         # A last chunk without tokens is of either kind.
         incremental = grows.incremental is True or (grows.incremental is None and self._ends_empty)
@@ -209,7 +200,7 @@ class SampleReader:
             return
         choice.logprobs = columns.logprobs
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
-        self.extras.tops = () if triples is not None or choice.top_logprobs is None else columns.tops
+        self.extras.raw.tops = () if triples is not None or choice.top_logprobs is None else columns.tops
         # Ids from among the logprobs cannot differ from them in number.
         if ids is None:
             choice.completion_token_ids, choice.uneven = columns.token_ids(), False

@@ -1,0 +1,115 @@
+"""Gathers what an answer of chat, completions or generate holds beside text, ids and logprobs, over all its bodies.
+
+``AnswerExtras`` is of the answer, ``PartExtras`` of one of its choices. In a stream each chunk is a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+from msgspec import Raw, Struct
+
+from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.lenient import NULL
+from rollout_trace.wire.other_fields import OtherFields, extra_of
+from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
+
+
+class BodyExtras(Struct):
+    """The fields of a body of chat or completions that have no place of their own, and the scores of its prompt."""
+
+    prompt_logprobs: Raw = NULL
+    created: Any = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+    metrics: Any = None
+    prompt_text: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+    timings: Any = None
+    provider: Any = None
+
+
+class OtherNames:
+    """The fields of a struct that are read for extras, and their values in a part that has none of them."""
+
+    __slots__ = ("fields_of", "names", "nothing")
+
+    def __init__(self, kind: type[Struct], extras: tuple[str, ...], names: tuple[str, ...]) -> None:
+        """``extras``: fields that are read as bytes; ``names``: fields that go to ``Step.extra``."""
+        self.names = names
+        self.fields_of = attrgetter(*extras, *names)
+        self.nothing = self.fields_of(kind())
+
+
+class PartExtras:
+    """Of one choice, from its only body or from all its chunks."""
+
+    __slots__ = ("_fields_of", "_nothing", "others", "raw")
+
+    def __init__(self, kind: OtherNames) -> None:
+        """``kind``: of the type of the choices, whose base is ``ChoiceExtras``."""
+        self._fields_of, self._nothing = kind.fields_of, kind.nothing
+        self.raw = RawExtras()
+        self.others = OtherFields(kind.names)
+
+    def add(self, choice: ChoiceExtras) -> None:
+        """Reads the next chunk, or the only body."""
+        # Nearly no choice has any of these: tested as a whole, they cost next to nothing.
+        if self._fields_of(choice) != self._nothing:
+            self.raw.add(choice)
+            self.others.add(choice)
+
+
+class AnswerExtras:
+    """Of an answer, beside its choices."""
+
+    __slots__ = ("_choice", "_fields_of", "_others", "_prompt_logprobs", "_rest", "_scores", "_strict")
+
+    def __init__(self, kind: OtherNames, strict: type[Struct], choice: type[Struct]) -> None:
+        """
+        Args:
+            kind: of the type of the bodies; its one extra is ``prompt_logprobs``.
+            strict: the type of bodies that have no other fields than declared.
+            choice: the type of the choices.
+        """
+        self._fields_of, self._strict, self._choice = kind.fields_of, strict, choice
+        self._rest = kind.nothing
+        self._others = OtherFields(kind.names)
+        self._prompt_logprobs = NULL
+        self._scores = PromptScores()
+
+    def add(self, body: Any, data: bytes, size: int) -> list[dict[str, Any]] | None:
+        """Reads the next body. Returns the undeclared fields of each of its ``size`` choices, if there may be any."""
+        rest = self._fields_of(body)
+        # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
+        if rest != self._rest:
+            self._rest = rest
+            self._others.add(body)
+            self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
+        if type(body) is self._strict:
+            return None
+        return self._others.add_undeclared(data, type(body), self._choice, size)
+
+    def settle(
+        self,
+        choice: ChoiceFacts,
+        part: PartExtras,
+        sampling: Mapping[str, Any] | None,
+        *more: Mapping[str, Any],
+        has_prompt: bool = True,
+    ) -> None:
+        """Sets the extras of a choice whose ids have been checked.
+
+        Args:
+            part: the choice's own.
+            sampling: the parameters of the request.
+            more: further fields for ``Step.extra``.
+            has_prompt: whether the scores of a prompt beside the choices are of the choice's prompt.
+        """
+        if part.raw.prompt_logprobs == NULL and has_prompt:
+            part.raw.prompt_logprobs = self._prompt_logprobs
+        part.raw.settle(choice, sampling, self._scores)
+        choice.extra = extra_of(self._others.values, part.others.values, *more)
