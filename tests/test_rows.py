@@ -156,3 +156,31 @@ def test_arrays_of_extras_are_read_only_out_of_a_pickle_too() -> None:
             assert other == value
             assert not other.ids.flags.writeable
             assert other.logprobs is None or not other.logprobs.flags.writeable
+
+
+def test_rows_without_a_value_before_those_that_are_scored() -> None:
+    """An engine that scores what is new of each prompt: each array has NaN where the one before has values."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=12_000).astype(np.float32)
+    store, given, spans = RowStore(), [], []
+    for start in range(0, 12_000, 40):
+        rows = values[: start + 40].copy()
+        rows[: max(start, 1)] = np.nan
+        given.append(rows)
+        spans.append(store.add("scores", rows))
+    assert max(len(span.runs) for span in spans) <= 3
+    assert stored(store) <= 2.2 * len(values)
+    store.finish()
+    for rows, span in zip(given, spans, strict=True):
+        np.testing.assert_array_equal(span.get(), rows)
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 18, 400])
+def test_arrays_of_one_row_repeated(length: int) -> None:
+    store = RowStore()
+    for rows in (np.zeros((length, 2, 2), np.uint8), np.full((length, 2, 2), 3, np.uint8)):
+        for _ in range(2):
+            span = store.add("experts", rows.copy())
+            assert np.array_equal(span.get(), rows)
+            assert span.get().dtype == np.uint8
+    assert stored(store) <= 2 * length + 2

@@ -110,10 +110,12 @@ class RowSpan:
 class RowStore:
     """The rows of one trajectory. Not thread safe: callers hold the trajectory's lock."""
 
-    __slots__ = ("_latest", "blocks")
+    __slots__ = ("_latest", "_repeated", "blocks")
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
+        self._repeated: dict[tuple[str, str, bytes], Block] = {}
+        """By kind, dtype and row: a block of that row alone."""
         self._latest: dict[str, list[tuple[int, RowSpan]]] = {}
         """By kind: the latest arrays, with the position of their first row."""
 
@@ -124,16 +126,32 @@ class RowStore:
             kind: arrays of one kind share rows.
         """
         latest = self._latest.setdefault(kind, [])
-        span = self._shared(rows, start, latest)
-        latest.insert(0, (start, span))
+        # An engine that scores only what is new of a prompt sends many rows without a value before it. Compared with
+        # the values that these positions had in an earlier answer, each answer would have one run more than that one.
+        lead = _leading_repeats(rows)
+        span = self._shared(rows[lead:], start + lead, latest)
+        latest.insert(0, (start + lead, span))
         del latest[_KEPT:]
-        return span
+        return span if not lead else RowSpan((self._repeats(kind, rows[:lead]), *span.runs))
+
+    def _repeats(self, kind: str, rows: AnyArray) -> Run:
+        """The run of rows that are all the same."""
+        key = kind, rows.dtype.str, rows[0].tobytes()
+        block = self._repeated.get(key)
+        if block is None:
+            run = self._new(rows.copy())
+            self._repeated[key] = run[0]
+            return run
+        if block.length < len(rows):
+            block.extend(rows[block.length :])
+        return block, 0, len(rows)
 
     def finish(self) -> None:
         """Frees growth buffers. Nothing can be stored afterwards."""
         for block in self.blocks:
             block.trim()
         self._latest.clear()
+        self._repeated.clear()
 
     def _shared(self, rows: AnyArray, start: int, latest: list[tuple[int, RowSpan]]) -> RowSpan:
         best: BoolArray | None = None
@@ -185,6 +203,18 @@ class RowStore:
         block = Block(rows if rows.base is None or _owns(rows) else rows.copy())
         self.blocks.append(block)
         return block, 0, block.length
+
+
+def _leading_repeats(rows: AnyArray) -> int:
+    """The number of rows at the beginning that are the same, short of the last row; 0 where they are few."""
+    import numpy as np
+
+    first = rows[:1].tobytes()
+    if len(rows) <= _SHORT_RUN or rows[:_SHORT_RUN].tobytes() != first * _SHORT_RUN:
+        return 0
+    flat = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
+    same = (flat[:-1] == flat[0]).all(axis=1)
+    return len(same) if same.all() else int(np.argmin(same))
 
 
 def _owns(rows: AnyArray) -> bool:
