@@ -62,7 +62,8 @@ def _id_array(ids: list[int]) -> Any:
         array = np.fromiter(ids, np.int64, len(ids))
     except OverflowError:
         return None
-    in_range = not len(array) or (array.min() >= 0 and array.max() <= _INT32_MAX)
+    # As unsigned numbers, negative ones are large: one comparison for both bounds.
+    in_range = not len(array) or array.view(np.uint64).max() <= _INT32_MAX
     return array.astype(np.int32) if in_range else None
 
 
@@ -88,24 +89,25 @@ def _logprob_array(choice: ChoiceFacts, values: list[Any]) -> Any:
     """float32 [len(values)], or None where a value cannot be a logprob. NaN where the engine is known to send none."""
     import numpy as np
 
+    array = np.fromiter(values, np.float64, len(values))
+    # Nearly always all are sound. A missing one is NaN here, of which every comparison is false.
+    if not len(array) or (array.min() >= -FLOAT32_MAX and array.max() <= 0):
+        return array.astype(np.float32)
     missing = values.count(None)
     if missing and choice.may_lack_logprobs:
         known = _logprob_array(choice, [value for value in values if value is not None])
         if known is None:
             return None
-        array = np.full(len(values), np.nan, np.float32)
-        array[[value is not None for value in values]] = known
-        return array
+        filled = np.full(len(values), np.nan, np.float32)
+        filled[[value is not None for value in values]] = known
+        return filled
     if missing:
         set_issue(choice, "logprobs_incomplete", f"{missing} of {len(values)} logprobs are null or missing.")
         return None
-    array = np.fromiter(values, np.float64, len(values))
     # Finite as float64, a value below float32's range would become -inf.
     finite = np.isfinite(array) & (array >= -FLOAT32_MAX)
     if not finite.all():
         set_issue(choice, "logprobs_not_finite", f"a logprob is {values[int(np.argmin(finite))]}.")
-    elif len(array) and array.max() > 0:
-        set_issue(choice, "logprobs_positive", f"a logprob is {float(array.max())}; none can be above 0.")
     else:
-        return array.astype(np.float32)
+        set_issue(choice, "logprobs_positive", f"a logprob is {float(array.max())}; none can be above 0.")
     return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Raw, Struct
 
@@ -15,6 +15,8 @@ from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import NULL
 from rollout_trace.wire.other_fields import OtherFields, extra_of
 from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
+
+_EMPTY: Final[Mapping[str, Any]] = {}
 
 
 class BodyExtras(Struct):
@@ -47,20 +49,40 @@ class OtherNames:
 class PartExtras:
     """Of one choice, from its only body or from all its chunks."""
 
-    __slots__ = ("_fields_of", "_nothing", "others", "raw")
+    __slots__ = ("_fields_of", "_nothing", "_others", "found", "names")
 
     def __init__(self, kind: OtherNames) -> None:
         """``kind``: of the type of the choices, whose base is ``ChoiceExtras``."""
-        self._fields_of, self._nothing = kind.fields_of, kind.nothing
-        self.raw = RawExtras()
-        self.others = OtherFields(kind.names)
+        self._fields_of, self._nothing, self.names = kind.fields_of, kind.nothing, kind.names
+        # Made when they are needed: nearly no choice has any extras.
+        self.found: RawExtras | None = None
+        self._others: OtherFields | None = None
 
     def add(self, choice: ChoiceExtras) -> None:
         """Reads the next chunk, or the only body."""
-        # Nearly no choice has any of these: tested as a whole, they cost next to nothing.
+        # Tested as a whole, the fields cost next to nothing.
         if self._fields_of(choice) != self._nothing:
             self.raw.add(choice)
             self.others.add(choice)
+
+    @property
+    def raw(self) -> RawExtras:
+        """The extras as they came."""
+        if self.found is None:
+            self.found = RawExtras()
+        return self.found
+
+    @property
+    def others(self) -> OtherFields:
+        """The fields that have no place of their own."""
+        if self._others is None:
+            self._others = OtherFields(self.names)
+        return self._others
+
+    @property
+    def other_values(self) -> Mapping[str, Any]:
+        """The values of ``others``."""
+        return _EMPTY if self._others is None else self._others.values
 
 
 class AnswerExtras:
@@ -109,7 +131,8 @@ class AnswerExtras:
             more: further fields for ``Step.extra``.
             has_prompt: whether the scores of a prompt beside the choices are of the choice's prompt.
         """
-        if part.raw.prompt_logprobs == NULL and has_prompt:
+        if has_prompt and self._prompt_logprobs is not NULL and part.raw.prompt_logprobs == NULL:
             part.raw.prompt_logprobs = self._prompt_logprobs
-        part.raw.settle(choice, sampling, self._scores)
-        choice.extra = extra_of(self._others.values, part.others.values, *more)
+        if part.found is not None:
+            part.found.settle(choice, sampling, self._scores)
+        choice.extra = extra_of(self._others.values, part.other_values, *more)

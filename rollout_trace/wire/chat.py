@@ -180,7 +180,8 @@ class _Answer:
         entries = reader.entries
         tops = [entry.top_logprobs for entry in entries or ()]
         top_logprobs = top_logprobs_of(tops)
-        reader.extras.raw.tops = () if top_logprobs is None else tops
+        if top_logprobs is not None:
+            reader.extras.raw.tops = tops
         return ChoiceFacts(
             index=index,
             completion=completion_of(reader.deltas.message() if reader.whole is None else reader.whole),

@@ -271,7 +271,8 @@ class _Answer:
         if ids is not None and report_clash(choice, columns.clash(ids)):
             return
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
-        reader.extras.raw.tops = () if choice.top_logprobs is None else columns.tops
+        if choice.top_logprobs is not None:
+            reader.extras.raw.tops = columns.tops
         if ids is not None:
             return
         choice.completion_token_ids, choice.uneven = columns.token_ids(), False

@@ -200,7 +200,8 @@ class SampleReader:
             return
         choice.logprobs = columns.logprobs
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
-        self.extras.raw.tops = () if triples is not None or choice.top_logprobs is None else columns.tops
+        if triples is None and choice.top_logprobs is not None:
+            self.extras.raw.tops = columns.tops
         # Ids from among the logprobs cannot differ from them in number.
         if ids is None:
             choice.completion_token_ids, choice.uneven = columns.token_ids(), False
