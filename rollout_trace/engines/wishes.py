@@ -6,9 +6,12 @@ vLLM 0.32 and llama-server send is recorded, SGLang 0.5.23 is known from its sou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
+
+from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
@@ -23,13 +26,7 @@ EXTRA_OF: Final = {
 
 CHAT, COMPLETIONS, RESPONSES = "openai.chat", "openai.completions", "openai.responses"
 VLLM_GENERATE, SGLANG_GENERATE = "vllm.generate", "sglang.generate"
-_NAMES: Final = {
-    CHAT: "/chat/completions",
-    COMPLETIONS: "/completions",
-    RESPONSES: "/responses",
-    VLLM_GENERATE: "/inference/v1/generate",
-    SGLANG_GENERATE: "/generate",
-}
+_SHARED: Final = (CHAT, COMPLETIONS, RESPONSES, VLLM_GENERATE, SGLANG_GENERATE)
 
 _DROPPED: Final = "what is between client and server, such as a proxy, may drop fields that it does not know"
 
@@ -59,10 +56,17 @@ class _Form:
     has_tools: bool
 
     def __str__(self) -> str:
-        return f"{'streams' if self.streamed else 'answers'} of {_NAMES[self.protocol]}"
+        return f"{'streams' if self.streamed else 'answers'} of {path_of(self.protocol)}"
 
 
-def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, has_tools: bool) -> Iterator[Wish]:
+def path_of(protocol: str) -> str:
+    """The end of the path of a protocol's endpoint."""
+    return record_of(protocol).paths[0]
+
+
+# Asked for in every call, on the caller's thread; an agent's calls have a handful of forms.
+@lru_cache(maxsize=256)
+def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, has_tools: bool) -> tuple[Wish, ...]:
     """The options that are set, for calls of one form. Nothing for a protocol that engines do not share.
 
     Args:
@@ -72,14 +76,14 @@ def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, h
         streamed: whether the answer is streamed.
         has_tools: whether the request has tools.
     """
+    if protocol not in _SHARED:
+        return ()
     form = _Form(protocol, streamed, has_tools)
-    if protocol not in _NAMES:
-        return
     of_engine = _ENGINES.get(engine, _no_extras)
-    for option in EXTRA_OF:
-        value = getattr(options, option)
-        if value is not None and value is not False:
-            yield of_engine(option, value, form)
+    values = {option: getattr(options, option) for option in EXTRA_OF}
+    return tuple(
+        of_engine(option, value, form) for option, value in values.items() if value is not None and value is not False
+    )
 
 
 # vLLM. Experts, masks and versions are switched on for the whole server: no request field asks for them.
@@ -94,7 +98,7 @@ def _vllm_experts(option: str, value: Any, form: _Form) -> Wish:
     if form.protocol == VLLM_GENERATE or (form.protocol != RESPONSES and not form.streamed):
         return Wish(option, absent=absent)
     unstreamed = "" if form.protocol == RESPONSES else "make the call without stream, or "
-    return Wish(option, obstacle=f"vLLM never has them in {form}: {unstreamed}use {_NAMES[VLLM_GENERATE]}")
+    return Wish(option, obstacle=f"vLLM never has them in {form}: {unstreamed}use {path_of(VLLM_GENERATE)}")
 
 
 def _vllm_prompt(option: str, value: Any, form: _Form) -> Wish:
@@ -127,7 +131,7 @@ _INSTEAD: Final = "make the call without stream for their texts, or use /chat/co
 
 def _vllm_mask(option: str, value: Any, form: _Form) -> Wish:
     if form.protocol != VLLM_GENERATE:
-        return Wish(option, obstacle=f"vLLM never has it in {form}: use {_NAMES[VLLM_GENERATE]}")
+        return Wish(option, obstacle=f"vLLM never has it in {form}: use {path_of(VLLM_GENERATE)}")
     return Wish(option, absent="start vLLM with --return-sampling-mask --logprobs-mode processed_logprobs")
 
 
@@ -146,7 +150,7 @@ def _sglang(option: str, value: Any, form: _Form) -> Wish:
     if value == -1:
         return Wish(option, obstacle="SGLang takes no -1 for the whole vocabulary: ask for a number of tokens")
     if form.protocol == RESPONSES:
-        return Wish(option, obstacle=f"SGLang never has it in {form}: use {_NAMES[SGLANG_GENERATE]}")
+        return Wish(option, obstacle=f"SGLang never has it in {form}: use {path_of(SGLANG_GENERATE)}")
     return _SGLANG[option](option, value, form)
 
 
@@ -156,7 +160,7 @@ def _sglang_experts(option: str, value: Any, form: _Form) -> Wish:
 
 def _sglang_prompt(option: str, value: Any, form: _Form) -> Wish:
     if form.protocol != SGLANG_GENERATE:
-        return Wish(option, obstacle=f"SGLang never has them in {form}: use {_NAMES[SGLANG_GENERATE]}")
+        return Wish(option, obstacle=f"SGLang never has them in {form}: use {path_of(SGLANG_GENERATE)}")
     asks = {"return_logprob": True, "logprob_start_len": 0, **({"top_logprobs_num": value} if value else {})}
     return Wish(option, asks, absent=_DROPPED)
 
@@ -181,7 +185,7 @@ def _sglang_mask(option: str, value: Any, form: _Form) -> Wish:
     if form.protocol == CHAT and not form.streamed:
         return Wish(option, {"return_sampling_mask": True, "return_meta_info": True}, absent=absent)
     unstreamed = "make the call without stream, or " if form.protocol == CHAT else ""
-    return Wish(option, obstacle=f"SGLang never has it in {form}: {unstreamed}use {_NAMES[SGLANG_GENERATE]}")
+    return Wish(option, obstacle=f"SGLang never has it in {form}: {unstreamed}use {path_of(SGLANG_GENERATE)}")
 
 
 _SGLANG: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
@@ -262,4 +266,4 @@ def value_at(body: Mapping[str, Any], name: str) -> Any:
     return value if not inner else value.get(inner) if isinstance(value, Mapping) else None
 
 
-__all__ = ["EXTRA_OF", "NO_TOP_K", "Wish", "lacks_top_k", "value_at", "wishes_for"]
+__all__ = ["EXTRA_OF", "NO_TOP_K", "Wish", "lacks_top_k", "path_of", "value_at", "wishes_for"]

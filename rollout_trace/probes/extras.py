@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from rollout_trace._field_docs import document_fields
 from rollout_trace.engines.engine import Engine
 from rollout_trace.engines.profiles import EngineProfile
+from rollout_trace.engines.wishes import SGLANG_GENERATE, VLLM_GENERATE, path_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -28,7 +29,7 @@ SAMPLED: Final[dict[str, Any]] = {"temperature": 1, "seed": 7}
 """A mask is what is left to be sampled from: engines fail to give one, or give a trivial one, without a draw."""
 TOP_K: Final = 20
 
-_OWN: Final = {"vllm": ("vllm.generate", "/inference/v1/generate"), "sglang": ("sglang.generate", "/generate")}
+_OWN: Final = {"vllm": VLLM_GENERATE, "sglang": SGLANG_GENERATE}
 
 
 class OwnEndpoint(NamedTuple):
@@ -56,7 +57,8 @@ def own_endpoint(engine: str | None, base_url: str, model: str, prompt: Sequence
     """The engine's own endpoint, and a request to it; None where it has none, or the ids of a prompt are not known."""
     if prompt is None or engine not in _OWN:
         return None
-    protocol, path = _OWN[engine]
+    protocol = _OWN[engine]
+    path = path_of(protocol)
     parts = urlsplit(base_url)
     url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}{path}"
     if engine == "sglang":
