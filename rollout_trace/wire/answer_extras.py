@@ -49,11 +49,11 @@ class OtherNames:
 class PartExtras:
     """Of one choice, from its only body or from all its chunks."""
 
-    __slots__ = ("_fields_of", "_nothing", "_others", "found", "names")
+    __slots__ = ("_fields_of", "_names", "_nothing", "_others", "found")
 
     def __init__(self, kind: OtherNames) -> None:
         """``kind``: of the type of the choices, whose base is ``ChoiceExtras``."""
-        self._fields_of, self._nothing, self.names = kind.fields_of, kind.nothing, kind.names
+        self._fields_of, self._nothing, self._names = kind.fields_of, kind.nothing, kind.names
         # Made when they are needed: nearly no choice has any extras.
         self.found: RawExtras | None = None
         self._others: OtherFields | None = None
@@ -76,7 +76,7 @@ class PartExtras:
     def others(self) -> OtherFields:
         """The fields that have no place of their own."""
         if self._others is None:
-            self._others = OtherFields(self.names)
+            self._others = OtherFields(self._names)
         return self._others
 
     @property

@@ -171,12 +171,7 @@ def _view(data: bytes, kind: str, shape: Sequence[int], begin: int) -> AnyArray:
 @returns_issue("sampling_mask")
 def mask_of(chunks: Sequence[Raw], logprobs: Sequence[Raw] = ()) -> SamplingMask:
     """The mask of a completion from lists of rows, one list for each chunk. ``logprobs``: rows of the same lengths."""
-    ids, counts = array("i"), array("i")
-    for chunk in chunks:
-        for row in _RAWS.decode(chunk):
-            before = len(ids)
-            ids.extend(_IDS.decode(row))
-            counts.append(len(ids) - before)
+    ids, counts = _joined(chunks, _IDS, array("i"))
     found = int32_of(ids)
     if len(found) and found.min() < 0:
         raise UnusableError(f"a mask holds {int(found.min())}; ids are not negative.")
@@ -184,15 +179,23 @@ def mask_of(chunks: Sequence[Raw], logprobs: Sequence[Raw] = ()) -> SamplingMask
 
 
 def _mask_logprobs(chunks: Sequence[Raw], counts: array[int]) -> FloatArray:
-    values, lengths = array("f"), array("i")
-    for chunk in chunks:
-        for row in _RAWS.decode(chunk):
-            before = len(values)
-            values.extend(_FLOATS.decode(row))
-            lengths.append(len(values) - before)
+    values, lengths = _joined(chunks, _FLOATS, array("f"))
     if lengths != counts:
         raise UnusableError("the rows of a mask and those of its logprobs differ in length.")
     return float32_of(values)
+
+
+def _joined(
+    chunks: Sequence[Raw], row_of: json.Decoder[list[Any]], values: array[Any]
+) -> tuple[array[Any], array[int]]:
+    """The values of all rows of all chunks, appended to ``values``, and the length of each row."""
+    counts = array("i")
+    for chunk in chunks:
+        for row in _RAWS.decode(chunk):
+            before = len(values)
+            values.extend(row_of.decode(row))
+            counts.append(len(values) - before)
+    return values, counts
 
 
 # ---- tokens with logprobs

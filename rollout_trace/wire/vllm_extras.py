@@ -45,7 +45,6 @@ class ChoiceExtras(Struct):
 
 
 _FIELDS = attrgetter(*ChoiceExtras.__struct_fields__)
-_NONE = _FIELDS(ChoiceExtras())
 _LISTS_SAMPLED = re.compile(rb'"token_id:|"rank"\s*:')
 """What alternatives of vLLM have: it lists the sampled token first. Others list the likeliest ones alone."""
 
@@ -87,10 +86,7 @@ class RawExtras:
 
     def add(self, choice: ChoiceExtras) -> None:
         """Reads the next chunk, or the only body."""
-        found = _FIELDS(choice)
-        if found == _NONE:
-            return
-        experts, mask, mask_logprobs, prompt_logprobs, versions = found
+        experts, mask, mask_logprobs, prompt_logprobs, versions = _FIELDS(choice)
         self.experts = self.experts if experts == NULL else experts
         self.prompt_logprobs = self.prompt_logprobs if prompt_logprobs == NULL else prompt_logprobs
         self.versions = self.versions if versions is None else versions
