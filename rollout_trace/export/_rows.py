@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from rollout_trace.train.sequence import Sequence
 
 
-LOST_LOGPROBS = "rows whose logprobs are left out because other rows have none"
-
-
 class PromptAndResponse(NamedTuple):
     """The first prompt of a row, and all that follows: sampled tokens, and the environment's between them."""
 
@@ -86,6 +83,19 @@ def scored_or_none(pairs: list[tuple[Trajectory, Sequence]], report: ExportRepor
         return pairs
     report.drop("rows without a reward, where others have one", len(pairs) - len(scored))
     return scored
+
+
+def all_have_logprobs(logprobs: list[object], report: ExportReport) -> bool:
+    """Whether each row has logprobs, for consumers that take those of all rows or of none. Counts what is lost.
+
+    Args:
+        logprobs: of each row; None where it has none.
+    """
+    unknown = sum(one is None for one in logprobs)
+    report.drop("rows without logprobs", unknown)
+    if unknown:
+        report.drop("rows whose logprobs are left out because other rows have none", len(logprobs) - unknown)
+    return not unknown
 
 
 def step_ids_of(rows: Iterable[Sequence]) -> Iterator[str]:

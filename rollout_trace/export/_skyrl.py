@@ -13,7 +13,7 @@ from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import compare
 from rollout_trace.export._common import exporting, plain, scored_rows
 from rollout_trace.export._extras import count_extras, experts_of_all
-from rollout_trace.export._rows import LOST_LOGPROBS, count_unused, prompt_and_response, step_ids_of, task_id
+from rollout_trace.export._rows import all_have_logprobs, count_unused, prompt_and_response, step_ids_of, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,15 +72,16 @@ def skyrl(
         raise ValueError(f"reward={options['reward']!r}: SkyRL takes a trajectory's reward on its last row: 'last'.")
     with exporting("skyrl", strict, report) as counts:
         rows = list(_rows(trajectories, stepwise, counts, options))
-        unknown = sum(row.rollout_logprobs is None for row in rows)
-        counts.drop("rows without logprobs", unknown)
-        if unknown:
-            counts.drop(LOST_LOGPROBS, len(rows) - unknown)
+        has_logprobs = all_have_logprobs([row.rollout_logprobs for row in rows], counts)
         experts = experts_of_all([row.source for row in rows], counts)
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in _Row._fields if name != "source"}
     if experts is not None:
         columns["rollout_expert_indices"] = [one.copy() if arrays else plain(one) for one in experts]
-    return {**columns, "rollout_logprobs": None if unknown else columns["rollout_logprobs"], "rollout_metrics": None}
+    return {
+        **columns,
+        "rollout_logprobs": columns["rollout_logprobs"] if has_logprobs else None,
+        "rollout_metrics": None,
+    }
 
 
 class _Row(NamedTuple):

@@ -13,7 +13,7 @@ from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import exporting, one_by_one, scored_rows
 from rollout_trace.export._extras import count_extras, experts_of_all, listed_spans, note_masks, parts_of_mask
 from rollout_trace.export._rows import (
-    LOST_LOGPROBS,
+    all_have_logprobs,
     count_unused,
     prompt_and_response,
     sampling_facts,
@@ -103,16 +103,13 @@ def _samples(
         report,
     )
     rows = [row for _, row in pairs]
-    unknown = sum(row.logprobs is None for row in rows)
-    report.drop("rows without logprobs", unknown)
-    if unknown:
-        report.drop(LOST_LOGPROBS, len(rows) - unknown)
+    has_logprobs = all_have_logprobs([row.logprobs for row in rows], report)
     experts = experts_of_all([(row, None) for row in rows], report)
     note_masks(rows, report)
     numbers = _Numbers()
     for at, (trajectory, row) in enumerate(pairs):
         sample = _sample(trajectory, row, report)
-        if unknown:
+        if not has_logprobs:
             sample["rollout_log_probs"] = None
         if experts is not None:
             sample["rollout_routed_experts"] = experts[at].astype(np.int32)

@@ -16,7 +16,7 @@ from rollout_trace.export._baselines import check_advantages, check_row_options,
 from rollout_trace.export._common import each, exporting, one_by_one, scored_rows
 from rollout_trace.export._extras import count_extras, experts_of_all, sampled_versions, whole_number
 from rollout_trace.export._rows import (
-    LOST_LOGPROBS,
+    all_have_logprobs,
     count_unused,
     prompt_and_response,
     sampling_facts,
@@ -121,10 +121,7 @@ def _outputs(
         pairs = list(_with_advantage(pairs, compared.advantages, report))
     pairs = scored_or_none(pairs, report)
     names = _common_names([trajectory for trajectory, _ in pairs], report)
-    unknown = sum(row.logprobs is None for _, row in pairs)
-    report.drop("rows without logprobs", unknown)
-    if unknown:
-        report.drop(LOST_LOGPROBS, len(pairs) - unknown)
+    has_logprobs = all_have_logprobs([row.logprobs for _, row in pairs], report)
     experts = experts_of_all([(row, None) for _, row in pairs], report)
     for at, (trajectory, row) in enumerate(pairs):
         output = _output(trajectory, row, names, report)
@@ -132,7 +129,7 @@ def _outputs(
             output["routed_experts"] = experts[at].copy()
         if advantages is not None:
             output["extra_fields"]["advantage"] = compared.advantages[trajectory.id]
-        yield {**output, "response_logprobs": None} if unknown else output
+        yield output if has_logprobs else {**output, "response_logprobs": None}
 
 
 _Pair: TypeAlias = "tuple[Trajectory, Sequence]"
