@@ -6,9 +6,10 @@ PYTHON ?= python3
 export PYTHON
 BIN := .venv/bin
 
-# The tests of an older SDK, of each integration, and of what trainers read of our exports, run in an environment of
-# their own: .venvs/NAME. The trainers' need Python 3.11 or newer.
-CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt))
+# The tests of an older SDK or HTTP library, of each integration, of agents, and of what trainers read of our exports, run
+# in an environment of their own: .venvs/NAME. The trainers' need Python 3.11 or newer.
+CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt \
+	requirements/google-*.txt requirements/http-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
 # The same tests beside the oldest release of the framework that they pass with.
 OLDEST := $(patsubst integrations/%/tests/requirements-oldest.txt,%-oldest,$(wildcard \
@@ -16,9 +17,11 @@ OLDEST := $(patsubst integrations/%/tests/requirements-oldest.txt,%-oldest,$(wil
 
 SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
-NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS)
+# Agents and frameworks as their users run them. Fewer: make test-agents AGENTS=agents-litellm
+AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz kills clean test-core test-install test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz kills clean test-core test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -38,7 +41,13 @@ test-install: environment
 	$(BIN)/python -m pytest -q tests/install
 
 $(CLIENTS:%=test-%): test-%: environment-%
-	.venvs/$*/bin/python -m pytest -q $(if $(filter anthropic-%,$*),tests/clients_anthropic,tests/clients)
+	.venvs/$*/bin/python -m pytest -q $(FOLDER)
+
+$(CLIENTS:%=test-%): FOLDER = tests/$(CLIENT_TESTS_$(firstword $(subst -, ,$(@:test-%=%))))
+CLIENT_TESTS_openai := clients
+CLIENT_TESTS_anthropic := clients_anthropic
+CLIENT_TESTS_google := clients_google
+CLIENT_TESTS_http := http_libraries
 
 $(INTEGRATIONS:%=test-%) $(OLDEST:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q -c pyproject.toml integrations/$(*:-oldest=)/tests
@@ -51,6 +60,14 @@ $(CONSUMERS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/consumers/$(*:consumers-%=%)
 	$(if $(filter consumers-torch,$*),PYTHONPATH=$(SMOLAGENTS) \
 	.venvs/$*/bin/python -m pytest -q -c pyproject.toml $(SMOLAGENTS)/tests/test_transformers.py)
+
+# Agents and frameworks, unmodified, under `rollout-trace run` and `rt.instrument()`. CI runs a part: one case a program, by
+# ROLLOUT_TRACE_AGENTS=part, in two of the environments.
+test-agents:
+	@$(PYTHON) tests/everything.py $(AGENTS)
+
+$(AGENTS:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/agents/$(*:agents-%=%)
 
 # 10,000 runs against the rule of sequences, of which `make test` looks at a part.
 test-sequences: environment
@@ -105,8 +122,8 @@ pip = $$$$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON)
 # The files name every package with its hashes; --no-deps, because one may hold a release older than another one asks
 # for, on purpose: its .in file then says why.
 #
-# Harbor, whose validator of ATIF is the one to ask, needs Python 3.12.
-python = $(if $(filter %/consumers-atif,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
+# Harbor, whose validator of ATIF is the one to ask, needs Python 3.12, and so does the SDK of OpenHands.
+python = $(if $(filter %/consumers-atif %/agents-openhands,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
 
 # PyTorch comes in many builds, one for each kind of machine: whichever pip finds, before the others and without a hash.
 torch = $(if $(filter %/consumers-torch.txt %/consumers-tinker.txt,$(1)),torch==2.13.0)
@@ -130,7 +147,7 @@ $(2)/requirements-$(call number,$(3)):
 endef
 
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
-$(foreach name,$(CLIENTS) $(CONSUMERS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+$(foreach name,$(CLIENTS) $(CONSUMERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	requirements/$(name).txt),.)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))

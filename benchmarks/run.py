@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 SECTIONS = {
     "calls": "What recording adds to a call",
+    "instrument": "Instrumented processes",
+    "threads": "Threads, tasks and processes of an instrumented program (µs added)",
+    "start": "What `rollout-trace run` adds to the start of a program",
     "memory": "Memory",
     "files": "Writing and reading JSONL (MB of JSON per second of CPU time)",
     "extras": "Routed experts and alternatives (MB of their bytes per second of CPU time)",

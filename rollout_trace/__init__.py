@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rollout_trace._lazy import lazy_names
 from rollout_trace._version import __version__
 
+TYPE_CHECKING = False  # Not from `typing`: importing that takes longer than the rest of the package.
 if TYPE_CHECKING:
     from rollout_trace.clients.anthropic import wrap_anthropic
     from rollout_trace.clients.common import bind, unwrap
+    from rollout_trace.clients.google import wrap_google
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.data.costs import Price, PriceTable
     from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from rollout_trace.integration.installed import Integration, integrations
     from rollout_trace.probes.probe import probe
     from rollout_trace.probes.report import ProbeReport
+    from rollout_trace.process.environment import child_environment
+    from rollout_trace.process.instrument import Instrumentation, instrument
     from rollout_trace.record.context import current, propagate, reward, trajectory
     from rollout_trace.record.place import orphans
     from rollout_trace.record.provenance import environment, file_sha256
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),
     "rollout_trace.clients.common": ("bind", "unwrap"),
+    "rollout_trace.clients.google": ("wrap_google",),
     "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
     "rollout_trace.engines.engine": ("Engine",),
@@ -89,6 +92,8 @@ _HOMES = {
     ),
     "rollout_trace.probes.report": ("ProbeReport",),
     "rollout_trace.probes.probe": ("probe",),
+    "rollout_trace.process.environment": ("child_environment",),
+    "rollout_trace.process.instrument": ("Instrumentation", "instrument"),
     "rollout_trace.record.recording": ("recording",),
     "rollout_trace.record.recovery": ("Recovered", "recover"),
     "rollout_trace.record.recovery_report": ("RecoveryReport",),
@@ -116,6 +121,7 @@ __all__ = [
     "Finding",
     "FormatError",
     "Group",
+    "Instrumentation",
     "Integration",
     "JSONLWriter",
     "MergeReport",
@@ -148,11 +154,13 @@ __all__ = [
     "annotate",
     "ascore",
     "bind",
+    "child_environment",
     "current",
     "drift",
     "environment",
     "file_sha256",
     "groups",
+    "instrument",
     "integrations",
     "merge",
     "orphans",
@@ -169,5 +177,6 @@ __all__ = [
     "trajectory",
     "unwrap",
     "wrap_anthropic",
+    "wrap_google",
     "wrap_openai",
 ]

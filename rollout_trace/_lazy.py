@@ -1,13 +1,14 @@
-"""Lazy imports: names of a package that are imported on first use, and a lock-free cached property."""
+"""Lazy imports: names of a package that are imported on first use."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
-from importlib import import_module
-from typing import Any, Generic, TypeVar, overload
 
-T = TypeVar("T")
+# Not from `typing`, which would be imported with the package: `rollout-trace run` starts in the time of two imports.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from typing import Any
 
 
 def lazy_names(
@@ -23,6 +24,8 @@ def lazy_names(
     home_of = {name: home for home, names in homes.items() for name in names}
 
     def get(name: str) -> Any:
+        from importlib import import_module
+
         if name in submodules:
             return import_module(f"{package}.{name}")
         if name not in home_of:
@@ -36,29 +39,3 @@ def lazy_names(
         return sorted({*sys.modules[package].__all__, *submodules})
 
     return get, names
-
-
-class cached_property(Generic[T]):
-    """A property that is computed once and kept in the object's ``__dict__``.
-
-    No lock is taken. ``functools.cached_property`` takes one before Python 3.12, and a process forked while another
-    thread holds it would wait forever.
-    """
-
-    def __init__(self, compute: Callable[[Any], T]) -> None:
-        self._compute = compute
-        self.__doc__ = compute.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    @overload
-    def __get__(self, item: None, owner: type) -> cached_property[T]: ...
-    @overload
-    def __get__(self, item: object, owner: type) -> T: ...
-    def __get__(self, item: Any, owner: type) -> cached_property[T] | T:
-        if item is None:
-            return self
-        value: T = self._compute(item)
-        vars(item)[self._name] = value
-        return value

@@ -36,6 +36,7 @@ _HEADERS = frozenset(
         "x-auth-token",
     )
 )
+_HEADER_NAMES = tuple(name.decode() for name in sorted(_HEADERS))
 _ATTRIBUTES = ("api_key", "auth_token", "admin_api_key", "webhook_secret", "webhook_key")
 """Where the clients of openai and anthropic hold what they send."""
 _UNSENT_SCHEMES = ("aws4-", "digest ", "signature ")
@@ -87,6 +88,26 @@ def _remember_headers(headers: Any) -> None:
     for _, name, value in items:
         if name in _HEADERS and value not in _seen:
             _learn_header(value)
+
+
+def remember_request(headers: Any, query: str) -> None:
+    """Remembers the keys in a request that was sent. Never raises.
+
+    Args:
+        headers: a mapping with case-insensitive names, of another library than httpx.
+        query: of the address.
+    """
+    try:
+        for name in _HEADER_NAMES:
+            value = headers.get(name)
+            if value is not None:
+                value = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
+                if value not in _seen:
+                    _learn_header(value)
+        if query:
+            remember_query(query.encode())
+    except Exception:  # Headers of another kind, or an object of a user's that raises.
+        pass
 
 
 def remember_query(query: bytes) -> None:

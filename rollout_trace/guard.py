@@ -32,6 +32,8 @@ class Stats:
     """Calls made outside every open trajectory."""
     orphans_dropped: int = 0
     """Orphans pushed out of the bounded list."""
+    not_model_calls: int = 0
+    """Requests that were taken for calls by path and body, and left out because their answers were none."""
     trajectories_written: int = 0
     """Trajectories that recordings have written."""
     trajectories_lost: int = 0
@@ -140,6 +142,31 @@ def run_all(hook: str, *parts: Callable[[], object]) -> None:
     # Only now: under pytest `failed` raises, and the parts that follow would not run.
     for failure in failures:
         failed(hook, None, failure)
+
+
+def hide_frame(error: BaseException) -> None:
+    """Takes the caller's frame, which is handling the exception, out of its traceback.
+
+    The program sees the traceback that it would see without us. In Python 3.10 ``raise`` puts the frame back.
+    """
+    traceback = error.__traceback__
+    if traceback is not None:
+        error.__traceback__ = traceback.tb_next
+
+
+class _HiddenFrame:
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            hide_frame(error)
+
+
+hidden_frame = _HiddenFrame()
+"""``with hidden_frame:`` takes the frame that it is in out of the traceback of an exception that leaves the block."""
 
 
 def first(key: str) -> bool:

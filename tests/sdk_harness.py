@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import rollout_trace as rt
 from rollout_trace.record.recording import current_recording
@@ -63,6 +63,22 @@ class World:
     async def close(self) -> None:
         for client in self._clients:
             await done(client.close())
+
+
+class Recorded:
+    """How the clients of a scenario are recorded: each by its wrapper, or all by ``rt.instrument()``."""
+
+    by: ClassVar[Literal["wrapper", "instrument"]] = "wrapper"
+
+
+def parametrize(metafunc: Any, modules: set[str], of_wrappers: set[str]) -> None:
+    """Has the tests of these modules run for both, save those of wrappers alone."""
+    if metafunc.module.__name__.rpartition(".")[2] in modules and metafunc.function.__name__ not in of_wrappers:
+        metafunc.parametrize("_recorded_by", ["wrapper", "instrument"], indirect=True)
+
+
+def _left_alone(client: Any) -> Any:
+    return client
 
 
 class Nowhere:
@@ -134,11 +150,15 @@ class Sdk:
         """
         for_server = {name: options.pop(name) for name in _OF_THE_SERVER if name in options}
         before = rt.stats()
+        process: Any = nullcontext()
+        if wrap is not bare and Recorded.by == "instrument":
+            # In the place of the usual wrapper; a scenario's own stays, and its clients are recorded once.
+            process, wrap = rt.instrument(), wrap if wrap not in (None, self.wrap) else _left_alone
         with server_class(script, **for_server) as server:
             world = self.world(kind, server, wrap or self.wrap, options)
             # The end of the recording ends the calls whose streams nobody has closed.
             ending = nullcontext() if wrap is bare or current_recording() else rt.recording(Nowhere())
-            with ending, rt.trajectory("agent") as trajectory:
+            with process, ending, rt.trajectory("agent") as trajectory:
                 outcome = drive(kind, _outcome(world, scenario))
         return Run(server, outcome, trajectory, since(before), self.generating(server))
 
@@ -171,6 +191,8 @@ class Sdk:
         assert traffic(ours.server, in_order) == traffic(plain.server, in_order)
         if in_order:
             assert [r.connection for r in ours.server.requests] == [r.connection for r in plain.server.requests]
+        # An instrumented process has no client that is not recorded.
+        unrecorded = unrecorded if Recorded.by == "wrapper" else 0
         self.assert_conserved(ours, unreached=unreached, unrecorded=unrecorded)
         return ours
 

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from rollout_trace.chat import google
+from rollout_trace.chat.ollama import from_ollama
 from rollout_trace.chat.parts import as_text, content_of
 from rollout_trace.data.model import Completion, Step, ToolCall
-from rollout_trace.wire import blocks, response_items
+from rollout_trace.wire import blocks, google_parts, response_items
 from rollout_trace.wire.protocols import MessageShape, record_of
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ _TOOL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
 _CONVERTED_TYPES = {"content": frozenset({"text", "thinking", "tool_use"}), "output": _OUTPUT_ITEMS | {"message"}}
 """Fields of ``Completion.extra`` with whole blocks or items, and the types of these that its own fields cover."""
 HELD_BY_SERVER = "requests whose first messages the server holds"
-_NOT_READ_BY_MODELS = frozenset({"item_id", "status", "signature", "cache_control"})
+_NOT_READ_BY_MODELS = frozenset({"item_id", "status", "signature", "thoughtSignature", "cache_control"})
 
 
 def to_chat(step: Step, report: ExportReport | None = None) -> list[Message]:
@@ -75,9 +77,13 @@ def convert(protocol: str | None, sent: tuple[Any, ...], report: ExportReport | 
     if shape == "items":
         return _from_items(sent, report)
     (message,) = sent
+    if shape == "ollama" and isinstance(message, (dict, str)):
+        return [from_ollama(message, report)]
     if not isinstance(message, dict):
         _drop_if(report, True, "messages that are no objects")
         return []
+    if shape == "contents":
+        return list(_from_contents(message, report))
     return list(_from_blocks(message, report)) if shape == "blocks" else [message]
 
 
@@ -139,6 +145,8 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
         # The older field of chat requests, from before `tools`.
         functions = (step.sampling or {}).get("functions")
         return [{"type": "function", "function": one} for one in functions] if isinstance(functions, list) else None
+    if _shape(step.protocol) == "contents":
+        tools = [one for tool in tools for one in google.declared_in(tool)]
     return [converted for tool in tools if (converted := tool_of(tool, report)) is not None]
 
 
@@ -168,6 +176,20 @@ def _from_blocks(message: dict[str, Any], report: ExportReport | None) -> Iterat
                 yield from (_tool_message(value, report) for value in values)
             else:
                 yield {"role": role, "content": content_of(list(values), report)}
+
+
+def _from_contents(message: dict[str, Any], report: ExportReport | None) -> Iterator[Message]:
+    """One of Google's contents as chat messages: several where it has results of functions."""
+    role, parts = message.get("role") or "user", google.parts_of(message)
+    if role == "model":
+        yield _message(google_parts.completion_of(parts), report)
+        return
+    # Chat has a message per result; texts before and between them keep their places.
+    for is_result, values in groupby(parts, google.is_result):
+        if is_result:
+            yield from map(google.tool_message, values)
+        else:
+            yield {"role": role, "content": content_of([google.part_of(value) for value in values], report)}
 
 
 def _is_result(block: Any) -> bool:
@@ -248,6 +270,8 @@ def _dropped_fields(completion: Completion) -> Iterator[str]:
         kept = _CONVERTED_TYPES.get(name)
         if kept is not None and isinstance(value, list):
             yield from _dropped_parts(value, kept)
+        elif name == "parts" and isinstance(value, list):
+            yield from (f"parts of an answer: {kind}" for kind in google.kinds_without_place(value))
         elif name not in ("function_call", "index") and value not in (None, [], {}, ""):
             yield f"fields of an answer: {name}"
     for call in completion.tool_calls:

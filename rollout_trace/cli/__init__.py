@@ -6,7 +6,10 @@ Public: the command itself, its options, exit codes and what it prints with ``--
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+
+TYPE_CHECKING = False  # Not from `typing`, nor `collections`: `rollout-trace run` has no time for such imports.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -15,6 +18,11 @@ def main(args: Sequence[str] | None = None) -> int:
     Args:
         args: the arguments; None: those of the process.
     """
+    given = sys.argv[1:] if args is None else list(args)
+    if given[:1] == ["run"] and given[1:2] not in (["-h"], ["--help"]):
+        from rollout_trace.cli.launch import launch
+
+        return launch(given[1:])
     try:
         from rollout_trace.cli.app import run
     except ImportError as error:

@@ -6,5 +6,6 @@ COMMANDS = {
     "annotate": "Note a reward or a label that became known later.",
     "merge": "Write several files as one: notes folded in, doubles dropped.",
     "recover": "Show, or write, what dead processes left in their journals.",
+    "run": "Run a program and record its calls.",
 }
 """``NAME`` is ``NAME`` in ``rollout_trace/cli/NAME.py``: a ``click.Command`` that returns its exit code."""

@@ -167,10 +167,21 @@ def is_refusal(added: Mapping[str, Any], content: bytes) -> bool:
     return bool(_fields_named_in(content, added))
 
 
+def without_alternatives(call: Call, added: Mapping[str, Any]) -> dict[str, Any]:
+    """The added fields without a number of alternatives that was wished: what the engine's name alone asks for."""
+    remaining = dict(added)
+    for name in _COUNTS:
+        if type(remaining.get(name)) is int:
+            _take_back(call, remaining, name)
+    return remaining
+
+
+_COUNTS = ("top_logprobs", "logprobs", "sampling_params.logprobs")
+
+
 def _count_asked(added: Mapping[str, Any]) -> str | None:
     """The field with the number of alternatives, and its value; None where none are asked for."""
-    names = ("top_logprobs", "logprobs", "sampling_params.logprobs")
-    return next((f"{name}={added[name]}" for name in names if type(added.get(name)) is int and added[name]), None)
+    return next((f"{name}={added[name]}" for name in _COUNTS if type(added.get(name)) is int and added[name]), None)
 
 
 def update_refusals(call: Call, address: Callable[[], object], body: Callable[[], Mapping[str, Any]]) -> None:

@@ -16,6 +16,28 @@ class HTTPStatusError(Exception):
         self.response = response
 
 
+class ResponseHead:
+    """Status and headers of a response, for exceptions about it, and its body where that has been read."""
+
+    __slots__ = ("_content", "headers", "status_code")
+
+    def __init__(self, status_code: int, headers: Any, content: bytes | None = None) -> None:
+        self.status_code = status_code
+        self.headers = headers
+        self._content = content
+
+    @property
+    def content(self) -> bytes:
+        """The body.
+
+        Raises:
+            LookupError: nobody has read it.
+        """
+        if self._content is None:
+            raise LookupError("the body has not been read.")
+        return self._content
+
+
 class AttemptListener:
     """Receives the bytes of one attempt for its call, where middleware may read a response and then retry.
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from rollout_trace.clients import stainless
+from rollout_trace.clients import google, httpx, stainless
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.settings import Settings
-from rollout_trace.wire.protocols import RECORDS
 
 C = TypeVar("C")
 ClientKind: TypeAlias = Literal["sync", "async"]
 
 _KINDS: dict[str, ClientKind] = {"SyncAPIClient": "sync", "AsyncAPIClient": "async"}
-_SDKS = tuple(dict.fromkeys(one.sdk for one in RECORDS if one.sdk is not None))
+_SDKS = ("openai", "anthropic")
+"""Those that Stainless generates."""
 
 
 def client_kind(client: object, sdk: str) -> ClientKind | None:
@@ -48,13 +48,17 @@ def wrap(client: C, sdk: str, settings: Settings, *, example: str) -> C:
 
 
 def unwrap(client: C) -> C:
-    """Undoes ``wrap_openai`` and ``wrap_anthropic``: gives the client its own class again and returns it.
+    """Undoes ``wrap_openai``, ``wrap_anthropic``, ``wrap_google`` and ``integration.wrap_httpx``.
 
-    Running calls are recorded to their end; then the class changes when the last of them has ended. A client that is
-    not wrapped stays as it is.
+    Gives the client its own class again and returns it. Running calls are recorded to their end; then the class changes
+    when the last of them has ended. A client that is not wrapped stays as it is.
     """
     if stainless.settings_of(client) is not None:
         stainless.restore(client)
+    elif google.is_recording(client):
+        google.forget_client(client)
+    else:
+        httpx.forget_client(client)
     return client
 
 

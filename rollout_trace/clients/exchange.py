@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import credentials, guard
@@ -36,10 +37,29 @@ class Exchange:
     def begin(self, settings: Settings) -> None:
         """Begins the call, if this request is one. Never raises, save under pytest."""
         try:
-            self.call = recorder.begin(settings, settings.protocol_of(*self._endpoint()))
+            method, path = self._endpoint()
+            protocol = self._protocol(settings, method, path)
+            in_force = settings if protocol is None else self._in_force(settings)
+            if in_force is None:
+                return
+            self.call = recorder.begin(in_force, protocol, path)
             self._add_capture_fields()
         except Exception as error:
             guard.failed("begin", self.call, error)
+
+    def _protocol(self, settings: Settings, method: str, path: str) -> str | None:
+        """The protocol of the request; None where it generates nothing."""
+        return settings.protocol_of(method, path)
+
+    def _in_force(self, settings: Settings) -> Settings | None:
+        """The settings to record with; None where nothing is to be recorded."""
+        if settings.source is None:
+            return settings
+        found = settings.source(self._address)
+        # A client of an instrumented process may be bound to a trajectory.
+        if found is None or settings.trajectory is None:
+            return found
+        return replace(found, trajectory=settings.trajectory)
 
     def _endpoint(self) -> tuple[str, str]:
         """HTTP method and path."""

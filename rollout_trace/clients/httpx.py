@@ -7,15 +7,15 @@ which every request of a client passes through.
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
-from rollout_trace import credentials, guard
+from rollout_trace import guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import HTTPStatusError
-from rollout_trace.clients.exchange import Exchange, content_of, record_head
-from rollout_trace.clients.openai import protocol_of
+from rollout_trace.clients.exchange import content_of, record_head
+from rollout_trace.clients.http_exchange import HTTPExchange, begun
+from rollout_trace.clients.openai_paths import protocol_of
 from rollout_trace.clients.peek import StreamRefused, peek, peek_async
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.clients.tee import tee
@@ -67,75 +67,75 @@ def wrap_httpx(
     if found is AUTO:
         raise ValueError('engine="auto" is for clients of the openai SDK: name the engine.')
     limit = check_call_bytes(max_call_bytes)
-    settings = Settings(protocol_of, found, bool(keep_bytes), max_call_bytes=limit, wishes=wishes)
+    settings = Settings(protocol_of, found, bool(keep_bytes), max_call_bytes=limit, wishes=wishes, is_http=True)
     _recording.put_on(client, settings, _async_methods if kind == "async" else _sync_methods)
     return client
 
 
-def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
-    @functools.wraps(base.send)
-    def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = _Exchange(request)
-        exchange.begin(settings)
-        if exchange.call is None:
-            return base.send(self, request, *args, **kwargs)
-        try:
-            response = base.send(self, exchange.next_attempt(), *args, **kwargs)
-            while exchange.was_refused(response):
-                response = base.send(self, exchange.next_attempt(), *args, **kwargs)
-        except BaseException as error:
-            credentials.remember_sent(error)
-            recorder.failed(exchange.call, error)
-            raise
-        exchange.answered(response)
-        return response
+def forget_client(client: object) -> None:
+    """Undoes ``wrap_httpx``. Any other object stays as it is."""
+    _recording.take_off(client)
 
-    return {"send": send}
+
+def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    return {"send": recorded_send(base, settings)}
 
 
 def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    return {"send": recorded_send_async(base, settings)}
+
+
+def recorded_send(base: Any, settings: Settings) -> Any:
+    """What takes the place of ``Client.send``. It calls that of ``base``, as that is then."""
+
     @functools.wraps(base.send)
-    async def send(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        exchange = _Exchange(request)
-        exchange.begin(settings)
-        if exchange.call is None:
-            return await base.send(self, request, *args, **kwargs)
-        try:
-            response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
-            while await exchange.was_refused_async(response):
-                response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
-        except BaseException as error:
-            credentials.remember_sent(error)
-            recorder.failed(exchange.call, error)
-            raise
+    def recorded(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = begun(_Exchange, request, _url_of, settings)
+        if exchange is None:
+            with guard.hidden_frame:
+                return base.send(self, request, *args, **kwargs)
+        with exchange:
+            response = base.send(self, exchange.next_attempt(), *args, **kwargs)
+            while exchange.was_refused(response):
+                response = base.send(self, exchange.next_attempt(), *args, **kwargs)
         exchange.answered(response)
         return response
 
-    return {"send": send}
+    return recorded
 
 
-class _Exchange(Exchange):
-    """One request of the caller, and the attempts that are sent for it."""
+def recorded_send_async(base: Any, settings: Settings) -> Any:
+    """What takes the place of ``AsyncClient.send``."""
 
-    __slots__ = ("_body", "_request")
+    @functools.wraps(base.send)
+    async def recorded(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+        exchange = begun(_Exchange, request, _url_of, settings)
+        if exchange is None:
+            with guard.hidden_frame:
+                return await base.send(self, request, *args, **kwargs)
+        with exchange:
+            response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
+            while await exchange.was_refused_async(response):
+                response = await base.send(self, exchange.next_attempt(), *args, **kwargs)
+        exchange.answered(response)
+        return response
+
+    return recorded
+
+
+_url_of = attrgetter("url.path")
+
+
+class _Exchange(HTTPExchange):
+    __slots__ = ("_request",)
 
     def __init__(self, request: Any) -> None:
-        super().__init__()
+        super().__init__(request.method, str(request.url), request.headers, content_of(request))
         self._request = request
-        self._body: dict[str, Any] | None = None
-        """The caller's; read only where fields are to be added."""
 
     def next_attempt(self) -> Any:
         """Begins an attempt and returns the request to send: the caller's own if no field is added."""
-        request = self._request
-        try:
-            request = _with_body(request, self._sent_body()) if self._added else request
-        except Exception as error:
-            # The caller's own request is sent, and nothing was asked for.
-            self._added = {}
-            guard.failed("ask", self.call, error)
-        recorder.attempt(self.call, content_of(request))
-        return request
+        return self.begin_attempt(self._request, _with_body)
 
     def was_refused(self, response: Any) -> bool:
         """Whether a response refuses added fields, which are then removed. Reads an error response to its end."""
@@ -168,8 +168,7 @@ class _Exchange(Exchange):
         call = self.call
         try:
             record_head(call, response)
-            if call is not None and self._body is not None and response.status_code < 400:
-                self._learn(call)
+            self.learn(response.status_code)
             if response.status_code >= 400:
                 # The attempt has failed for its caller too, who may still read why.
                 recorder.attempt_failed(call, HTTPStatusError(response))
@@ -184,41 +183,12 @@ class _Exchange(Exchange):
             # Nothing of the body will be seen.
             recorder.ended(call)
 
-    def _endpoint(self) -> tuple[str, str]:
-        return self._request.method, self._request.url.path
 
-    def _address(self) -> object:
-        return self._request.url
-
-    def _caller_body(self) -> Mapping[str, Any] | None:
-        self._body = _json(content_of(self._request))
-        return self._body
-
-    def _sent_body(self) -> Mapping[str, Any]:
-        body = self._body or {}
-        return {**body, **self._body_fields(body)}
-
-
-def _json(content: bytes | None) -> dict[str, Any] | None:
-    """The body of a request; None if it is no JSON object, to which no field can be added."""
-    try:
-        value = json.loads(content or b"null")
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _with_body(request: Any, body: Any) -> Any:
+def _with_body(request: Any, content: bytes) -> Any:
     """The same request with another body."""
     # Raw headers keep case, order and repetitions; the length is that of the old body.
     headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
-    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    try:
-        content = text.encode()
-    except UnicodeEncodeError:
-        # Half a character (a lone surrogate) has a form in JSON, and none in UTF-8.
-        content = json.dumps(body, separators=(",", ":")).encode()
     return type(request)(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
 
 
-__all__ = ["http_kind", "wrap_httpx"]
+__all__ = ["http_kind", "recorded_send", "recorded_send_async", "wrap_httpx"]

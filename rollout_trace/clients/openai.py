@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 
 from rollout_trace.clients.common import wrap
+from rollout_trace.clients.openai_paths import protocol_of
 from rollout_trace.engines.engine import resolve
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
-from rollout_trace.wire.protocols import RECORDS, protocol_at
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
@@ -17,28 +15,6 @@ if TYPE_CHECKING:
     from rollout_trace.engines.profiles import EngineName
 
 C = TypeVar("C")
-
-
-@lru_cache(maxsize=256)
-def protocol_of(method: str, url: str) -> str | None:
-    """The protocol of a request, by the path that the SDK's resources use, or of an engine's own endpoint.
-
-    None for requests that do not generate.
-    """
-    return protocol_at("openai", method, url) or _engines_own(method, url)
-
-
-def _engines_own(method: str, url: str) -> str | None:
-    """The protocol of ``/inference/v1/generate`` or ``/generate``, which engines have beside the OpenAI API.
-
-    The short path counts only as the whole path: other servers have one that ends in it.
-    """
-    path = urlsplit(url).path.rstrip("/")
-    for one in RECORDS:
-        for known in one.paths if one.sdk is None and one.decoder is not None and method.lower() == "post" else ():
-            if path == known or (known.count("/") > 1 and path.endswith(known)):
-                return one.name
-    return None
 
 
 def wrap_openai(

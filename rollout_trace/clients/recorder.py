@@ -23,17 +23,19 @@ from typing import TYPE_CHECKING
 from rollout_trace import guard
 from rollout_trace.record.call import Call, Failure, drain, end
 from rollout_trace.record.place import place
+from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:
     from rollout_trace.record.settings import Settings
 
 
-def begin(settings: Settings, protocol: str | None) -> Call | None:
+def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | None:
     """Begins a call in the trajectory of this context, or in the one that the settings are bound to.
 
     Args:
         settings: how it is recorded.
         protocol: one of ``rollout_trace.wire.protocols``; None for a request that does not generate.
+        path: path or address of the request, for protocols whose requests name the model there.
 
     Returns:
         The call; None if there is nothing to record.
@@ -43,6 +45,7 @@ def begin(settings: Settings, protocol: str | None) -> Call | None:
     call = None
     try:
         call = Call(settings, protocol)
+        call.path_model = model_in_path(protocol, path)
         place(call)
     except Exception as error:
         guard.failed("begin", call, error)

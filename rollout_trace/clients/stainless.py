@@ -126,7 +126,17 @@ def _copying_methods(base: Any, _: bool) -> dict[str, Any]:
     return {name: with_settings(getattr(base, name)) for name in ("copy", "with_options") if hasattr(base, name)}
 
 
-def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
+def is_recording(kind: type) -> bool:
+    """Whether a class is a recording one, or a user's subclass of one."""
+    return hasattr(kind, _MARK)
+
+
+def recorded_request(base: Any) -> Any:
+    """What takes the place of a client's ``request``. It calls that of ``base``, as that is then.
+
+    Another tool may replace it there, and put it back.
+    """
+
     @functools.wraps(base.request)
     def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
         with _begin(self, options) as run:
@@ -142,22 +152,12 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
         run.returned()
         return result
 
-    @functools.wraps(base._prepare_request)
-    def _prepare_request(self: Any, request: Any) -> None:
-        base._prepare_request(self, request)
-        calls.attempt(request)
-
-    @functools.wraps(base._process_response)
-    def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.check_stream(kwargs.get("response"))
-        calls.answered(self, kwargs.get("response"))
-        return base._process_response(self, *args, **kwargs)
-
-    methods = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
-    return methods | _retry_methods(base) | _websocket_hooks(base)
+    return request
 
 
-def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
+def recorded_request_async(base: Any) -> Any:
+    """``recorded_request`` for an async client."""
+
     @functools.wraps(base.request)
     async def request(self: Any, cast_to: Any, options: Any, *args: Any, **kwargs: Any) -> Any:
         with _begin(self, options) as run:
@@ -173,6 +173,30 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
         run.returned()
         return result
 
+    return request
+
+
+def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
+    @functools.wraps(base._prepare_request)
+    def _prepare_request(self: Any, request: Any) -> None:
+        base._prepare_request(self, request)
+        calls.attempt(request)
+
+    @functools.wraps(base._process_response)
+    def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.check_stream(kwargs.get("response"))
+        calls.answered(self, kwargs.get("response"))
+        return base._process_response(self, *args, **kwargs)
+
+    methods = {
+        "request": recorded_request(base),
+        "_prepare_request": _prepare_request,
+        "_process_response": _process_response,
+    }
+    return methods | _retry_methods(base) | _websocket_hooks(base)
+
+
+def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
     @functools.wraps(base._prepare_request)
     async def _prepare_request(self: Any, request: Any) -> None:
         await base._prepare_request(self, request)
@@ -184,7 +208,11 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
         calls.answered(self, kwargs.get("response"))
         return await base._process_response(self, *args, **kwargs)
 
-    methods = {"request": request, "_prepare_request": _prepare_request, "_process_response": _process_response}
+    methods = {
+        "request": recorded_request_async(base),
+        "_prepare_request": _prepare_request,
+        "_process_response": _process_response,
+    }
     return methods | _retry_methods(base) | _websocket_hooks(base)
 
 

@@ -1,7 +1,7 @@
 """Recording steps that the overridden methods of a Stainless SDK's client perform for their call.
 
-While ``request`` runs, a context variable holds the call: the SDK calls the other methods inside ``request``, with no
-argument that identifies it.
+While ``request`` runs, a context variable (``outermost.current``) holds the call: the SDK calls the other methods
+inside ``request``, with no argument that identifies it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping
-from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
+from rollout_trace.clients.outermost import current
 from rollout_trace.clients.peek import peek, peek_async
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import AUTO
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from rollout_trace.record.call import Call
     from rollout_trace.record.settings import Settings
-
-_current: ContextVar[Call | None] = ContextVar("rollout_trace_call", default=None)
 
 
 class Request(Exchange):
@@ -55,8 +53,8 @@ class Request(Exchange):
         self.must_find_engine = settings.engine is AUTO and self.call is not None
 
     def __enter__(self) -> Request:
-        self._outer = _current.get()
-        _current.set(self.call)
+        self._outer = current.get()
+        current.set(self.call)
         return self
 
     def __exit__(
@@ -69,7 +67,9 @@ class Request(Exchange):
                 # The last attempt gets the HTTP library's exception, as earlier ones do, not the SDK's own.
                 recorder.failed(self.call, error, cause=error.__cause__, content=_content_of_error(error))
         finally:
-            _current.set(self._outer)
+            current.set(self._outer)
+            if error is not None:
+                guard.hide_frame(error)
 
     def find_engine(self) -> None:
         """Detects the engine and adds its capture fields. Never raises, save under pytest."""
@@ -137,7 +137,7 @@ class Request(Exchange):
 
 def attempt(request: Any) -> None:
     """Begins an attempt of the current call; ``request`` is the HTTP library's complete request object."""
-    call = _current.get()
+    call = current.get()
     if call is None:
         return
     recorder.attempt(call, content_of(request))
@@ -145,17 +145,17 @@ def attempt(request: Any) -> None:
 
 def check_stream(response: Any) -> None:
     """Raises if the stream of a response begins with a refusal of an added field, see ``peek``."""
-    peek(_current.get(), response)
+    peek(current.get(), response)
 
 
 async def check_stream_async(response: Any) -> None:
     """``check_stream`` for an async client."""
-    await peek_async(_current.get(), response)
+    await peek_async(current.get(), response)
 
 
 def attempt_failed() -> None:
     """Ends an attempt of the current call with the exception being handled; the SDK will retry."""
-    call = _current.get()
+    call = current.get()
     if call is not None:
         cause = cause_of(sys.exc_info()[1])
         credentials.remember_sent(cause)
@@ -164,7 +164,7 @@ def attempt_failed() -> None:
 
 def may_be_retried(response: Any) -> None:
     """Ends an attempt whose error response may be retried, unless the exception being handled is about it."""
-    call = _current.get()
+    call = current.get()
     # Inside a handler `attempt_failed` records it, with the exception.
     if call is not None and getattr(sys.exc_info()[1], "response", None) is not response:
         credentials.remember_sent(response)
@@ -173,7 +173,7 @@ def may_be_retried(response: Any) -> None:
 
 def answered(client: Any, response: Any) -> None:
     """Records the HTTP library's response and tees its body, before the SDK parses it."""
-    call = _current.get()
+    call = current.get()
     if call is None:
         return
     try:
@@ -184,7 +184,7 @@ def answered(client: Any, response: Any) -> None:
             return
         content = content_of(response)
         if content is None:
-            listener: Any = AttemptListener(call, _current) if getattr(client, "_middleware", None) else call
+            listener: Any = AttemptListener(call, current) if getattr(client, "_middleware", None) else call
             response.stream = tee(response.stream, listener)
         else:
             recorder.body(call, content)

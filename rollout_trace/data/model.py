@@ -38,8 +38,8 @@ TokenSource: TypeAlias = Literal["engine", "logprobs", "retokenized"]
 LogprobsMode: TypeAlias = Literal["raw", "processed", "constrained"]
 CostSource: TypeAlias = Literal["override", "table", "provider", "unknown"]
 
-CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-"""Finish reasons of completions cut off by a limit: OpenAI and the engines, Anthropic, Responses, Anthropic."""
+CUT_OFF = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "MAX_TOKENS"})
+"""Finish reasons of completions cut off by a limit: OpenAI and the engines, Anthropic, Responses, Anthropic, Google."""
 
 
 def new_id() -> str:

@@ -150,7 +150,7 @@ async def find_async(address: str, get: Callable[[Get], Awaitable[Reply]]) -> En
 
 def _search_steps(url: str) -> Generator[Get | _Wait, Reply, EngineProfile | None]:
     """The detection without its I/O: yields requests to make and searches to wait for; returns the profile."""
-    if (named := _by_host(url)) is not None:
+    if (named := by_host(url)) is not None:
         return named
     began = time.monotonic()
     # A search that was abandoned is taken over by one of those who waited for it, each within its own first deadline.
@@ -234,7 +234,8 @@ def _end(search: _Search, url: str) -> None:
         search.ended.set()
 
 
-def _by_host(url: str) -> EngineProfile | None:
+def by_host(url: str) -> EngineProfile | None:
+    """The provider that an address belongs to; None for any other."""
     host = urlsplit(url).hostname or ""
     # With the dot in front on both sides, "notfireworks.ai" is no subdomain of "fireworks.ai".
     known = ((f".{name}", one) for one in profiles() for name in one.hosts)

@@ -53,7 +53,7 @@ class KeptBytes:
         self.left_out = 0
         """Bytes of the response that came after those in ``chunks``."""
         self.is_decompressed = False
-        """Whether the response was given as a whole, without its content encoding."""
+        """Whether the response was given without its content encoding: as a whole, or by a library that undoes it."""
         self._tail = b""
         self.mark = min(PIECE, self.limit)
         """The number of held bytes above which there is something to do."""
@@ -111,6 +111,10 @@ class KeptBytes:
     def saw_done(self) -> bool:
         """Whether the part of an uncompressed stream that was left out ended with the event [DONE]."""
         return self.encoding is None and _DONE.search(self._tail) is not None
+
+    def has_last_event(self) -> bool:
+        """Whether what has arrived of an uncompressed stream ends with the event [DONE]."""
+        return self.encoding is None and _DONE.search(b"".join(self.chunks[-8:])[-_TAIL:]) is not None
 
     def set_done(self) -> None:
         """Of a recovered call, whose tail is not stored: ``saw_done`` is True."""

@@ -89,10 +89,13 @@ def _error_info(error: BaseException) -> ErrorInfo:
     if response is None or not isinstance(status, int) or status < 400:
         return error_info(error)
     try:
-        return error_of(response.content, status)
+        if getattr(response, "_content_consumed", True):
+            return error_of(response.content, status)
     except Exception:
         # `content` raises where nobody has read the body: the SDK reads none of an attempt that it retries, nor may we.
-        return error_info(error, status=status)
+        pass
+    # That of requests would read it now.
+    return error_info(error, status=status)
 
 
 class AttemptMark:
@@ -132,6 +135,7 @@ class Call(KeptBytes):
         "began",
         "cut",
         "ended",
+        "endpoint",
         "eof",
         "failure",
         "faults",
@@ -139,10 +143,12 @@ class Call(KeptBytes):
         "journal_due",
         "journal_progress",
         "log",
+        "path_model",
         "peeks",
         "profile",
         "protocol",
         "refusals",
+        "request_digest",
         "settings",
         "started",
         "steps",
@@ -155,12 +161,18 @@ class Call(KeptBytes):
         self.protocol = protocol
         self.agent: str | None = None
         """Name of the calling agent."""
+        self.endpoint: str | None = None
+        """Host and path of a request of an HTTP library; None for an SDK's."""
+        self.request_digest: str | None = None
+        """Digest of the request of a decoded call of an HTTP library: of what is sent again it is the same."""
         self.journal_due = math.inf
         """When a stream in flight goes to the journal next, as ``time.perf_counter`` seconds."""
         self.journal_progress: object = None
         """What the journal has of this call before its end."""
         self.log: CallLog | None = None
         """The log it belongs to; None before it is in one, and once its trajectory has closed."""
+        self.path_model: str | None = None
+        """The model in the path of the request, where the body does not name it."""
         self.peeks: Callable[[bytes | None], bool] | None = None
         """Whether an error event at the beginning of the stream is about an added field; None where it cannot be."""
         self.profile = settings.engine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,15 @@ if TYPE_CHECKING:
 
 
 def recorded_steps(call: Call, stores: Stores) -> list[Step]:
-    """The steps of a finished call, by choice; at least one. Never raises, save under pytest."""
+    """The steps of a finished call, by choice. Never raises, save under pytest.
+
+    At least one, save of a request that was taken for a call and whose answer is none.
+    """
     try:
         steps, streamed, has_more = _decoded(call, stores)
+        if call.settings.is_guess and _is_no_generation(steps, call):
+            guard.count("not_model_calls")
+            return []
         for step in steps:
             _add_call_fields(step, call, streamed=streamed or call.is_stream, has_more=has_more or bool(call.left_out))
         _report_missing(steps, call.what_is_missing(has_more=has_more))
@@ -36,6 +43,33 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
     except Exception as error:
         guard.failed("decode", call, error)
         return [_undecodable_step(call)]
+
+
+def _is_no_generation(steps: list[Step], call: Call) -> bool:
+    """Whether an answer came whole and without an error, and is another kind of answer than its protocol's."""
+    status = call.attempts[-1].status if call.attempts else None
+    errors = [step.error for step in steps if step.status == "error"]
+    return (
+        call.eof
+        and status is not None
+        and status < 400
+        and len(errors) == len(steps)
+        and all(error is not None and error.type in ("InvalidJSON", "UnexpectedBody") for error in errors)
+        and not _is_broken_json(call)
+    )
+
+
+def _is_broken_json(call: Call) -> bool:
+    """Whether an answer begins as JSON and breaks off, or is JSON by its type and has none: a call's that failed."""
+    try:
+        body, _ = unpack(b"".join(call.chunks), call.encoding, call.limit)
+        text = body.decode("utf-8", "replace").removeprefix("\ufeff").lstrip()
+        json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError:
+        return text[:1] in ("{", "[") or "json" in (call.attempts[-1].content_type or "").lower()
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool, bool]:
@@ -59,11 +93,22 @@ def _decoded(call: Call, stores: Stores) -> tuple[list[Step], bool, bool]:
         stores=stores,
         keep_bytes=call.settings.keep_bytes,
         whole=not (has_more or call.left_out),
+        path_model=call.path_model,
     )
     if problem is not None:
         for step in steps:
             amend(step, status="error", error=problem)
     return steps, streamed, has_more
+
+
+def add_attempts(call: Call) -> None:
+    """Sets the times and attempts of a decoded call's steps, where it took over those of an earlier one."""
+    for step in call.steps or ():
+        amend(step, started_at=_utc(call.started), latency=_latency(call), attempts=tuple(map(_attempt, call.attempts)))
+
+
+def _latency(call: Call) -> float | None:
+    return None if call.ended is None else round(call.ended - call.began, 9)
 
 
 def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) -> None:
@@ -77,7 +122,7 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
         agent=call.agent,
         engine=None if engine is None or engine is AUTO else engine.name,
         started_at=_utc(call.started),
-        latency=None if call.ended is None else round(call.ended - call.began, 9),
+        latency=_latency(call),
         # Since the last attempt began, not the call: retries and their delays are not the model's time.
         time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
         attempts=tuple(_attempt(mark) for mark in call.attempts),
@@ -165,6 +210,7 @@ def _undecodable_step(call: Call) -> Step:
         id=f"{call.id}.0",
         call_id=call.id,
         protocol=call.protocol,
+        model=call.path_model,
         status="error",
         error=None if call.failure is None else call.failure.info,
         request_bytes=None if call.request is None else credentials.cut_bytes(call.request),
@@ -184,7 +230,7 @@ def running_step(call: Call) -> Step:
             "call_id": call.id,
             "agent": call.agent,
             "protocol": call.protocol,
-            "model": request.model,
+            "model": call.path_model if request.model is None else request.model,
             "messages": request.messages,
             "tools": request.tools,
             "sampling": request.sampling,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from rollout_trace import guard
 from rollout_trace.data import user_values
 from rollout_trace.data.trajectory import Trajectory, to_task
-from rollout_trace.record import destination, lifecycle, recording, scope
+from rollout_trace.record import carry, destination, lifecycle, program, scope
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
 
@@ -24,9 +24,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def current() -> Trajectory | None:
-    """The open trajectory of this context, or None."""
+    """The open trajectory of this context, or None.
+
+    Outside of every trajectory, in a program that was started by ``rollout-trace run``: the program's, which is opened
+    by the first call.
+    """
     trajectory = scope.here()
-    return trajectory if trajectory is not None and trajectory.is_open else None
+    return trajectory if trajectory is not None and trajectory.is_open else program.opened()
 
 
 def reward(value: float, *, name: str | None = None, children: bool = False) -> None:
@@ -218,38 +222,31 @@ def propagate(function: F) -> F:
         TypeError: a generator function, whose body runs in its consumer's context.
     """
     _refuse_generators(function, "rt.propagate cannot carry")
-    context = (current_scope.get(), scope.entered(), recording.current_recording())
+    context = carry.present()
     if _is_async(function):
 
         @functools.wraps(function)
         async def propagated_async(*args: Any, **kwargs: Any) -> Any:
-            with _context_set(*context):
+            with _context_set(context):
                 return await function(*args, **kwargs)
 
         return propagated_async  # type: ignore[return-value]
 
     @functools.wraps(function)
     def propagated(*args: Any, **kwargs: Any) -> Any:
-        with _context_set(*context):
+        with _context_set(context):
             return function(*args, **kwargs)
 
     return propagated  # type: ignore[return-value]
 
 
 @contextmanager
-def _context_set(
-    trajectory: Trajectory | None, frame: scope.Frame | None, own: recording.recording | None
-) -> Iterator[None]:
-    trajectory_before, recording_before = current_scope.get(), recording.current_recording()
-    current_scope.set(trajectory)
-    frame_before = scope.enter(frame)
-    recording.set_current_recording(own)
+def _context_set(context: carry.Carried) -> Iterator[None]:
+    before = carry.switch(context)
     try:
         yield
     finally:
-        current_scope.set(trajectory_before)
-        scope.enter(frame_before)
-        recording.set_current_recording(recording_before)
+        carry.switch(before)
 
 
 def _is_async(function: Any) -> bool:

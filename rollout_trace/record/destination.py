@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.record import families, process_end
+from rollout_trace.record import fallback, families, process_end
 from rollout_trace.record.recording import current_recording, open_recordings
 from rollout_trace.record.state import state_of
 
@@ -37,6 +37,8 @@ def attach(state: TrajectoryState, trajectory: Trajectory) -> None:
     own = current_recording()
     if own is None and len(others := open_recordings()) == 1:
         own = others[0]
+    if own is None or not own.is_open:
+        own = fallback.for_the_rest()
     if own is not None and own.is_open:
         state.recording = own
         guard.run_all("exit", process_end.watch_forked)
@@ -69,6 +71,8 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     target, missing = _target_recording(family[0])
     if target is not None and not target.write(family):
         # Left by another thread meanwhile.
+        target, missing = None, _ENDED
+    if target is None and (target := fallback.for_the_rest()) is not None and not target.write(family):
         target, missing = None, _ENDED
     if target is None:
         if missing is not None:

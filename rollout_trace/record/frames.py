@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from rollout_trace import guard
 from rollout_trace.data.model import ToolRun, error_info, nanoseconds
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.record import lifecycle
+from rollout_trace.record import lifecycle, program
 from rollout_trace.record.scope import Frame
 from rollout_trace.record.state import log_of, state_of
 
@@ -88,6 +88,8 @@ class ToolFrame(Frame):
             parent: the enclosing frame; by default the active one of this context.
         """
         super().__init__(parent, None)
+        if self.trajectory is None:
+            self.trajectory = program.opened()
         self.run = ToolRun(
             name=name, tool_call_id=tool_call_id, arguments=arguments, started_at=datetime.now(timezone.utc)
         )

@@ -26,7 +26,9 @@ _OWN_SLOTS = frozenset(
 _OTHER_SLOTS = tuple(name for kind in Call.__mro__ for name in getattr(kind, "__slots__", ()) if name not in _OWN_SLOTS)
 """What else a call has: stored where it is a number or a text, so that a new slot needs no line here."""
 _SETTINGS = tuple(
-    item.name for item in fields(Settings) if item.name not in ("protocol_of", "engine", "trajectory", "wishes")
+    item.name
+    for item in fields(Settings)
+    if item.name not in ("protocol_of", "engine", "trajectory", "wishes", "source")
 )
 
 _WISHES = tuple(item.name for item in fields(Engine))

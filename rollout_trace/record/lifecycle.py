@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from rollout_trace._caller import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info
 from rollout_trace.engines.profiles import can_request_ids
-from rollout_trace.record import process_end
+from rollout_trace.record import ancestry, fallback, process_end
 from rollout_trace.record.destination import attach, write_closed
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.provenance import Pending
@@ -25,17 +26,27 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
 
+before_opening: list[Callable[[], object]] = []
+"""Run before a trajectory opens: an instrumented process looks for libraries whose import it has not seen."""
+
+
 def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
-    """Opens a trajectory, as a child of ``parent`` if that is open."""
+    """Opens a trajectory, as a child of ``parent`` if that is open, else of the one that started this process."""
+    if before_opening:
+        guard.run_all("open", *before_opening)
     parent_state = None if parent is None else state_of(parent)
+    is_child = False
     if parent is not None and parent_state is not None:
         parent_state.children_opened += 1
         # A parent that has closed (its context was copied into a task that goes on) may be written already: what is
         # opened inside it then is an episode of its own.
         if parent_state.log is not None:
+            is_child = True
             trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
             trajectory.parent_step_id = parent_state.log.last_step_id()
     try:
+        if not is_child and (elsewhere := ancestry.ancestor()) is not None:
+            trajectory.episode_id, trajectory.parent_id, trajectory.parent_step_id = elsewhere
         _open(trajectory, parent)
     except Exception as failure:
         guard.failed("open", None, failure)
@@ -61,7 +72,8 @@ def abort_open() -> None:
     """Closes every trajectory that is open in this process, innermost first, as ``aborted``. For its end."""
     # A copy: other threads still open and close some.
     opened = list(_opened.values())
-    targets = ", ".join(dict.fromkeys(one.name for one in open_recordings()))
+    recordings = [*open_recordings(), *filter(None, [fallback.opened()])]
+    targets = ", ".join(dict.fromkeys(one.name for one in recordings))
     for trajectory, parent in reversed(opened):
         if trajectory.status == "running":
             trajectory.status = "aborted"
@@ -72,6 +84,9 @@ def abort_open() -> None:
 
 
 process_end.add_closer(abort_open, first=True)
+
+warns_of_missing_ids = True
+"""Whether a trajectory without token ids is logged, once a process. A summary of the whole run has them already."""
 
 _opened: dict[str, tuple[Trajectory, Trajectory | None]] = {}
 """The open trajectories of this process with their parents, by id, in the order they were opened."""
@@ -133,6 +148,8 @@ def _name_agent(trajectory: Trajectory) -> None:
 
 
 def _warn_if_no_ids(trajectory: Trajectory) -> None:
+    if not warns_of_missing_ids:
+        return
     no_ids = [
         step
         for step in trajectory.steps
@@ -148,6 +165,6 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
         guard.warn_once(
             "no-ids",
             f"{len(no_ids)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
-            "server was not asked for them. If it can send them, wrap the client with its engine, e.g. "
-            'rt.wrap_openai(client, engine="vllm").',
+            "server was not asked for them. If it can send them, name its engine, e.g. "
+            'rt.wrap_openai(client, engine="vllm") or rt.instrument(engine="vllm").',
         )

@@ -17,6 +17,7 @@ from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import join_frames_with_calls
 from rollout_trace.record.pace import give_way
+from rollout_trace.record.retries import digest_of, join_retries
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores
 
@@ -173,6 +174,7 @@ class StepLog:
             return False
         try:
             if call.steps is None:
+                call.request_digest = digest_of(call)
                 call.steps = recorded_steps(call, self._stores or Stores())
                 self._count_bytes(call)
                 call.drop_bytes()
@@ -202,6 +204,9 @@ class StepLog:
         # Not only around each: a call that ends meanwhile must not lose its bytes while its running step is made.
         with self._decoding:
             calls = [(call, self._steps_of(call)) for call in begun]
+            if any(call.settings.is_http for call in begun):
+                join_retries(begun)
+                calls = [(call, steps if call.steps is None else call.steps) for call, steps in calls]
         if self.model_frames:
             steps = join_frames_with_calls(self.model_frames, calls)
         else:
@@ -253,7 +258,10 @@ class StepLog:
     def _steps_of(self, call: Call) -> list[Step]:
         try:
             if call.ended is None:
-                return [running_step(call)]
+                if not (call.settings.is_http and call.has_last_event()):
+                    return [running_step(call)]
+                # Its reader stopped at the last event, and has yet to close it, as litellm does: all is there.
+                end(call)
             settle(call)
         except Exception as error:
             # A call that cannot be decoded must not cost the steps of the others.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
+from rollout_trace.record import program
 from rollout_trace.record.call import drain
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.scope import active, current_scope
@@ -13,10 +15,14 @@ from rollout_trace.record.state import log_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.call import Call
 
 ORPHANS_KEPT = 1000
 """Most calls outside every trajectory that are kept; older ones are dropped and counted."""
+
+threads_carry = False
+"""Whether threads take over the trajectory of their starter. Set by ``process``."""
 
 _orphans = StepLog(keep=ORPHANS_KEPT)
 
@@ -46,6 +52,10 @@ def place(call: Call) -> None:
     of_context = current_scope.get() if frame is None else frame.trajectory
     trajectory = of_context if bound is None else bound()
     log = log_of(trajectory)
+    # Outside of every trajectory, or in one of the process that this one was forked from.
+    if program.is_on and ((trajectory is None and bound is None) if log is None else not log.is_ours):
+        trajectory = program.of_call(trajectory)
+        log = log_of(trajectory)
     # Refused: a trajectory closed meanwhile by another thread, or one of the process that this one was forked from.
     if log is not None and trajectory is not None and log.admit(call):
         call.agent = trajectory.name if bound is not None or frame is None else frame.agent or trajectory.name
@@ -57,8 +67,43 @@ def place(call: Call) -> None:
     if _orphans.size == ORPHANS_KEPT:
         guard.count("orphans_dropped")
     _orphans.admit(call)
-    guard.warn_once(
-        "orphan",
-        "a model call was made outside every open trajectory; it is kept in rt.orphans(), not in a file. Wrap the run "
-        "in `with rt.trajectory():`; in a thread use rt.propagate(function) or rt.bind(client, trajectory).",
-    )
+    _warn(trajectory if log is None or log.is_ours else None)
+
+
+def _warn(closed: Trajectory | None) -> None:
+    """Warns of a call that no trajectory takes: once of each of its causes.
+
+    Args:
+        closed: the trajectory of this process that it was made in, where that has closed already.
+    """
+    thread = threading.current_thread()
+    kept = "it is kept in rt.orphans(), not in a file."
+    if closed is not None:
+        guard.warn_once(
+            "orphan-closed",
+            f"a model call was made in the trajectory {closed.name!r}, which had closed already, in the thread "
+            f"{thread.name!r}; {kept} Keep the trajectory open until its calls have been made: join or await, in its "
+            "block, the threads and tasks that make them.",
+        )
+    elif thread is threading.main_thread():
+        guard.warn_once(
+            "orphan",
+            f"a model call was made outside every open trajectory; {kept} Wrap the run in `with rt.trajectory():`; in "
+            "a thread use rt.propagate(function) or rt.bind(client, trajectory).",
+        )
+    elif threads_carry:
+        guard.warn_once(
+            "orphan-thread",
+            f"a model call was made outside every open trajectory, in the thread {thread.name!r}; {kept} Open the "
+            "trajectory before the thread is started or the task submitted; where the thread's run is one of its own, "
+            "wrap it in `with rt.trajectory():`. A thread that was started before rt.instrument(), or that takes its "
+            "jobs from a queue, needs rt.propagate(function).",
+        )
+    else:
+        guard.warn_once(
+            "orphan-thread",
+            f"a model call was made outside every open trajectory, in the thread {thread.name!r}; {kept} Threads do "
+            "not take over the trajectory of their starter: call rt.instrument(threads=True) when the program begins, "
+            "or start the thread, or submit the task, with rt.propagate(function); rt.bind(client, trajectory) needs "
+            "neither. Where the thread's run is one of its own, wrap it in `with rt.trajectory():`.",
+        )

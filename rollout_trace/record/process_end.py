@@ -15,8 +15,10 @@ from rollout_trace import guard
 _closers: list[Callable[[], object]] = []
 _watched_pid: int | None = None
 """The process that is watched: a fork takes over the handlers, and not what `multiprocessing` runs at its end."""
-
-
+_is_for_good = False
+"""Whether the handler of SIGTERM stays where no recording is open."""
+_is_left_to_caller = False
+"""Whether another function of ``atexit`` runs the closers."""
 _running_in: int | None = None
 """The process whose closers run, or have run."""
 
@@ -26,17 +28,21 @@ def add_closer(closer: Callable[[], object], *, first: bool = False) -> None:
     _closers.insert(0 if first else len(_closers), closer)
 
 
-def watch() -> None:
+def watch(*, for_good: bool = False) -> None:
     """Has the closers run when this process ends: normally, by an exception, or by SIGTERM.
+
+    With ``for_good``, ``unwatch`` does nothing any more.
 
     SIGTERM ends a Python process at once unless the program handles it. Where it does not, a handler is set (from the
     main thread, which alone can) that runs the closers and then ends the process by the same signal.
     """
-    global _watched_pid
+    global _watched_pid, _is_for_good
+    _is_for_good = _is_for_good or for_good
     if _watched_pid != os.getpid():
         _watched_pid = os.getpid()
         atexit.unregister(_close_all)
-        atexit.register(_close_all)
+        if not _is_left_to_caller:
+            atexit.register(_close_all)
         _watch_worker()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_sigterm)
@@ -50,6 +56,8 @@ def watch_forked() -> None:
 
 def unwatch() -> None:
     """Takes the handler of SIGTERM off again, unless the program has set one of its own since."""
+    if _is_for_good:
+        return
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is _on_sigterm:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -66,6 +74,49 @@ def _close_all() -> None:
     global _running_in
     _running_in = os.getpid()
     guard.run_all("exit", *_closers)
+    keep_interrupt()
+
+
+def uncaught() -> BaseException | None:
+    """The exception that ends the program, where Python has just printed its traceback; None where there is none."""
+    error: BaseException | None = getattr(sys, "last_value", None)
+    traceback = None if error is None else error.__traceback__
+    if traceback is None:
+        return None
+    # Others set it too: interactive consoles, and pytest, of a test that fails. Theirs begins where it was caught.
+    frame = traceback.tb_frame
+    is_of_main = frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__"
+    return error if is_of_main or frame.f_code.co_name == "_run_module_as_main" else None
+
+
+def keep_interrupt() -> None:
+    """Has Python still end by the signal, where a KeyboardInterrupt ends the program.
+
+    Python notes that, and forgets it at the next text that is executed: making a dataclass executes one, as importing
+    does. It is noted again by a text that raises it.
+    """
+    if type(uncaught()) is KeyboardInterrupt:
+        try:
+            exec("raise KeyboardInterrupt")
+        except KeyboardInterrupt:
+            pass
+
+
+def leave_atexit() -> None:
+    """From now on ``atexit`` does not run the closers: the caller calls ``close_all`` at the end of the process."""
+    global _is_left_to_caller
+    _is_left_to_caller = True
+    atexit.unregister(_close_all)
+
+
+def close_all() -> None:
+    """Runs the closers now: the process ends in a way that runs nothing, such as ``os._exit``."""
+    _close_all()
+
+
+def is_signalled() -> bool:
+    """Whether SIGTERM ends this process, which does not handle it itself."""
+    return _closing is not None
 
 
 def is_running() -> bool:

@@ -84,6 +84,7 @@ class recording:
         self._is_journaled = journal
         self._redactor = Redactor(redact)
         self._writer: Writer | None = None
+        self._path: str | None = None
         self._sink: Sink | None = None
         self._queue: WriteQueue | None = None
         self.journal: Journal | None = None
@@ -109,11 +110,30 @@ class recording:
             raise
 
     def _open(self) -> Writer:
+        writer = self._open_target()
+        self._outer = _current.get()
+        _current.set(self)
+        _open_recordings.append(self)
+        guard.run_all("exit", process_end.watch)
+        return writer
+
+    def open_without_block(self) -> None:
+        """Opens it for those who name it: no context is in it, and it is none of ``open_recordings``.
+
+        It is ended by ``end_with_process``.
+        """
+        self._is_entered = True
+        self._open_target()
+
+    def _open_target(self) -> Writer:
         if isinstance(self._target, (str, os.PathLike)):
             writer, close = self._open_file(self._target)
         else:
             writer, close = self._target, _nothing
         self._writer = writer
+        # Now: the program may change its folder.
+        path = getattr(writer, "path", None)
+        self._path = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else None
         self._sink = Sink(
             writer,
             str(self._target),
@@ -128,10 +148,6 @@ class recording:
             if self._redactor.has_rules:
                 # What is redacted is journaled by the thread: it must be there when the first call ends.
                 self._queue.start()
-        self._outer = _current.get()
-        _current.set(self)
-        _open_recordings.append(self)
-        guard.run_all("exit", process_end.watch)
         return writer
 
     def _open_file(self, path: str | os.PathLike[str]) -> tuple[Writer, Callable[[], object]]:
@@ -183,7 +199,7 @@ class recording:
         finally:
             _unwatch()
 
-    def _end_with_process(self, deadline: float) -> None:
+    def end_with_process(self, deadline: float) -> None:
         """Ends the recording and logs what was not written. ``deadline``: in ``time.monotonic`` seconds."""
         self._is_ended_by_exit = True
         where = "" if self.journal is None else f" The journal has the rest: rt.recover({self.name!r})."
@@ -217,6 +233,16 @@ class recording:
     def name(self) -> str:
         """The target, for messages."""
         return str(self._target)
+
+    @property
+    def path(self) -> str | None:
+        """Absolute path of the file; None outside the block, and for a writer that has no path."""
+        return self._path if self.is_open else None
+
+    @property
+    def is_redacted(self) -> bool:
+        """Whether ``redact=`` was given."""
+        return self._redactor.has_rules
 
     @property
     def lost(self) -> list[tuple[Trajectory, BaseException]]:
@@ -345,7 +371,7 @@ def _end_open_recordings() -> None:
     """Ends the recordings whose blocks were not left, and waits for those that still write. For the process's end."""
     deadline = time.monotonic() + process_end.CLOSE_TIMEOUT
     for one in reversed(open_recordings()):
-        guard.run_all("exit", partial(one._end_with_process, deadline))
+        guard.run_all("exit", partial(one.end_with_process, deadline))
     # Interrupted while they waited, by Ctrl-C: their threads go on.
     write_queue.wait_for_all(deadline)
 

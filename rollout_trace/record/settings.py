@@ -34,6 +34,14 @@ class Settings:
     """Most bytes that are kept of a request body, and of a response body as it arrives."""
     wishes: Engine | None = None
     """What is asked for beside ids and logprobs; None where nothing is. With ``auto``, of whatever engine is found."""
+    source: Callable[[Callable[[], object]], Settings | None] | None = None
+    """Where the settings in force are looked up when a call begins, from what returns the server's address; None: these
+    are. It returns None where nothing is recorded. For clients that are recorded because the process is."""
+    is_http: bool = False
+    """Whether calls are requests of an HTTP library. What is sent again with the same bytes is a retry then: no SDK
+    shows which requests are one call."""
+    is_guess: bool = False
+    """Whether a request was taken for a call by its path and its body alone. One whose answer is none is dropped."""
     quiet: bool = False
     """Whether wishes that cannot be met are not warned of: those of test calls."""
 

@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING
 from rollout_trace import guard
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollout_trace.data.trajectory import Trajectory
+
+
+def _never() -> bool:
+    return False
+
+
+is_instrumented: Callable[[], bool] = _never
+"""Whether every client of the process is recorded already, so that wrapping one is no remedy. Set by ``process``."""
+
+_UNSEEN = (
+    "The process is instrumented: a client that speaks HTTP by itself, on sockets or in native code, is not recorded."
+)
 
 
 def warn_if_nothing_recorded(
@@ -38,15 +52,24 @@ def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | 
         if died or len(closed_children) < children_opened or any(child.steps for child in trajectory._children):
             # No mistake of the user's: it failed before its first call, or its children make the calls, maybe still.
             return None
+        nothing = "no model call was recorded in it"
+        if is_instrumented():
+            return nothing, f"{_UNSEEN} A worker thread that takes its jobs from a queue needs rt.propagate(function)."
         return (
-            "no model call was recorded in it",
-            "Wrap the client that the agent calls: rt.wrap_openai(client) or rt.wrap_anthropic(client). A framework "
-            "needs its hook, and its model record(llm). A thread needs rt.propagate(function).",
+            nothing,
+            "Call rt.instrument(), which records every client of the process, or wrap the client that the agent calls: "
+            "rt.wrap_openai(client). A framework needs its hook, and its model record(llm). A thread needs "
+            "rt.instrument() or rt.propagate(function).",
         )
     codes = [None if step.token_issue is None else step.token_issue.code for step in trajectory.steps]
     if "not_on_wire" in codes and {"not_on_wire", "cached"}.issuperset(codes):
+        unseen = (
+            "no model call of it was seen on the wire: its steps are what a framework's hook said, without token ids"
+        )
+        if is_instrumented():
+            return unseen, _UNSEEN
         return (
-            "no model call of it was seen on the wire: its steps are what a framework's hook said, without token ids",
+            unseen,
             "Give the framework's model to record(llm), or wrap the client that it uses: rt.wrap_openai(client) or "
             "rt.wrap_anthropic(client).",
         )

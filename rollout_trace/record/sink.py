@@ -27,6 +27,10 @@ FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 """Seconds until what could not be written is tried again; doubled after each attempt that fails."""
 
 
+on_written: list[Callable[[Trajectory, str], object]] = []
+"""Called with each trajectory that a recording has written, and the name of its target."""
+
+
 class Writer(Protocol):
     """The target of a recording: ``JSONLWriter``, or any object with this method."""
 
@@ -163,6 +167,7 @@ class Sink:
             return False, None
         self._has_failed = False
         guard.count("trajectories_written")
+        guard.run_all("summary", *(partial(tell, trajectory, self._name) for tell in on_written))
         if journal is not None:
             journal.written()
         if not self._is_file and member is not None and member.state is not None:

@@ -185,13 +185,19 @@ class WriteQueue:
 
     def _run(self) -> None:
         items, sink = self._items, self._sink
+        has_imported = False
         while True:
             try:
                 item = items.get(timeout=sink.retry_in)
             except queue.Empty:
                 self._guarded(sink.retry)
                 continue
-            self._do(item)
+            if has_imported:
+                self._do(item)
+            else:
+                with _forks.importing:
+                    self._do(item)
+                has_imported = isinstance(item, Family)
             if isinstance(item, _Mark) and item.is_end:
                 return
             # Otherwise the last family would stay in memory until the next one comes.
@@ -277,3 +283,37 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Forks:
+    """Keeps a fork waiting, for a second at most, while a thread writes its first trajectory.
+
+    It imports then what writing takes. A process that is forked in the middle of an import waits for that module for
+    ever, as soon as it needs it.
+    """
+
+    PATIENCE = 1.0
+
+    def __init__(self) -> None:
+        # Reentrant: a writer of the user's own may fork, on that thread.
+        self.importing = threading.RLock()
+        self._held = threading.local()
+
+    def before(self) -> None:
+        """Runs before a fork, in the thread that forks."""
+        self._held.lock = self.importing if self.importing.acquire(timeout=self.PATIENCE) else None
+
+    def after(self) -> None:
+        """Runs after it, in the original process."""
+        if self._held.lock is not None:
+            self._held.lock.release()
+
+    def after_in_child(self) -> None:
+        """Renews the lock in the forked process: its holder may not exist there."""
+        self.importing = threading.RLock()
+
+
+_forks = _Forks()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_forks.before, after_in_parent=_forks.after, after_in_child=_forks.after_in_child)

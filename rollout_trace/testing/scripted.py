@@ -1,4 +1,4 @@
-"""A model server that answers from a script: OpenAI's APIs with vLLM's token ids and logprobs, and Anthropic's."""
+"""A model server that answers from a script: OpenAI's APIs with vLLM's ids and logprobs, Anthropic's and Google's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from . import _google as google
+from . import _ollama as ollama
 from ._anthropic import MessagesDelivery, anthropic_error, conversation, limits, message_events, message_object
 from ._chat import chat_events, chat_response
 from ._completions import Row, completions_events, completions_response
@@ -43,8 +45,11 @@ class ScriptedServer(LoopbackServer):
     It serves POST `…/chat/completions`, `…/completions` and `…/responses`, and GET `…/models`, under any prefix (so
     Azure's paths too), with bodies in the JSON shape of vLLM 0.32: ids if the request has `return_token_ids`, logprobs
     if it has `logprobs`. POST `…/messages` and `…/messages/count_tokens` have Anthropic's shape: give its client
-    `server.url` as `base_url`. Nothing is random: response ids are hashes of `seed` and the number of the request,
-    logprobs of `seed` and the token ids.
+    `server.url` as `base_url`. POST `…/models/MODEL:generateContent`, `:streamGenerateContent` (events with `alt=sse`,
+    else one JSON array) and `:countTokens` have Google's, with ids and logprobs if the `generationConfig` has
+    `responseLogprobs`: give its client `http_options={"base_url": server.url}`. POST `/api/chat` and `/api/generate`
+    have Ollama's: give its client `host=server.url`. Nothing is random: response ids are hashes of `seed` and the
+    number of the request, logprobs of `seed` and the token ids.
 
     `model` is the name in `/models`; requests may name any model unless `strict_model` is true. `delay` is the time in
     seconds before every answer. `chunk_tokens` is the number of tokens per event of a stream; `chunk_bytes` cuts the
@@ -90,6 +95,10 @@ class ScriptedServer(LoopbackServer):
 
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""
+        if record.path.endswith(google.PATHS):
+            return self._google(record)
+        if record.path.endswith(ollama.PATHS):
+            return self._ollama(record)
         endpoints = {
             "/chat/completions": ("POST", self._chat),
             "/completions": ("POST", self._completions),
@@ -116,14 +125,14 @@ class ScriptedServer(LoopbackServer):
         data = [model | {"parent": None, "max_model_len": 1_048_576, "permission": []}]
         return json_response(200, {"object": "list", "data": data})
 
-    def _parse(self, record: RequestRecord) -> dict[str, Any]:
+    def _parse(self, record: RequestRecord, path_model: str | None = None) -> dict[str, Any]:
         try:
             request = json.loads(record.body)
         except ValueError as error:
             raise BadRequest(f"the body is not JSON: {error}", "body") from None
         if not isinstance(request, dict):
             raise BadRequest(f"the body should be a JSON object, not {type(request).__name__}", "body")
-        model = request.get("model")
+        model = path_model or request.get("model")
         if self._strict_model and model != self.model:
             raise _UnknownModel(f"The model `{model}` does not exist. Valid aliases: {self.model}.")
         return request
@@ -215,10 +224,56 @@ class ScriptedServer(LoopbackServer):
             return delivery.events(message_events(turn, completion))
         return delivery.json(message_object(turn, completion))
 
+    def _ollama(self, record: RequestRecord) -> Response:
+        is_chat = record.path.endswith("/api/chat")
+        try:
+            request = self._parse(record)
+            prompt = self.tokenizer.apply_chat_template(
+                ollama.conversation(request, is_chat=is_chat), request.get("tools")
+            )
+        except ValueError as error:
+            return json_response(400, {"error": str(error)})
+        except _UnknownModel as error:
+            return json_response(404, {"error": str(error)})
+        (answer,) = self._director.answers(request, record, 1)
+        delivery = ollama.OllamaDelivery(answer, self._holds.hold, self._pause, self._delay, self._chunk_bytes)
+        if delivery.fault.status is not None:
+            return delivery.error()
+        turn = self._turn(request, record, prompt, "")
+        completion = self._sampler.sample(reply_of(answer), prompt, ollama.limits(request))
+        # Unless it is refused: a stream is what this server sends.
+        if request.get("stream") is not False:
+            return delivery.lines(ollama.ollama_lines(turn, completion, is_chat=is_chat))
+        return delivery.json(ollama.ollama_object(turn, completion, is_chat=is_chat))
+
     def _count_tokens(self, record: RequestRecord) -> Response:
         request = self._parse(record)
         prompt = self.tokenizer.apply_chat_template(conversation(request), request.get("tools"))
         return json_response(200, {"input_tokens": len(prompt)})
+
+    def _google(self, record: RequestRecord) -> Response:
+        if record.method != "POST":
+            return json_response(405, google.google_error(405, "Method Not Allowed"))
+        model, method = google.model_of(record.path)
+        is_stream, is_sse = method == "streamGenerateContent", "alt=sse" in record.query.split("&")
+        try:
+            request = self._parse(record, model)
+            prompt = self.tokenizer.apply_chat_template(google.conversation(request), google.tools_of(request))
+        except ValueError as error:
+            return json_response(400, google.google_error(400, str(error)))
+        except _UnknownModel as error:
+            return json_response(404, google.google_error(404, str(error)))
+        if method == "countTokens":
+            return json_response(200, {"totalTokens": len(prompt)})
+        answers = self._director.answers(request, record, google.settings_of(request).get("candidateCount") or 1)
+        delivery = google.GoogleDelivery(answers[0], self._holds.hold, self._pause, self._delay, self._chunk_bytes)
+        if delivery.fault.status is not None:
+            return delivery.error(is_stream=is_stream and not is_sse)
+        turn = self._turn({**request, "model": model}, record, prompt, "")
+        completions = [self._sampler.sample(reply_of(answer), prompt, google.limits(request)) for answer in answers]
+        if is_stream:
+            return delivery.stream(google.response_chunks(turn, completions), is_sse=is_sse)
+        return delivery.json(google.response_object(turn, completions))
 
 
 class _UnknownModel(LookupError):

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from rollout_trace._lazy import cached_property
+from rollout_trace._cached import cached_property
 from rollout_trace.data.lists import ListSpan, TableSpan
 from rollout_trace.data.model import shared
 from rollout_trace.data.tokens import Span

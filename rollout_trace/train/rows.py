@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace._lazy import cached_property
+from rollout_trace._cached import cached_property
 from rollout_trace.data.tokens import Segment, Span, readonly
 from rollout_trace.train.advantages import advantage_array
 from rollout_trace.train.row_extras import row_extras

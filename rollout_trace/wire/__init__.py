@@ -26,6 +26,7 @@ def decode(
     *,
     content_type: str | None = None,
     status: int = 200,
+    model: str | None = None,
 ) -> list[Step]:
     """The steps of one exchange: one per choice, or one that holds the error.
 
@@ -35,6 +36,7 @@ def decode(
         response: body of the answer, without content encoding; whole, or cut anywhere.
         content_type: of the answer; guessed from the body where it is None.
         status: HTTP status of the answer.
+        model: the model, where the path of the request names it and its body does not (``google.generate_content``).
 
     Step ids are derived from the bytes. Never raises because of the bytes: what is wrong with them is in ``error`` and
     ``token_issue`` of the steps.
@@ -49,7 +51,14 @@ def decode(
     digest = sha1(request or b"", usedforsecurity=False)
     digest.update(response)
     return steps_of(
-        digest.hexdigest()[:24], protocol, request, response, content_type=content_type, status=status, stores=Stores()
+        digest.hexdigest()[:24],
+        protocol,
+        request,
+        response,
+        content_type=content_type,
+        status=status,
+        stores=Stores(),
+        path_model=model,
     )
 
 

@@ -25,8 +25,12 @@ def error_of(body: bytes, status: int) -> ErrorInfo:
     except ValueError:
         text = body.decode("utf-8", "replace").strip()
         return ErrorInfo(type=_kind(status), message=text[:2000] or "empty body", status=status)
-    if isinstance(value, dict):
-        value = value.get("error") or value
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+        # Google's error of a request for a stream.
+        value = value[0]
+    if isinstance(value, dict) and value.get("error"):
+        # Also with a status of success: some gateways and servers report a failure so.
+        return error_value(value["error"], status if status >= 400 else None)
     return error_value(value, status)
 
 
@@ -37,11 +41,17 @@ def error_value(value: Any, status: int | None = None) -> ErrorInfo:
     code = value.get("code")
     message = next((value[name] for name in ("message", "detail") if value.get(name)), value)
     return ErrorInfo(
-        type=str(value.get("type") or _kind(status)),
+        type=str(value.get("type") or _google_status(value) or _kind(status)),
         message=message if isinstance(message, str) else str(message),
         code=code if isinstance(code, (str, int)) and not isinstance(code, bool) else None,
         status=status,
     )
+
+
+def _google_status(value: dict[str, Any]) -> str | None:
+    """Google's name of the kind of error (``RESOURCE_EXHAUSTED``); None where ``status`` is something else."""
+    name = value.get("status")
+    return name if isinstance(name, str) and name.isupper() else None
 
 
 def _kind(status: int | None) -> str:

@@ -103,7 +103,13 @@ PROMPT_IDS: Final = (
     Place(CHAT, ("sglext", "input_ids"), "SGLang 0.5.23 with return_input_ids_in_sglext, source", of_body=True),
 )
 
-ID_REQUESTS: Final = ("return_token_ids", "return_tokens", "return_output_ids_in_sglext", "enable_response_messages")
+ID_REQUESTS: Final = (
+    "return_token_ids",
+    "return_tokens",
+    "return_output_ids_in_sglext",
+    "enable_response_messages",
+    "responseLogprobs",
+)
 """Fields of a request that make an engine send ids."""
 
 LOGPROBS: Final[tuple[Path, ...]] = (

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from rollout_trace.wire.facts import RequestFacts, ResponseFacts
 
-MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks"]
+MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks", "contents", "ollama"]
 """Shape of a request's messages: chat messages (``chat``), prompts as texts or ids (``texts``), items of Responses
-(``items``), messages whose content is Anthropic's blocks (``blocks``)."""
+(``items``), messages whose content is Anthropic's blocks (``blocks``), Google's contents of parts (``contents``),
+Ollama's messages and prompts (``ollama``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,15 @@ class RequestLayout:
     """The field may also be one text or one list of token ids, which then counts as a list of one prompt."""
     system: str | None = None
     """A field with the system prompt, which becomes the first message, with the role ``system``."""
+    is_contents: bool = False
+    """The messages, and the system prompt, are Google's contents: ``{"role": ..., "parts": [...]}``. One content that
+    is no list counts as a list of one."""
+    settings: str | None = None
+    """A field with an object of sampling parameters, whose fields become those of ``sampling``."""
+    aliases: tuple[tuple[str, str], ...] = ()
+    """Other spellings of fields, each with the usual one."""
+    streams_by_default: bool = False
+    """A request without ``stream`` asks for a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +54,24 @@ class ProtocolRecord:
     messages: MessageShape = "chat"
     sdk: str | None = None
     """The SDK whose clients use it; None where none does."""
+    keys: tuple[str, ...] = ()
+    """Names that the body of each request holds, by which one is recognised where no SDK is known to send it."""
     has_ids: bool = True
     """Whether it has a place for token ids, in the protocol itself or in what an engine adds to it."""
     is_retrievable: bool = False
     """An answer can be generated in the background and fetched by its id: ``GET PATH/ID``."""
+    has_path_facts: bool = False
+    """The path of the endpoint, not the body of the request, names the model and asks for a stream."""
+    streams_arrays: bool = False
+    """A stream may be one JSON array, sent item by item, in place of server-sent events."""
+    streams_lines: bool = False
+    """A stream is JSON objects, each on a line of its own."""
 
 
 # `/chat/completions` ends in `/completions` too, and `/inference/v1/generate` in `/generate`: of two such paths the
 # longer one comes first, or is never found.
 RECORDS: Final = (
-    ProtocolRecord("openai.chat", ("/chat/completions",), "chat", sdk="openai"),
+    ProtocolRecord("openai.chat", ("/chat/completions",), "chat", sdk="openai", keys=("messages",)),
     ProtocolRecord(
         "openai.completions",
         ("/completions",),
@@ -60,6 +79,7 @@ RECORDS: Final = (
         RequestLayout("prompt", text=True),
         "texts",
         sdk="openai",
+        keys=("prompt",),
     ),
     ProtocolRecord(
         "openai.responses",
@@ -68,6 +88,7 @@ RECORDS: Final = (
         RequestLayout("input", text=True, system="instructions"),
         "items",
         sdk="openai",
+        keys=("model", "input"),
         is_retrievable=True,
     ),
     ProtocolRecord(
@@ -77,10 +98,62 @@ RECORDS: Final = (
         RequestLayout(system="system"),
         "blocks",
         sdk="anthropic",
+        keys=("messages", "max_tokens"),
         has_ids=False,
     ),
-    ProtocolRecord("vllm.generate", ("/inference/v1/generate",), "generate", RequestLayout("text", text=True), "texts"),
-    ProtocolRecord("sglang.generate", ("/generate",), "generate", RequestLayout("text", text=True), "texts"),
+    ProtocolRecord(
+        "vllm.generate",
+        ("/inference/v1/generate",),
+        "generate",
+        RequestLayout("text", text=True),
+        "texts",
+        keys=("token_ids", "sampling_params"),
+    ),
+    ProtocolRecord(
+        "sglang.generate",
+        ("/generate",),
+        "generate",
+        RequestLayout("text", text=True),
+        "texts",
+        keys=("sampling_params",),
+    ),
+    ProtocolRecord(
+        "google.generate_content",
+        (":generateContent", ":streamGenerateContent"),
+        "google",
+        RequestLayout(
+            "contents",
+            system="systemInstruction",
+            is_contents=True,
+            settings="generationConfig",
+            aliases=(("system_instruction", "systemInstruction"), ("generation_config", "generationConfig")),
+        ),
+        "contents",
+        sdk="google",
+        keys=("contents",),
+        has_path_facts=True,
+        streams_arrays=True,
+    ),
+    ProtocolRecord(
+        "ollama.chat",
+        ("/api/chat",),
+        "ollama",
+        RequestLayout(settings="options", streams_by_default=True),
+        "ollama",
+        keys=("model", "messages"),
+        has_ids=False,
+        streams_lines=True,
+    ),
+    ProtocolRecord(
+        "ollama.generate",
+        ("/api/generate",),
+        "ollama",
+        RequestLayout("prompt", text=True, system="system", settings="options", streams_by_default=True),
+        "ollama",
+        keys=("model", "prompt"),
+        has_ids=False,
+        streams_lines=True,
+    ),
     ProtocolRecord("openai.decisions", ("/decisions",), None, sdk="openai"),
 )
 
@@ -103,6 +176,18 @@ def protocol_at(sdk: str, method: str, path: str) -> str | None:
         if one.sdk == sdk and is_get and one.is_retrievable and path.rpartition("/")[0].endswith(one.paths):
             return one.name
     return None
+
+
+def model_in_path(protocol: str | None, path: str) -> str | None:
+    """The model in a path of an endpoint that names it there: of ``.../models/NAME:generateContent`` the NAME.
+
+    Of other collections their name is kept: ``tunedModels/NAME``, ``endpoints/NAME``. None for other protocols.
+    """
+    if not record_of(protocol).has_path_facts:
+        return None
+    *_, collection, last = ["", "", *unquote(path.partition("?")[0]).rstrip("/").split("/")]
+    name = last.rpartition(":")[0]
+    return (name if collection in ("models", "") else f"{collection}/{name}") or None
 
 
 class Decoder(Protocol):

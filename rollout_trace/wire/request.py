@@ -17,6 +17,8 @@ _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])
 _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 """Start of a prompt that is not a list of prompts: a text, or its token ids."""
+_NULL = Raw(b"null")
+_FLAGS = {b"true": True, b"null": None}
 _TRANSPORT = frozenset({"stream", "stream_options"})
 
 
@@ -41,15 +43,37 @@ def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStor
 def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore) -> RequestFacts:
     # Messages stay bytes here: the store decodes only those that no earlier request brought.
     values: dict[str, Raw] = _FIELDS.decode(body)
+    _rename(values, layout)
     model = values.pop("model", None)
     prompt, tool_items = _prompt(values, layout), _items(values, "tools")
     return RequestFacts(
         model=None if model is None else text_of(json.decode(model)),
         messages=_store_messages(prompt, messages),
         tools=None if tool_items is None else tools.add(tool_items),
-        sampling={name: json.decode(value) for name, value in values.items() if name not in _TRANSPORT},
-        stream="stream" in values and bytes(values["stream"]) == b"true",
+        sampling=_flat({name: json.decode(value) for name, value in values.items() if name not in _TRANSPORT}, layout),
+        stream=_stream(_FLAGS.get(bytes(values["stream"]), False) if "stream" in values else None, layout),
     )
+
+
+def _stream(value: Any, layout: RequestLayout) -> bool | None:
+    """Whether a stream is asked for, by the value of the field. Only ``true`` does, or none where that is the usual."""
+    if layout.is_contents:
+        return None
+    return layout.streams_by_default if value is None else value is True
+
+
+def _rename(values: dict[str, Any], layout: RequestLayout) -> None:
+    for other, usual in layout.aliases:
+        if other in values and usual not in values:
+            values[usual] = values.pop(other)
+
+
+def _flat(sampling: dict[str, Any], layout: RequestLayout) -> dict[str, Any]:
+    """The sampling parameters, with those that the request has in an object of their own."""
+    settings = None if layout.settings is None else sampling.get(layout.settings)
+    if not isinstance(settings, dict):
+        return sampling
+    return {**{name: value for name, value in sampling.items() if name != layout.settings}, **settings}
 
 
 def _store_messages(prompt: list[Raw] | None, store: ListStore) -> Any:
@@ -61,11 +85,25 @@ def _store_messages(prompt: list[Raw] | None, store: ListStore) -> Any:
 
 def _prompt(values: dict[str, Raw], layout: RequestLayout) -> list[Raw] | None:
     items = _items(values, layout.messages, text=layout.text)
+    if items is None and layout.is_contents and values.get(layout.messages, _NULL) != _NULL:
+        items = [values.pop(layout.messages)]
     if layout.system is None or bytes(values.get(layout.system, Raw(b"null"))) == b"null":
         return items
     # Built as bytes, like the messages: a system prompt that requests repeat is stored once, too.
-    system = Raw(b'{"role":"system","content":' + bytes(values.pop(layout.system)) + b"}")
+    raw = bytes(values.pop(layout.system))
+    if layout.is_contents:
+        system = Raw(json.encode(_system_content(json.decode(raw))))
+    else:
+        system = Raw(b'{"role":"system","content":' + raw + b"}")
     return [system, *(items or ())]
+
+
+def _system_content(value: Any) -> dict[str, Any]:
+    """Google's system instruction as a message: a content, a list of parts, one part, or a text."""
+    if isinstance(value, dict) and "parts" in value:
+        return {**value, "role": "system"}
+    parts = value if isinstance(value, list) else [{"text": value} if isinstance(value, str) else value]
+    return {"role": "system", "parts": parts}
 
 
 def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw] | None:
@@ -84,18 +122,28 @@ def _read_plain(body: bytes, layout: RequestLayout) -> RequestFacts:
         return RequestFacts()
     if not isinstance(values, dict):
         return RequestFacts()
-    prompt = values.get(layout.messages)
-    is_one = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and isinstance(prompt[0], int))
-    messages = [values.pop(layout.messages)] if layout.text and is_one else _plain_list(values, layout.messages)
+    _rename(values, layout)
+    messages = [values.pop(layout.messages)] if _is_one(values, layout) else _plain_list(values, layout.messages)
     if layout.system is not None and values.get(layout.system) is not None:
-        messages = [{"role": "system", "content": values.pop(layout.system)}, *(messages or ())]
+        system = values.pop(layout.system)
+        first = _system_content(system) if layout.is_contents else {"role": "system", "content": system}
+        messages = [first, *(messages or ())]
     return RequestFacts(
         model=text_of(values.pop("model", None)),
         messages=messages,
         tools=_plain_list(values, "tools"),
-        sampling={name: value for name, value in values.items() if name not in _TRANSPORT},
-        stream=values.get("stream") is True,
+        sampling=_flat({name: value for name, value in values.items() if name not in _TRANSPORT}, layout),
+        stream=_stream(values.get("stream"), layout),
     )
+
+
+def _is_one(values: dict[str, Any], layout: RequestLayout) -> bool:
+    """Whether the field of the messages holds one prompt, or one content, and not a list of them."""
+    prompt = values.get(layout.messages)
+    if layout.is_contents:
+        return isinstance(prompt, (str, dict))
+    is_one = isinstance(prompt, str) or (isinstance(prompt, list) and prompt and isinstance(prompt[0], int))
+    return layout.text and bool(is_one)
 
 
 def _plain_list(values: dict[str, Any], name: str) -> Any:

@@ -49,6 +49,7 @@ def steps_of(
     status: int,
     stores: Stores,
     keep_bytes: bool = False,
+    path_model: str | None = None,
 ) -> list[Step]:
     """The steps of one exchange, one per choice in their order; at least one."""
     steps, _ = exchange_of(
@@ -60,6 +61,7 @@ def steps_of(
         status=status,
         stores=stores,
         keep_bytes=keep_bytes,
+        path_model=path_model,
     )
     return steps
 
@@ -75,6 +77,7 @@ def exchange_of(
     stores: Stores,
     keep_bytes: bool = False,
     whole: bool = True,
+    path_model: str | None = None,
 ) -> tuple[list[Step], bool]:
     """The steps of one exchange as ``steps_of`` returns them, and True where the answer is server-sent events.
 
@@ -82,6 +85,7 @@ def exchange_of(
         whole: False where ``response`` is the beginning of a longer answer. Of a stream it is decoded; of an answer
             that is one object nothing is, nor of a stream without an event: the one step is ``abandoned``, without a
             completion.
+        path_model: the model in the request's path, for protocols whose requests have it there.
     """
     decoder = decoder_of(protocol)
     kept = {}
@@ -89,10 +93,18 @@ def exchange_of(
         clean = None if request is None else credentials.cut_bytes(request)
         kept = {"request_bytes": clean, "response_bytes": credentials.cut_bytes(response)}
     request_facts = wire_request.read(protocol, request, stores.messages, stores.tools)
-    streamed = _is_stream(content_type, response, request_facts.stream)
+    if request_facts.model is None:
+        request_facts.model = path_model
+    is_array = record_of(protocol).streams_arrays and response.lstrip()[:1] == b"["
+    if record_of(protocol).streams_lines:
+        streamed = _is_lines(content_type, request_facts.stream)
+    else:
+        # Where the path asks for a stream, the body does not show it: then the answer does, whatever its type.
+        asked = True if record_of(protocol).has_path_facts and _STREAM.match(response) else request_facts.stream
+        streamed = is_array or _is_stream(content_type, response, asked)
     if decoder is None:
         return [_undecoded(call_id, protocol, request_facts, response, status, kept)], streamed
-    if whole or status >= 400 or (_has_event(response) if streamed else is_framed(response)):
+    if whole or status >= 400 or is_array or (_has_event(response) if streamed else is_framed(response)):
         facts = decoder(response, streamed=streamed, status=status, request=request_facts)
     else:
         facts = ResponseFacts()
@@ -104,8 +116,13 @@ def exchange_of(
 
 
 def _has_event(body: bytes) -> bool:
-    """Whether a stream holds an event with its end."""
-    return b"\n\n" in body or b"\r\n\r\n" in body
+    """Whether a stream holds an event with its end: a blank line, or the end of a line of JSON."""
+    return b"\n\n" in body or b"\r\n\r\n" in body or (body.lstrip()[:1] == b"{" and b"\n" in body)
+
+
+def _is_lines(content_type: str | None, requested: bool | None) -> bool:
+    """True where an answer is JSON objects by lines. ``requested`` as for ``_is_stream``."""
+    return "ndjson" in (content_type or "").lower() if requested is None else requested
 
 
 _STREAM = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:data|event|id|retry)?:")

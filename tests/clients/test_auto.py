@@ -254,8 +254,8 @@ def test_hosts(kind: Kind, address: str, engine: str) -> None:
 
 def test_lookalikes_are_no_hosts() -> None:
     """A name that only ends like a service's is another's."""
-    assert detect._by_host("https://notfireworks.ai/v1") is None
-    assert detect._by_host("https://fireworks.ai.example.com/v1") is None
+    assert detect.by_host("https://notfireworks.ai/v1") is None
+    assert detect.by_host("https://fireworks.ai.example.com/v1") is None
 
 
 def test_all_threads_wait_for_one_answer() -> None:
@@ -337,7 +337,7 @@ def test_a_forked_process_asks_for_itself() -> None:
     assert detect._claim(unknown)[1]
 
 
-@pytest.mark.parametrize("part", ["_by_host", "_claim", "_conclude", "_inquiry"])
+@pytest.mark.parametrize("part", ["by_host", "_claim", "_conclude", "_inquiry"])
 def test_a_recorder_that_fails(kind: Kind, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever goes wrong in finding out, the call goes on, and its step says so."""
 

@@ -232,3 +232,42 @@ def test_a_fork_of_a_process_that_has_wrapped_no_client(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-c", WITHOUT_A_CLIENT, str(tmp_path / "runs.jsonl")]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ended.stdout == "0\n", ended.stderr
+
+
+WHILE_WRITING_IMPORTS = """
+import os, signal, sys, threading
+import rollout_trace as rt
+
+begun, forking = threading.Event(), threading.Event()
+
+class Writer:
+    def write(self, trajectory):
+        import slow
+
+sys.modules["events"] = type(sys)("events")
+sys.modules["events"].begun, sys.modules["events"].forking = begun, forking
+with rt.recording(Writer()):
+    # Functions that run before a fork are called in the reverse order: this one before the library's own.
+    os.register_at_fork(before=forking.set)
+    with rt.trajectory():
+        pass
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        import slow
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_fork_while_the_first_trajectory_is_written(tmp_path: Path) -> None:
+    """The thread that writes imports modules then: in the child such an import would never end."""
+    (tmp_path / "slow.py").write_text(
+        "import events\nevents.begun.set()\nevents.forking.wait()\nsum(range(3_000_000))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([LIBRARY, str(tmp_path)])}
+    command = [sys.executable, "-W", "ignore", "-c", WHILE_WRITING_IMPORTS]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ended.stdout == "0\n", ended.stderr

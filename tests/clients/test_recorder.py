@@ -176,6 +176,8 @@ def both(
             assert isinstance(client, make)
             with rt.trajectory() as trajectory:
                 seen = await post(client, server, body)
+            assert rt.unwrap(client) is client
+            assert type(client) is make
             return seen, trajectory.steps
 
     with new_server() as server:

@@ -1,4 +1,4 @@
-"""Exchanges of SGLang, made by hand as in tests/wire: no server of it could be recorded."""
+"""Exchanges of SGLang, Google and Ollama, made by hand as in tests/wire: no server of theirs could be recorded."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 from rollout_trace.testing import Exchange
+from tests.wire import test_google as google
+from tests.wire import test_ollama as ollama
 from tests.wire.raw import JSON, SSE, sse
 from tests.wire.test_sglang_extras import EXPERTS, IDS, LOGPROBS, PROMPT, TOPS, b64, flat, growing, info, spans
 
@@ -34,7 +36,7 @@ def made_exchanges() -> list[Exchange]:
             for size in (1, 2, 3)
         ]
         found.append(_exchange("/generate", {**request, "stream": True}, chunks, streamed=True))
-    return [*found, *_openai(lists)]
+    return [*found, *_openai(lists), *_google(), *_ollama()]
 
 
 def _sample(fields: dict[str, Any], size: int = 3, since: int = 0) -> dict[str, Any]:
@@ -64,7 +66,30 @@ def _openai(lists: dict[str, Any]) -> list[Exchange]:
     return [*found, _exchange(paths[1], {"stream": True}, chunks, streamed=True)]
 
 
+def _google() -> list[Exchange]:
+    path = "/v1beta/models/g:streamGenerateContent"
+    request = {"contents": google.CONTENTS, "generationConfig": {"responseLogprobs": True, "logprobs": 2}}
+    found = [
+        _exchange(path, request, google.sse(chunks).replace(b"\r\n", b"\n"), streamed=True)
+        for chunks in (google.CHUNKS, google.SCORED)
+    ]
+    return found + [
+        _exchange(path, request, body) for body in (google.array(google.SCORED), google.array(google.CHUNKS))
+    ]
+
+
+def _ollama() -> list[Exchange]:
+    entry = {"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "a", "logprob": -0.5}]}
+    chunks = [ollama.chunk("a", logprobs=[entry]) for _ in range(3)]
+    ended = {"model": "m", "response": "a", "done": True, "context": [1, 2], "eval_count": 1}
+    return [
+        _exchange("/api/chat", ollama.CHAT, ollama.lines(*chunks, ollama.END)),
+        _exchange("/api/chat", {**ollama.CHAT, "stream": False}, {**chunks[0], **ollama.END, "eval_count": 0}),
+        _exchange("/api/generate", ollama.GENERATE, ollama.lines(ended)),
+    ]
+
+
 def _exchange(path: str, request: dict[str, Any], answer: Any, *, streamed: bool = False) -> Exchange:
-    body = sse(*answer) if streamed else json.dumps(answer).encode()
+    body = answer if isinstance(answer, bytes) else sse(*answer) if streamed else json.dumps(answer).encode()
     kind = SSE if streamed else JSON
     return Exchange("made", "POST", path, json.dumps(request).encode(), 200, (("content-type", kind),), body, ())

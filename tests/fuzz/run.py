@@ -1,9 +1,9 @@
 """Feeds damaged exchanges to the decoders: `python -m tests.fuzz.run --count 1000000 --seconds 600`.
 
-Every protocol, from the recordings in tests/data and, for SGLang, answers made by hand. What must hold of each: at
-least one step; no exception; ids and logprobs that are both there have one length, and every logprob is finite and not
-above 0, or missing with a reason; extras are aligned. Every third exchange has damage in its extras alone: then ids,
-logprobs and text are those of the undamaged one.
+Every protocol, from the recordings in tests/data and, for SGLang, Google and Ollama, answers made by hand. What must
+hold of each: at least one step; no exception; ids and logprobs that are both there have one length, and every logprob
+is finite and not above 0, or missing with a reason; extras are aligned. Every third exchange has damage in its extras
+alone: then ids, logprobs and text are those of the undamaged one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ _SUFFIXES = (
     ("/responses", "openai.responses"),
     ("/messages", "anthropic.messages"),
     ("/inference/v1/generate", "vllm.generate"),
+    (":streamGenerateContent", "google.generate_content"),
+    ("/api/chat", "ollama.chat"),
+    ("/api/generate", "ollama.generate"),
     ("/generate", "sglang.generate"),
 )
 

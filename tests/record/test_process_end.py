@@ -41,6 +41,18 @@ ask()
         ABORTED,
         "1 trajectory was open",
     ),
+    # Writing imports modules, which makes Python forget that it ends by this, and end with 1.
+    "Ctrl-C, entered by hand": (
+        """
+rt.recording(path).__enter__()
+rt.trajectory("a").__enter__()
+ask()
+os.kill(os.getpid(), signal.SIGINT)
+""",
+        -signal.SIGINT,
+        ABORTED,
+        "1 trajectory was open",
+    ),
     "sys.exit inside": (
         """
 with rt.recording(path), rt.trajectory("a"):

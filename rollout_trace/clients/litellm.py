@@ -1,0 +1,172 @@
+"""What litellm does with answers that no request shows: those of its cache, and those that it throws away.
+
+Its calls are recorded below it, by the SDKs and the HTTP libraries. Nothing is imported; three functions are replaced:
+
+- ``LLMCachingHandler._convert_cached_result_to_model_response``, which runs for every answer of the cache and
+  for nothing else: a step with status ``cached``.
+- ``Router._should_raise_content_policy_error``, which decides that an answer is thrown away for a fallback's: its step
+  becomes ``superseded``.
+- ``litellm.utils.post_call_processing``, which raises for an answer that fails a rule or its JSON schema: the step
+  holds the error, and is ``superseded`` where litellm then asks again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollout_trace import guard
+from rollout_trace.data.model import Step
+from rollout_trace.record import program
+from rollout_trace.record.model_frame import ModelFrame
+from rollout_trace.record.scope import active
+from rollout_trace.wire import decode
+
+FRAMEWORK = "litellm"
+
+_PROTOCOLS = {
+    "completion": "openai.chat",
+    "text_completion": "openai.completions",
+    "responses": "openai.responses",
+    "anthropic_messages": "anthropic.messages",
+}
+"""The shape of a cached answer, by the name of litellm's function; the asynchronous ones begin with ``a``."""
+_SAMPLING = (
+    "temperature", "top_p", "n", "max_tokens", "max_completion_tokens", "stop", "seed", "presence_penalty",
+    "frequency_penalty", "logit_bias", "response_format", "tool_choice", "logprobs", "top_logprobs", "reasoning_effort",
+)  # fmt: skip
+
+
+def recorded_cache_hit(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
+    """What takes the place of ``LLMCachingHandler._convert_cached_result_to_model_response``."""
+
+    @functools.wraps(original)
+    def convert(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_active():
+            # Before: the original changes what it is given.
+            guard.run_all("cached", functools.partial(_cached, original, self, args, kwargs))
+        return original(self, *args, **kwargs)
+
+    return convert
+
+
+def _cached(original: Callable[..., Any], handler: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    given = inspect.signature(original).bind_partial(handler, *args, **kwargs).arguments
+    protocol = _protocol(str(given.get("call_type")), given.get("cached_result"))
+    # The hook of a framework above reports this call itself.
+    if protocol is None or isinstance(active(), ModelFrame):
+        return
+    asked = _asked(handler.original_function, given)
+    frame = _Frame(
+        messages=asked.get("messages", asked.get("input", asked.get("prompt"))),
+        tools=asked.get("tools"),
+        model=given.get("model"),
+        sampling={name: asked[name] for name in _SAMPLING if asked.get(name) is not None} or None,
+        protocol=protocol,
+    )
+    answers = decode(protocol, None, json.dumps(given["cached_result"]).encode())
+    # Not the frame's own id of the answer: by that, it would be joined with the call that the answer is from.
+    frame.answered(*map(_answer, answers), cached=True)
+    frame.end()
+
+
+def _protocol(call_type: str, result: Any) -> str | None:
+    """The protocol of a cached answer; None where it is none of a model's (embeddings, transcripts)."""
+    if not isinstance(result, dict):
+        return None
+    # Answers of chat completions serve for responses too.
+    if "choices" in result and call_type in ("responses", "aresponses"):
+        return "openai.chat"
+    return _PROTOCOLS.get(call_type, _PROTOCOLS.get(call_type.removeprefix("a")))
+
+
+def _asked(function: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of the caller, by name."""
+    try:
+        bound = inspect.signature(function).bind_partial(*given.get("args", ()), **given.get("kwargs", {}))
+    except TypeError:
+        return dict(given.get("kwargs", {}))
+    asked = dict(bound.arguments)
+    return {**asked.pop("kwargs", {}), **asked}
+
+
+def _answer(step: Step) -> dict[str, Any]:
+    # Ids and logprobs stay out: litellm's cache has no ids, and what it has of logprobs is no second sample.
+    names = ("response_id", "completion", "finish_reason", "usage", "response_model", "extra")
+    return {name: getattr(step, name) for name in names if getattr(step, name) is not None}
+
+
+def recorded_content_filter(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
+    """What takes the place of ``Router._should_raise_content_policy_error``."""
+
+    @functools.wraps(original)
+    def should_raise(self: Any, *args: Any, **kwargs: Any) -> Any:
+        is_thrown_away = original(self, *args, **kwargs)
+        if is_thrown_away and is_active():
+            given = (kwargs.get("response"), *args[1:2])
+            guard.run_all("superseded", *(functools.partial(_superseded, one) for one in given if one is not None))
+        return is_thrown_away
+
+    return should_raise
+
+
+def recorded_processing(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
+    """What takes the place of ``litellm.utils.post_call_processing``."""
+
+    @functools.wraps(original)
+    def process(original_response: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(original_response, *args, **kwargs)
+        except Exception as error:
+            if is_active():
+                options = kwargs.get("optional_params") or next((one for one in args if isinstance(one, dict)), {})
+                guard.run_all("superseded", functools.partial(_refused, original_response, error, options))
+            raise
+
+    return process
+
+
+def _superseded(response: Any) -> None:
+    frame = _frame_of(response)
+    frame.supersede()
+    frame.end()
+
+
+def _refused(response: Any, error: BaseException, options: Mapping[str, Any]) -> None:
+    frame = _frame_of(response)
+    frame.failed(error)
+    # Of these classes, litellm's functions try errors again themselves.
+    if options.get("num_retries") and any(kind.__name__ == "APIError" for kind in type(error).__mro__):
+        frame.supersede()
+    frame.end()
+
+
+def _frame_of(response: Any) -> _Frame:
+    """A frame for an answer that has been recorded, which is found by the provider's id."""
+    frame = _Frame(is_seen=True)
+    frame.answered(response_id=getattr(response, "id", None))
+    return frame
+
+
+class _Frame(ModelFrame):
+    """A model call of litellm.
+
+    Args:
+        is_seen: whether its bytes are recorded: the frame only adds to their step, and never makes one.
+        **facts: as for ``ModelFrame``.
+    """
+
+    def __init__(self, *, is_seen: bool = False, **facts: Any) -> None:
+        self._is_seen = is_seen
+        super().__init__(FRAMEWORK, **facts)
+
+    def _enlist(self) -> None:
+        if self.trajectory is None:
+            self.trajectory = program.opened() if self._is_seen else program.of_call(None)
+        super()._enlist()
+
+    def steps(self) -> list[Step]:
+        return [] if self._is_seen else super().steps()

@@ -1,0 +1,188 @@
+"""The environment variables that have a child process record its model calls as part of this episode."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace.file.writer import check_path
+from rollout_trace.process import options
+from rollout_trace.process.child_tasks import BOOT, python_path
+from rollout_trace.process.patches import Patches
+from rollout_trace.record import ancestry, scope
+from rollout_trace.record.ancestry import ENGINE, NAME, OUTPUT, PARENT, RUN, TASK, Ancestor
+from rollout_trace.record.recording import current_recording, open_recordings
+from rollout_trace.record.state import log_of, state_of
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.record.recording import recording
+
+_run = os.urandom(16).hex()
+"""The run's id, where the environment has none."""
+
+
+def child_environment(
+    *, output: str | os.PathLike[str] | None = None, boot: str | os.PathLike[str] | None = None
+) -> dict[str, str]:
+    """Environment variables for a child process whose calls belong to this episode.
+
+        subprocess.run(command, env={**os.environ, **rt.child_environment()})
+
+    A Python process that has them, and rollout_trace installed, records its model calls as ``rollout-trace run`` does,
+    and appends its trajectories to the file of the recording that is open here. They are children of the trajectory
+    that is current here, of its latest step. Other programs are not affected. In an instrumented process
+    (``rt.instrument()``, ``rollout-trace run``), ``subprocess`` and ``multiprocessing`` hand them on by themselves.
+
+    Where nothing is recorded, and no ``output`` is given, there are none: the child runs without recording.
+
+    Args:
+        output: path of the file as the child sees it, in a container, say, that has its folder at another place.
+        boot: the folder ``rollout_trace/process/boot`` of the child's own installation, where that is not at the same
+            place. The child's ``PYTHONPATH`` begins with it; that of this process is left out then.
+
+    Raises:
+        RuntimeError: the recording cannot be handed on: its target is no file, or it has ``redact=``, whose rules the
+            child would not keep. Give ``output``, another file.
+        TypeError: ``output`` or ``boot`` is no path.
+        ValueError: ``output`` is no name of a file that trajectories can be written to, or ``boot`` is empty.
+    """
+    if output is not None:
+        check_path(output)
+    if boot is not None and not (isinstance(boot, (str, os.PathLike)) and os.fspath(boot)):
+        kind = ValueError if boot == "" else TypeError
+        raise kind(f"boot={boot!r:.80}: expected the path of the folder rollout_trace/process/boot.")
+    own = None if output is not None else _recording()
+    file = os.environ.get(OUTPUT) if own is None else own.path
+    if own is not None and (problem := _problem(own, file)) is not None:
+        raise RuntimeError(
+            f"rt.child_environment(): {problem}. Give the child a file of its own: "
+            'rt.child_environment(output="child.jsonl").'
+        )
+    found = _variables(file if output is None else os.path.abspath(output))
+    if found:
+        _expect_calls()
+        path = os.environ.get("PYTHONPATH") if boot is None else None
+        found["PYTHONPATH"] = python_path(path, BOOT if boot is None else os.fspath(boot))
+    return found
+
+
+def _problem(own: recording, file: str | None) -> str | None:
+    if file is None:
+        return f"the recording to {own.name} writes to no file"
+    return f"the recording to {own.name} has redact=, which another process would not keep" if own.is_redacted else None
+
+
+def _recording() -> recording | None:
+    """The recording that a trajectory opened here would go to; None without one."""
+    state = None if (here := scope.here()) is None else state_of(here)
+    for own in (None if state is None else state.recording, current_recording()):
+        if own is not None and own.is_open:
+            return own
+    others = open_recordings()
+    return others[0] if len(others) == 1 else None
+
+
+def _variables(output: str | None) -> dict[str, str]:
+    """The variables but for ``PYTHONPATH``; none without a file."""
+    if not output:
+        return {}
+    parent = _parent()
+    values = {
+        OUTPUT: output,
+        RUN: os.environ.get(RUN) or _run,
+        ENGINE: options.engine_name() or os.environ.get(ENGINE),
+        NAME: os.environ.get(NAME),
+        TASK: os.environ.get(TASK),
+        PARENT: None if parent is None else parent.text,
+    }
+    return {name: value for name, value in values.items() if value}
+
+
+def variables_here() -> dict[str, str]:
+    """The variables for a process that is started here; none where nothing is recorded, or it cannot be handed on."""
+    own = _recording()
+    file = os.environ.get(OUTPUT) if own is None else own.path
+    return {} if own is not None and _problem(own, file) is not None else _variables(file)
+
+
+def variables_for_python() -> dict[str, str]:
+    """``variables_here`` for a Python function in another process, which may make the calls of this trajectory.
+
+    Never raises, save under pytest.
+    """
+    try:
+        found = variables_here()
+        if found:
+            _expect_calls()
+        return found
+    except Exception as error:
+        guard.failed("child process", None, error)
+        return {}
+
+
+def _expect_calls() -> None:
+    """Counts a child of the current trajectory: where it has no call of its own, that is no reason to warn."""
+    state = None if (here := scope.here()) is None else state_of(here)
+    if state is not None:
+        state.children_opened += 1
+
+
+def _parent() -> Ancestor | None:
+    """The parent of trajectories of a process that is started here; that of this process's own where none is open."""
+    here: Trajectory | None = scope.here()
+    if (here is None or not here.is_open) and ancestry.program is not None:
+        here = ancestry.program() or here
+    # Open in the process that this one was forked from, too.
+    log = log_of(here)
+    if here is None or log is None:
+        return ancestry.ancestor()
+    return Ancestor(here.episode_id or here.id, here.id, log.last_step_id())
+
+
+def mark_environment(patches: Patches) -> None:
+    """Sets the run's id in this process's environment: one that a program makes has it if it was made from that.
+
+    Such a one is given the other variables when a process is started with it; a clean one stays clean.
+    """
+    if RUN not in os.environ:
+        os.environ[RUN] = _run
+        patches.on_undo(_unmark_environment)
+
+
+def _unmark_environment() -> None:
+    if os.environ.get(RUN) == _run:
+        del os.environ[RUN]
+
+
+def environment_for(given: Any) -> dict[Any, Any] | None:
+    """The environment of a new process whose starter gave ``given``, None for this process's own.
+
+    Returns:
+        A copy with the variables; None where it stays as it is: nothing is recorded, or it is no copy of this
+        process's own.
+    """
+    encode = str if given is None else _encoding(given)
+    ours = None if encode is None else variables_here()
+    if encode is None or not ours:
+        return None
+    given = os.environ if given is None else given
+    path = given.get(encode("PYTHONPATH"))
+    ours["PYTHONPATH"] = python_path(None if path is None else os.fsdecode(path))
+    if all(given.get(encode(name)) == encode(value) for name, value in ours.items()):
+        return None
+    return {**given, **{encode(name): encode(value) for name, value in ours.items()}}
+
+
+def _encoding(given: Any) -> Callable[[str], Any] | None:
+    """How the names of a copy of this process's environment are written: as text, or as bytes. None if it is none."""
+    for encode in (str, os.fsencode):
+        try:
+            if encode(RUN) in given or encode(OUTPUT) in given:
+                return encode
+        except TypeError:
+            # `os.environ` takes no bytes.
+            continue
+    return None

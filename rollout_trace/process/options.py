@@ -1,0 +1,155 @@
+"""The settings that an instrumented process records with: those of the innermost ``rt.instrument()`` that is open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from rollout_trace.clients import anthropic, openai
+from rollout_trace.engines.detect import by_host
+from rollout_trace.engines.engine import resolve
+from rollout_trace.engines.profiles import AUTO
+from rollout_trace.record.settings import Settings
+from rollout_trace.wire.recognise import protocol_of_path
+
+if TYPE_CHECKING:
+    from rollout_trace.engines.engine import Engine
+    from rollout_trace.engines.profiles import EngineName, EngineProfile
+
+    EngineChoice = EngineName | Engine | Mapping[str, EngineName | Engine | None] | None
+
+
+class _Asked(NamedTuple):
+    profile: EngineProfile | None
+    wishes: Engine | None
+
+
+class Options:
+    """The options of one ``rt.instrument()``.
+
+    Raises:
+        ValueError: an engine is unknown.
+        TypeError: ``engine`` is of another type, or an address in it is no text.
+    """
+
+    def __init__(self, engine: EngineChoice) -> None:
+        self._every: _Asked | None = None
+        self._by_address: dict[str, _Asked] = {}
+        if isinstance(engine, Mapping):
+            self._by_address = {_address_key(key): _Asked(*resolve(value)) for key, value in engine.items()}
+        else:
+            self._every = _Asked(*resolve(engine))
+        self._made: dict[tuple[Settings, _Asked], Settings] = {}
+        self.has_engine = engine is not None
+        """False where none was given: then that of an outer ``rt.instrument()`` counts."""
+        self.engine_name = None if self._every is None or self._every.profile is None else self._every.profile.name
+        """The engine of every server; None where none was given, or one for each address."""
+
+    def settings(self, template: Settings, address: Callable[[], object]) -> Settings:
+        """The settings for a call to a server, of the kind that the template is."""
+        asked = self._asked(template, address)
+        made = self._made.get((template, asked))
+        if made is None:
+            made = self._made[template, asked] = Settings(
+                template.protocol_of,
+                asked.profile,
+                wishes=asked.wishes,
+                is_http=template.is_http,
+                is_guess=template.is_guess,
+            )
+        return made
+
+    def _asked(self, template: Settings, address: Callable[[], object]) -> _Asked:
+        if template is ANTHROPIC or self._every == _NOTHING:
+            return _NOTHING
+        url = str(address())
+        if self._every is None:
+            found = max((key for key in self._by_address if _is_at(url, key)), key=len, default=None)
+            return self._adapted(template, _NOTHING if found is None else self._by_address[found])
+        # What the program's own server takes, the API of a provider, which a judge may call, may refuse.
+        known = by_host(url)
+        return self._adapted(template, self._every if known is None else _Asked(known, self._every.wishes))
+
+    @staticmethod
+    def _adapted(template: Settings, asked: _Asked) -> _Asked:
+        # Detecting an engine takes requests of the client's own, which an HTTP library's has none of.
+        return _NOTHING if template.is_http and asked.profile is AUTO else asked
+
+
+_NOTHING = _Asked(None, None)
+
+
+def _address_key(key: Any) -> str:
+    if not isinstance(key, str) or not key:
+        raise TypeError(
+            f"rt.instrument(engine={{{key!r:.80}: ...}}): expected the address of a server as text, such as "
+            '"localhost:8000" or "http://gpu1:8000/v1".'
+        )
+    return key.rstrip("/")
+
+
+def _is_at(url: str, key: str) -> bool:
+    """Whether an address begins with a key: a host, a host with its port, or a URL."""
+    if "://" in key:
+        return url == key or url.startswith((f"{key}/", f"{key}?"))
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    place = f"{host}{parts.path}"
+    return key in (host, parts.hostname) or place == key or place.startswith(f"{key}/")
+
+
+_open: list[Options] = []
+"""Of the ``rt.instrument()`` calls that are not undone, in their order."""
+
+
+def push(options: Options) -> None:
+    """Makes these the options in force."""
+    _open.append(options)
+
+
+def remove(options: Options) -> None:
+    """Takes options out, whether they are the latest or not."""
+    if options in _open:
+        _open.remove(options)
+
+
+def is_active() -> bool:
+    """Whether a ``rt.instrument()`` is not undone."""
+    return bool(_open)
+
+
+def engine_name() -> str | None:
+    """Name of the engine in force for every server; None where there is none."""
+    options = _latest()
+    return None if options is None else options.engine_name
+
+
+def _latest() -> Options | None:
+    """The latest options that have an engine; without such, the latest of all."""
+    # A copy: other threads may open and undo some.
+    opened = list(reversed(_open))
+    return next((one for one in opened if one.has_engine), opened[0] if opened else None)
+
+
+def _in_force(template: Settings, address: Callable[[], object]) -> Settings | None:
+    options = _latest()
+    return None if options is None else options.settings(template, address)
+
+
+def _openai(address: Callable[[], object]) -> Settings | None:
+    return _in_force(OPENAI, address)
+
+
+def _anthropic(address: Callable[[], object]) -> Settings | None:
+    return _in_force(ANTHROPIC, address)
+
+
+def _http(address: Callable[[], object]) -> Settings | None:
+    return _in_force(HTTP, address)
+
+
+# One object each for as long as the process runs: classes are made for settings.
+OPENAI = Settings(openai.protocol_of, source=_openai)
+ANTHROPIC = Settings(anthropic.protocol_of, source=_anthropic)
+HTTP = Settings(protocol_of_path, source=_http, is_http=True, is_guess=True)

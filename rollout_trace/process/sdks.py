@@ -1,0 +1,102 @@
+"""Recording under every client of the openai and anthropic SDKs.
+
+Only ``__init__`` and ``request`` of their two base classes are replaced, and give a client the recording class that
+``rt.wrap_openai`` would: subclasses override the other methods without calling the base class's.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from weakref import ref
+
+from rollout_trace import guard
+from rollout_trace.clients import stainless
+from rollout_trace.process.patches import Patches
+from rollout_trace.record.settings import Settings
+
+
+class RecordedClients:
+    """The clients of one SDK that are recorded because the process is."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # By their ids: a subclass may have an `__eq__`, and no `__hash__`. Threads make clients while others undo.
+        self._clients: dict[int, ref[Any]] = {}
+
+    def patch(self, module: ModuleType, patches: Patches) -> None:
+        """Replaces the methods of the SDK's base classes: of ``openai._base_client``, or anthropic's."""
+        for name, recorded in (("SyncAPIClient", _recorded), ("AsyncAPIClient", _recorded_async)):
+            kind = getattr(module, name)
+            is_async = recorded is _recorded_async
+            patches.replace(kind, "__init__", functools.partial(self._made, patches=patches, is_async=is_async))
+            patches.replace(kind, "request", functools.partial(recorded, patches=patches, clients=self))
+
+    def adopt(self, client: Any, *, is_async: bool) -> None:
+        """Makes a client record, unless it does: then it keeps its settings. Never raises, save under pytest."""
+        try:
+            if not stainless.is_recording(type(client)):
+                stainless.swap(client, self._settings, is_async=is_async)
+            # A copy of one of ours has its class already.
+            if self._is_ours(client):
+                self._keep(client)
+        except Exception as error:
+            guard.failed("instrument", None, error)
+
+    def give_back(self) -> None:
+        """Gives the clients their own classes again. Running calls are recorded to their end."""
+        known, self._clients = self._clients, {}
+        for found in list(known.values()):
+            client = found()
+            # Not one that was wrapped by hand since.
+            if client is not None and self._is_ours(client):
+                guard.run_all("instrument", functools.partial(stainless.restore, client))
+
+    def _keep(self, client: Any) -> None:
+        key, clients = id(client), self._clients
+        clients[key] = ref(client, lambda gone: clients.pop(key, None) if clients.get(key) is gone else None)
+
+    def _is_ours(self, client: Any) -> bool:
+        settings = stainless.settings_of(client)
+        return settings is not None and settings.source is self._settings.source
+
+    def _made(self, init: Any, patches: Patches, is_async: bool) -> Any:
+        @functools.wraps(init)
+        def __init__(client: Any, *args: Any, **kwargs: Any) -> None:
+            with guard.hidden_frame:
+                init(client, *args, **kwargs)
+            if patches.is_active:
+                self.adopt(client, is_async=is_async)
+
+        return __init__
+
+
+def _recorded(request: Any, patches: Patches, clients: RecordedClients) -> Any:
+    first = stainless.recorded_request(SimpleNamespace(request=request))
+
+    @functools.wraps(request)
+    def replaced(client: Any, *args: Any, **kwargs: Any) -> Any:
+        with guard.hidden_frame:
+            if not patches.is_active or stainless.is_recording(type(client)):
+                return request(client, *args, **kwargs)
+            # A client made before. Not by its new class: a `request` of the user's own, which calls this, would run
+            # twice.
+            clients.adopt(client, is_async=False)
+            return first(client, *args, **kwargs)
+
+    return replaced
+
+
+def _recorded_async(request: Any, patches: Patches, clients: RecordedClients) -> Any:
+    first = stainless.recorded_request_async(SimpleNamespace(request=request))
+
+    @functools.wraps(request)
+    async def replaced(client: Any, *args: Any, **kwargs: Any) -> Any:
+        with guard.hidden_frame:
+            if not patches.is_active or stainless.is_recording(type(client)):
+                return await request(client, *args, **kwargs)
+            clients.adopt(client, is_async=True)
+            return await first(client, *args, **kwargs)
+
+    return replaced

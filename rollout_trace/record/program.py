@@ -1,0 +1,132 @@
+"""The program's trajectory: takes the calls that a process makes outside of every ``rt.trajectory`` block.
+
+Only where ``start`` was called, as ``rollout-trace run`` does. It is opened by the first such call, and closed at the
+end of the process. Each task of a process pool has its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import NamedTuple
+
+from rollout_trace import guard
+from rollout_trace.data.trajectory import Trajectory, to_task
+from rollout_trace.record import ancestry, fallback, lifecycle, process_end
+from rollout_trace.record.recording import current_recording, set_current_recording
+
+
+class _Opened(NamedTuple):
+    trajectory: Trajectory
+    parent: Trajectory | None
+    """Of the process that this one was forked from."""
+
+
+is_on = False
+"""Whether calls outside of every trajectory have one."""
+_opened: dict[str | None, _Opened] = {}
+"""By the task of a process pool that they belong to; None: the program itself."""
+_of_origin: Trajectory | None = None
+"""The program's trajectory of the process that this one was forked from, as it was then."""
+# Reentrant: the garbage collector may close an agent, and call something, while the lock is held.
+_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """A forked process has none yet."""
+    global _lock, _of_origin
+    _lock = threading.RLock()
+    if (own := _opened.get(None)) is not None:
+        _of_origin = own.trajectory
+    _opened.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def start() -> None:
+    """From now on, calls of this process outside of every trajectory belong to the program's."""
+    global is_on
+    is_on = True
+    ancestry.program = opened
+    if _end_of_task not in ancestry.task_closers:
+        ancestry.task_closers.append(_end_of_task)
+
+
+def stop() -> None:
+    """Closes what is open, as completed; calls outside of every trajectory are orphans again."""
+    global is_on
+    close()
+    is_on, ancestry.program = False, None
+
+
+def opened() -> Trajectory | None:
+    """The open trajectory of the program, or of the pool's task that runs here; None if there is none yet."""
+    own = _opened.get(ancestry.task()) if is_on else None
+    return own.trajectory if own is not None and own.trajectory.is_open else None
+
+
+def of_call(here: Trajectory | None) -> Trajectory | None:
+    """The trajectory for a call that begins outside of those of this process; it is opened by the first one.
+
+    Args:
+        here: the trajectory of this context, which is one of the process that this one was forked from; or None.
+    """
+    if not is_on:
+        return None
+    with _lock:
+        task = ancestry.task()
+        own = _opened.get(task)
+        if own is None and not process_end.is_running():
+            own = _opened[task] = _open(here or (_of_origin if task is None else None))
+        return None if own is None else own.trajectory
+
+
+def _open(parent: Trajectory | None) -> _Opened:
+    # Without an ancestor all processes of a run share its id as that of their episode.
+    task, episode = to_task(os.environ.get(ancestry.TASK)), os.environ.get(ancestry.RUN)
+    trajectory = Trajectory(name=_name(), task=task, episode_id=episode)
+    # Not into a recording of the program that happens to be open now: it is left long before the program ends.
+    before = current_recording()
+    set_current_recording(fallback.for_the_rest())
+    try:
+        lifecycle.begin(trajectory, parent)
+    finally:
+        set_current_recording(before)
+    return _Opened(trajectory, parent)
+
+
+def _name() -> str:
+    given = os.environ.get(ancestry.NAME)
+    if given:
+        return given
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:
+        # `python -m name`, and of a package `name.__main__`.
+        return str(spec.name).removesuffix(".__main__")
+    file = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
+    return "python" if file in ("", "-", "-c", "-m") else os.path.splitext(file)[0]
+
+
+def close(status: str | None = None, error: BaseException | None = None) -> None:
+    """Closes all that is open: ``error`` is the exception that ends the program, ``status`` replaces the outcome."""
+    with _lock:
+        tasks = list(_opened)
+    for task in tasks:
+        _close(task, status, error)
+
+
+def _close(task: str | None, status: str | None, error: BaseException | None) -> None:
+    with _lock:
+        own = _opened.pop(task, None)
+    if own is None:
+        return
+    if status is not None and own.trajectory.status == "running":
+        own.trajectory.status = status
+    lifecycle.finish(own.trajectory, own.parent, error)
+
+
+def _end_of_task(task: str, error: BaseException | None) -> None:
+    guard.run_all("close", lambda: _close(task, None, error))

@@ -1,0 +1,241 @@
+"""Google's generateContent: text, thoughts and function calls, as one object, as events, or as a JSON array."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ._delivery import Delivery, sse
+from ._messages import JSON_HEADERS, Part, Response, json_bytes
+from ._sampling import Completion, Effect, Token
+from ._turn import Turn
+
+_Json = dict[str, Any]
+
+PATHS = (":generateContent", ":streamGenerateContent", ":countTokens")
+_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_FINISH_REASONS = {"stop": "STOP", "length": "MAX_TOKENS", "tool_calls": "STOP"}
+_BROKEN = b'{"candidates": [{'
+
+
+def google_error(status: int, message: str) -> _Json:
+    """An error object as Google sends it."""
+    return {"error": {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}}
+
+
+class GoogleDelivery(Delivery):
+    """Builds responses of generateContent: events without names and `[DONE]`, or a JSON array; Google's errors."""
+
+    def error(self, *, is_stream: bool = False) -> Response:
+        """The error response of a fault with a status. `is_stream`: of a stream without `alt=sse`, a list of one."""
+        status = self.fault.status or 500
+        if self.fault.body is not None:
+            return super().error()
+        body = google_error(status, f"the script answers with status {status}")
+        data = json_bytes([body] if is_stream else body)
+        return Response(status, self._headers(JSON_HEADERS), [data], before=self._pauses())
+
+    def stream(self, values: Iterable[Mapping[str, Any]], *, is_sse: bool) -> Response:
+        """A stream of `GenerateContentResponse` objects."""
+        items = [json_bytes(value) for value in values]
+        if self.fault.bad_json:
+            items.insert(1, _BROKEN)
+        after = self.fault.error_event_after
+        if after is not None:
+            items[after:] = [json_bytes(google_error(500, "the script breaks this stream"))]
+        if is_sse:
+            events = [sse(item).replace(b"\n\n", b"\r\n\r\n") for item in items]
+            return self._response("text/event-stream", self._with_faults(events, events), chunked=True)
+        pieces = [(b"[" if at == 0 else b",\r\n") + item for at, item in enumerate(items)]
+        # The end of the array comes with nothing else, so that a cut after the last item cuts it off.
+        parts: list[Part] = self._with_faults([*pieces, b"]\n"], [*pieces, b"]\n"])
+        return self._response("application/json; charset=UTF-8", parts, chunked=True)
+
+
+def model_of(path: str) -> tuple[str, str]:
+    """The model and the method of `/v1beta/models/MODEL:METHOD`."""
+    name, _, method = path.rpartition("/")[2].partition(":")
+    return name, method
+
+
+def conversation(request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The contents of a request as chat messages, the system instruction first. Raises ValueError if there are none."""
+    contents = request.get("contents")
+    if not isinstance(contents, list) or not all(isinstance(content, dict) for content in contents):
+        raise ValueError(f"`contents` should be a list of objects, not {contents!r}")
+    system = request.get("systemInstruction")
+    first = [] if system is None else [{"role": "system", "content": _text(system)}]
+    return [*first, *(message for content in contents for message in _messages(content))]
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return "".join(part.get("text", "") for part in content.get("parts", ()) if not part.get("thought"))
+
+
+def _messages(content: Mapping[str, Any]) -> Iterator[_Json]:
+    parts = content.get("parts", ())
+    results = [part["functionResponse"] for part in parts if "functionResponse" in part]
+    for result in results:
+        yield {"role": "tool", "tool_call_id": result.get("id"), "content": json.dumps(result.get("response"))}
+    if results:
+        return
+    message: _Json = {"role": "assistant" if content.get("role") == "model" else "user", "content": _text(content)}
+    calls = [part["functionCall"] for part in parts if "functionCall" in part]
+    if calls:
+        message["tool_calls"] = [
+            {"function": {"name": call["name"], "arguments": json.dumps(call.get("args") or {})}} for call in calls
+        ]
+    yield message
+
+
+def tools_of(request: Mapping[str, Any]) -> list[_Json] | None:
+    """The function declarations of a request as tools of a chat request."""
+    tools = [tool for tool in request.get("tools") or () if isinstance(tool, dict)]
+    declared = [one for tool in tools for one in tool.get("functionDeclarations") or ()]
+    return [{"type": "function", "function": one} for one in declared] or None
+
+
+def settings_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The `generationConfig` of a request."""
+    found = request.get("generationConfig")
+    return found if isinstance(found, dict) else {}
+
+
+def limits(request: Mapping[str, Any]) -> _Json:
+    """The fields that limit a completion, under the names of a chat request."""
+    settings = settings_of(request)
+    return {"max_tokens": settings.get("maxOutputTokens"), "stop": settings.get("stopSequences")}
+
+
+def response_object(turn: Turn, completions: Sequence[Completion]) -> _Json:
+    """The body of an unstreamed answer."""
+    candidates = [_candidate(turn, index, completion) for index, completion in enumerate(completions)]
+    return {"candidates": candidates, "usageMetadata": _usage(turn, completions), **_head(turn, completions)}
+
+
+def response_chunks(turn: Turn, completions: Sequence[Completion]) -> Iterator[_Json]:
+    """The objects of a streamed answer. Each has the counts so far, as Google's have."""
+    head = _head(turn, completions)
+    for index, completion in enumerate(completions):
+        parts = _PartWriter(turn, completion)
+        for group, is_last in turn.groups(completion.tokens):
+            candidate = _head_of_candidate(index, parts.add(group))
+            if is_last:
+                candidate |= {"finishReason": _finish_reason(completion)}
+            candidate |= _logprobs(turn, group)
+            is_end = is_last and index == len(completions) - 1
+            counts = _usage(turn, completions) if is_end else {"promptTokenCount": len(turn.prompt_ids)}
+            yield {"candidates": [candidate], "usageMetadata": counts, **head}
+
+
+def _head(turn: Turn, completions: Sequence[Completion]) -> _Json:
+    return {"modelVersion": turn.model, "responseId": turn.id, **turn.extra(completions)}
+
+
+def _head_of_candidate(index: int, parts: list[_Json]) -> _Json:
+    # As JSON of protocol buffers has no zeros, the first candidate has no index.
+    return {"content": {"parts": parts, "role": "model"}, **({"index": index} if index else {})}
+
+
+def _candidate(turn: Turn, index: int, completion: Completion) -> _Json:
+    candidate = _head_of_candidate(index, list(_parts(turn, completion)))
+    candidate |= {"finishReason": _finish_reason(completion)}
+    return candidate | _logprobs(turn, completion.tokens)
+
+
+def _parts(turn: Turn, completion: Completion) -> Iterator[_Json]:
+    reasoning, text = completion.text("reasoning"), completion.text("content")
+    if reasoning:
+        yield {"text": reasoning, "thought": True}
+    if text or not (reasoning or completion.call_count or completion.call_cut):
+        yield {"text": text, **dict(completion.reply.extra_message)}
+    for call in range(completion.call_count):
+        yield _call(turn, completion, call)
+
+
+def _call(turn: Turn, completion: Completion, call: int) -> _Json:
+    """A function call. Arguments that are no JSON object are empty: Google's have no other form."""
+    try:
+        arguments = json.loads(completion.text("call_arguments", call))
+    except ValueError:
+        arguments = None
+    arguments = arguments if isinstance(arguments, dict) else {}
+    call_id = turn.call_id(0, call).replace("chatcmpl-tool-", "")
+    made = {"functionCall": {"id": call_id, "name": completion.text("call_name", call), "args": arguments}}
+    is_signed = call == 0 and completion.text("reasoning")
+    return made | ({"thoughtSignature": "c2lnbmF0dXJl"} if is_signed else {})
+
+
+class _PartWriter:
+    """The parts of each chunk. A function call comes whole, with its last token."""
+
+    def __init__(self, turn: Turn, completion: Completion) -> None:
+        self._turn = turn
+        self._completion = completion
+
+    def add(self, group: Sequence[Token]) -> list[_Json]:
+        parts: list[_Json] = []
+        for effect in (token.effect for token in group):
+            if effect is not None:
+                self._add(effect, parts)
+        return parts or [{"text": ""}]
+
+    def _add(self, effect: Effect, parts: list[_Json]) -> None:
+        if effect.kind == "call_end":
+            parts.append(_call(self._turn, self._completion, effect.call))
+        elif effect.kind in ("content", "reasoning") and effect.text:
+            thought = {"thought": True} if effect.kind == "reasoning" else {}
+            if parts and "text" in parts[-1] and ("thought" in parts[-1]) == bool(thought):
+                parts[-1]["text"] += effect.text
+            else:
+                parts.append({"text": effect.text, **thought})
+
+
+def _finish_reason(completion: Completion) -> str:
+    return _FINISH_REASONS.get(completion.finish_reason, completion.finish_reason)
+
+
+def _logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json:
+    settings = settings_of(turn.request)
+    if not settings.get("responseLogprobs"):
+        return {}
+    found: _Json = {"chosenCandidates": [_scored(turn, token.id, token.logprobs[0]) for token in tokens]}
+    count = settings.get("logprobs")
+    if count:
+        rows = ([(token.id, token.logprobs[0]), *turn.sampler.alternatives(token, count - 1)] for token in tokens)
+        found["topCandidates"] = [{"candidates": [_scored(turn, *one) for one in row]} for row in rows]
+    return {"logprobsResult": found}
+
+
+def _scored(turn: Turn, token_id: int, logprob: float) -> _Json:
+    return {"token": turn.token_text(token_id), "tokenId": token_id, "logProbability": logprob}
+
+
+def _usage(turn: Turn, completions: Sequence[Completion]) -> _Json:
+    """Counts in Google's names: thoughts are not among the candidates' tokens. Zeros are left out."""
+    thoughts = sum(_thoughts(completion) for completion in completions)
+    sampled = sum(len(completion.tokens) for completion in completions)
+    counts = {
+        "promptTokenCount": len(turn.prompt_ids),
+        "candidatesTokenCount": sampled - thoughts,
+        "thoughtsTokenCount": thoughts,
+        "totalTokenCount": len(turn.prompt_ids) + sampled,
+    }
+    given = {key: value for completion in completions for key, value in (completion.reply.usage or {}).items()}
+    return {name: count for name, count in counts.items() if count} | given
+
+
+def _thoughts(completion: Completion) -> int:
+    """Tokens from the first of the reasoning to the last."""
+    at = [i for i, token in enumerate(completion.tokens) if token.effect and token.effect.kind == "reasoning"]
+    return at[-1] + 1 if at else 0

@@ -1,0 +1,162 @@
+"""Ollama's /api/chat and /api/generate: text, thoughts and tool calls, as one object or as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ._delivery import Delivery
+from ._messages import JSON_HEADERS, Response, json_bytes
+from ._sampling import Completion, Token
+from ._turn import Turn
+
+_Json = dict[str, Any]
+
+PATHS = ("/api/chat", "/api/generate")
+_CREATED = "2026-11-22T10:00:00.123456Z"
+_BROKEN = b'{"model": "broken", "message": {'
+
+
+class OllamaDelivery(Delivery):
+    """Builds responses of Ollama: lines of JSON, and its errors."""
+
+    def error(self) -> Response:
+        """The error response of a fault with a status."""
+        if self.fault.body is not None:
+            return super().error()
+        status = self.fault.status or 500
+        data = json_bytes({"error": f"the script answers with status {status}"})
+        return Response(status, self._headers(JSON_HEADERS), [data], before=self._pauses())
+
+    def lines(self, values: Iterable[Mapping[str, Any]]) -> Response:
+        """A stream."""
+        lines = [json_bytes(value) + b"\n" for value in values]
+        if self.fault.bad_json:
+            lines.insert(1, _BROKEN + b"\n")
+        after = self.fault.error_event_after
+        if after is not None:
+            lines[after:] = [json_bytes({"error": "the script breaks this stream"}) + b"\n"]
+        return self._response("application/x-ndjson", self._with_faults(lines, lines), chunked=True)
+
+
+def conversation(request: Mapping[str, Any], *, is_chat: bool) -> list[_Json]:
+    """The messages that the model gets. Raises ValueError for a request without any."""
+    if not is_chat:
+        prompt = request.get("prompt")
+        if not isinstance(prompt, str):
+            raise ValueError("`prompt` should be text")
+        system = request.get("system")
+        return [*([{"role": "system", "content": system}] if system else []), {"role": "user", "content": prompt}]
+    messages = request.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise ValueError("`messages` should be a list of objects")
+    return [_message_with_texts(message) for message in messages]
+
+
+def _message_with_texts(message: _Json) -> _Json:
+    calls = [
+        {"id": call.get("id"), "type": "function", "function": {**call["function"], "arguments": _arguments_text(call)}}
+        for call in message.get("tool_calls") or ()
+    ]
+    reasoning = {"reasoning": message["thinking"]} if message.get("thinking") else {}
+    return {**message, **reasoning, **({"tool_calls": calls} if calls else {})}
+
+
+def _arguments_text(call: Mapping[str, Any]) -> str:
+    return json.dumps(call["function"].get("arguments") or {}, ensure_ascii=False, separators=(",", ":"))
+
+
+def limits(request: Mapping[str, Any]) -> _Json:
+    """The limits of a request, by the names of OpenAI's."""
+    options = request.get("options") or {}
+    limit = options.get("num_predict")
+    return {"max_tokens": limit if limit and limit > 0 else None, "stop": options.get("stop")}
+
+
+def ollama_lines(turn: Turn, completion: Completion, *, is_chat: bool) -> Iterator[_Json]:
+    """The objects of a stream. A token without text gives none."""
+    for group, last in turn.groups(completion.tokens):
+        text, thinking = _text(group, "content"), _text(group, "reasoning")
+        calls = [call for at, call in _calls(turn, completion) if any(token is at for token in group)]
+        if text or thinking or calls:
+            yield _body(turn, completion, is_chat, text, thinking, calls) | _logprobs(turn, group)
+        if last:
+            yield _body(turn, completion, is_chat, "", "", []) | _end(turn, completion, is_chat=is_chat)
+
+
+def ollama_object(turn: Turn, completion: Completion, *, is_chat: bool) -> _Json:
+    """The body of an unstreamed answer."""
+    calls = [call for _, call in _calls(turn, completion)]
+    text, thinking = completion.text("content"), completion.text("reasoning")
+    body = _body(turn, completion, is_chat, text, thinking, calls) | _end(turn, completion, is_chat=is_chat)
+    # As in a stream, where tokens without a text have no object, nor logprobs.
+    shown = [
+        token for group, _ in turn.groups(completion.tokens) if _is_shown(turn, completion, group) for token in group
+    ]
+    return body | _logprobs(turn, shown)
+
+
+def _is_shown(turn: Turn, completion: Completion, group: Sequence[Token]) -> bool:
+    return bool(
+        _text(group, "content")
+        or _text(group, "reasoning")
+        or any(at is token for at, _ in _calls(turn, completion) for token in group)
+    )
+
+
+def _text(group: Sequence[Token], kind: str) -> str:
+    return "".join(token.effect.text for token in group if token.effect is not None and token.effect.kind == kind)
+
+
+def _calls(turn: Turn, completion: Completion) -> Iterator[tuple[Token, _Json]]:
+    """Each tool call, and the token that it is whole with."""
+    if completion.call_cut:
+        return
+    for token in completion.tokens:
+        if token.effect is not None and token.effect.kind == "call_end":
+            call = token.effect.call
+            # As it was written: an object of the stream has its text.
+            arguments = json.loads(completion.text("call_arguments", call))
+            function = {"index": call, "name": completion.text("call_name", call), "arguments": arguments}
+            yield token, {"id": turn.call_id(0, call), "function": function}
+
+
+def _body(turn: Turn, completion: Completion, is_chat: bool, text: str, thinking: str, calls: list[_Json]) -> _Json:
+    head = {"model": turn.model, "created_at": _CREATED}
+    thoughts = {"thinking": thinking} if thinking else {}
+    called = {"tool_calls": calls} if calls else {}
+    if is_chat:
+        message = {"role": "assistant", "content": text, **thoughts, **called, **completion.reply.extra_message}
+        return head | {"message": message, "done": False} | turn.extra([completion])
+    return head | {"response": text, **thoughts, **called, "done": False} | turn.extra([completion])
+
+
+def _end(turn: Turn, completion: Completion, *, is_chat: bool) -> _Json:
+    reason = "length" if completion.finish_reason == "length" else "stop"
+    text = completion.text("reasoning") + completion.text("content")
+    context = [*turn.prompt_ids, *turn.tokenizer.encode(text)]
+    named = {} if is_chat or turn.request.get("raw") else {"context": context}
+    counts = {"prompt_eval_count": len(turn.prompt_ids), "eval_count": len(completion.tokens)}
+    durations = {"total_duration": 5_000_000, "load_duration": 1_000_000}
+    evaluated = {"prompt_eval_duration": 1_500_000, "eval_duration": 2_500_000}
+    usage = dict(completion.reply.usage or {})
+    return {"done": True, "done_reason": completion.reply.finish_reason or reason, **named, **durations} | (
+        counts | evaluated | usage
+    )
+
+
+def _logprobs(turn: Turn, tokens: Sequence[Token]) -> _Json:
+    if not turn.request.get("logprobs") or not tokens:
+        return {}
+    top = turn.request.get("top_logprobs") or 0
+    return {"logprobs": [_entry(turn, token, value, top) for token in tokens for value in token.logprobs]}
+
+
+def _entry(turn: Turn, token: Token, logprob: float, top: int) -> _Json:
+    own = {"token": token.text, "logprob": logprob, "bytes": list(token.text.encode())}
+    if not top:
+        return own
+    others = [(turn.token_text(one), value) for one, value in turn.sampler.alternatives(token, top - 1)]
+    ranked = [(token.text, logprob), *others]
+    return own | {"top_logprobs": [{"token": text, "logprob": value} for text, value in ranked]}

@@ -1,0 +1,300 @@
+"""``google.generate_content``: Google's generateContent and streamGenerateContent (Gemini API, Vertex AI).
+
+A stream is server-sent events (``alt=sse``), or one JSON array that is sent item by item; neither has a last event of
+its own: a candidate is whole once it has a ``finishReason``.
+
+Google sends no prompt ids. Completion ids and logprobs stand in ``logprobsResult``, where the request asks for
+``responseLogprobs`` and the model has them; they are of the answer alone, not of its thoughts.
+
+``finish_reason`` is as sent (``STOP``, ``MAX_TOKENS``, ``SAFETY``, ...). A prompt that was blocked gets no candidate:
+it is one choice without completion, which is complete, and its ``finish_reason`` is the ``blockReason``.
+
+Usage: ``total = prompt + tool use prompt + candidates + thoughts``, so ``output`` is candidates and thoughts, ``input``
+prompt and tool use prompt. Cached tokens are part of the prompt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec import json as msgjson
+
+from rollout_trace.data.model import Completion, ErrorInfo, Usage
+from rollout_trace.wire import align
+from rollout_trace.wire.errors import brief, error_of, error_value
+from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
+from rollout_trace.wire.google_logprobs import Logprobs
+from rollout_trace.wire.google_parts import Parts
+from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
+from rollout_trace.wire.other_fields import extra_of
+from rollout_trace.wire.reading import mark_malformed, reader_for, withhold
+from rollout_trace.wire.sse import Event, events
+
+_ANSWER_FIELDS = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
+_CANDIDATE_FIELDS = frozenset({"content", "finishReason", "index", "logprobsResult"})
+_KNOWN_FIELDS = frozenset({"candidates", "usageMetadata", "promptFeedback"})
+"""An object with none of these is no answer."""
+_UNSPECIFIED = (None, "", "FINISH_REASON_UNSPECIFIED")
+
+
+class _Call(Struct):
+    args: Raw = NULL
+
+
+class _RawPart(Struct):
+    functionCall: _Call | None = None
+
+
+class _RawContent(Struct):
+    parts: list[_RawPart] = []
+
+
+class _RawCandidate(Struct):
+    content: _RawContent | None = None
+
+
+class _RawAnswer(Struct):
+    candidates: list[_RawCandidate] = []
+
+
+_RAW = msgjson.Decoder(_RawAnswer)
+
+
+def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
+    """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
+    facts = ResponseFacts()
+    if status >= 400:
+        facts.error = error_of(response, status)
+        return facts
+    answer = _Answer(facts)
+    is_array = response.lstrip()[:1] == b"["
+    if not streamed:
+        done = answer.add_body(response, status)
+    else:
+        parts, done = _items(response) if is_array else (list(events(response)), False)
+        answer.add_stream(parts)
+        done = done and facts.error is None
+        if not answer.has_begun and facts.error is None:
+            facts.error = _error_without_answer(parts, response, status, is_array=is_array)
+    answer.finish(done=done, streamed=streamed)
+    mark_malformed(facts, streamed=streamed)
+    align.check(facts.choices, facts.usage)
+    answer.add_extras()
+    return facts
+
+
+def _items(data: bytes) -> tuple[list[Event], bool]:
+    """The items of a JSON array, whole or cut, and whether its end came."""
+    text = data.decode("utf-8", "replace")
+    found: list[Event] = []
+    at, decoder = text.index("[") + 1, json.JSONDecoder()
+    while True:
+        while at < len(text) and text[at] in " \t\r\n,":
+            at += 1
+        if at >= len(text) or text[at] == "]":
+            return found, at < len(text)
+        try:
+            _, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            found.append(Event(b"", text[at:].encode(), False))
+            return found, False
+        found.append(Event(b"", text[at:end].encode("utf-8", "surrogatepass")))
+        at = end
+
+
+def _error_without_answer(parts: list[Event], response: bytes, status: int, *, is_array: bool) -> ErrorInfo | None:
+    """The error of a stream without an answer: other objects, or a page in its place. None where it was cut early."""
+    if not parts:
+        return error_of(response, status) if not is_array and response.lstrip()[:1] in (b"{", b"<") else None
+    unread = next((part.data for part in parts if part.complete), None)
+    return None if unread is None else error_of(unread, status)
+
+
+class _Answer:
+    """One answer, from its only body or from the items of its stream."""
+
+    def __init__(self, facts: ResponseFacts) -> None:
+        self.has_begun = False
+        """True once an object of an answer was read."""
+        self._facts = facts
+        self._candidates: dict[int, _Candidate] = {}
+        self._extra: dict[str, Any] = {}
+        self._counts: dict[str, Any] = {}
+        self._problem: str | None = None
+
+    def add_body(self, data: bytes, status: int) -> bool:
+        """Reads an unstreamed answer; False where it is none."""
+        try:
+            value = loads(data)
+        except ValueError as error:
+            self._facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(data)}")
+            return False
+        if not isinstance(value, dict) or value.get("error") or _KNOWN_FIELDS.isdisjoint(value):
+            self._facts.error = error_of(data, status)
+            return False
+        self._add(value, data, streamed=False)
+        return True
+
+    def add_stream(self, parts: list[Event]) -> None:
+        """Reads the items of a stream in order, up to the first error."""
+        for part in parts:
+            if part.data.startswith(b"[DONE]"):
+                return
+            try:
+                value = loads(part.data)
+            except ValueError as error:
+                # A cut item is where the stream broke off, not an error of the server's.
+                if part.complete:
+                    self._facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
+                return
+            if isinstance(value, dict) and value.get("error"):
+                self._facts.error = error_value(value["error"])
+                return
+            if isinstance(value, dict) and not _KNOWN_FIELDS.isdisjoint(value):
+                self._add(value, part.data, streamed=True)
+
+    def finish(self, *, done: bool, streamed: bool) -> None:
+        """Writes what was read to the facts. ``done``: the answer reached its end."""
+        facts = self._facts
+        if not self.has_begun:
+            return
+        facts.usage = usage_of(self._counts) if self._counts else None
+        facts.choices = [self._candidates[index].facts(index, done=done) for index in sorted(self._candidates)]
+        self._withhold_answers_alone()
+        feedback = self._extra.get("promptFeedback")
+        blocked = feedback.get("blockReason") if isinstance(feedback, dict) else None
+        if not facts.choices:
+            is_whole = done or (blocked is not None and facts.error is None)
+            facts.choices = [ChoiceFacts(finish_reason=text_of(blocked), complete=is_whole)]
+        facts.malformed = facts.malformed or self._problem or next(filter(None, self._problems()), None)
+
+    def add_extras(self) -> None:
+        """Adds to the choices, whose ids have been checked, what came beside text, ids and logprobs."""
+        for choice in self._facts.choices:
+            candidate = self._candidates.get(choice.index)
+            if candidate is not None:
+                candidate.logprobs.add_extras(choice)
+            choice.extra = extra_of(self._extra, {} if candidate is None else candidate.extra)
+
+    def _withhold_answers_alone(self) -> None:
+        """Removes ids and logprobs that are of the answer without the thoughts before it: they are not a completion."""
+        thoughts = _count(self._counts, "thoughtsTokenCount")
+        for choice in self._facts.choices:
+            has_thoughts = thoughts or (choice.completion is not None and choice.completion.reasoning)
+            if choice.logprobs is not None and has_thoughts:
+                others = f"{thoughts} were thoughts" if thoughts else "there were thoughts before it"
+                withhold(
+                    choice,
+                    "logprobs_partial",
+                    f"logprobs came of {len(choice.logprobs)} tokens of the answer; {others}.",
+                )
+
+    def _problems(self) -> list[str | None]:
+        return [candidate.parts.problem for candidate in self._candidates.values()]
+
+    def _add(self, value: dict[str, Any], data: bytes, *, streamed: bool) -> None:
+        self.has_begun = True
+        facts = self._facts
+        facts.response_id = facts.response_id or text_of(value.get("responseId"))
+        facts.model = facts.model or text_of(value.get("modelVersion"))
+        if isinstance(value.get("usageMetadata"), dict):
+            # Each chunk counts all so far. Some counts are in one chunk alone.
+            self._counts.update((name, count) for name, count in value["usageMetadata"].items() if count is not None)
+        self._extra.update(_others(value, _ANSWER_FIELDS))
+        candidates = value.get("candidates")
+        if candidates is None:
+            return
+        if not isinstance(candidates, list) or not all(isinstance(one, dict) for one in candidates):
+            self._problem = self._problem or "`candidates` is no list of objects"
+            return
+        raw = _raw_arguments(data)
+        for position, candidate in enumerate(candidates):
+            index = candidate.get("index")
+            index = index if isinstance(index, int) and not isinstance(index, bool) else None
+            reader = reader_for(self._candidates, index, position, _Candidate, streamed=streamed)
+            reader.add(candidate, raw[position] if position < len(raw) else [])
+
+
+class _Candidate:
+    """One candidate, from its only body or from its chunks."""
+
+    def __init__(self) -> None:
+        self.parts = Parts()
+        self.logprobs = Logprobs()
+        self.extra: dict[str, Any] = {}
+        self._finish_reason: str | None = None
+
+    def add(self, value: dict[str, Any], raw: list[Raw | None]) -> None:
+        """Reads the next chunk. ``raw``: the JSON of the arguments of each part's function call."""
+        content, reason = value.get("content"), value.get("finishReason")
+        if isinstance(content, dict) and content.get("parts") is not None:
+            self.parts.add(content["parts"], raw)
+        if reason not in _UNSPECIFIED:
+            self._finish_reason = text_of(reason)
+        rest = self.logprobs.add(value.get("logprobsResult"))
+        self.extra.update(_others(value, _CANDIDATE_FIELDS))
+        if rest is not None:
+            self.extra["logprobsResult"] = rest
+
+    def facts(self, index: int, *, done: bool) -> ChoiceFacts:
+        """The facts of the candidate. ``done``: the answer reached its end."""
+        choice = ChoiceFacts(
+            index=index,
+            completion=self.parts.completion(),
+            finish_reason=self._finish_reason,
+            complete=done or self._finish_reason is not None,
+        )
+        if choice.completion == Completion() and not choice.complete:
+            choice.completion = None
+        self.logprobs.write_to(choice)
+        return choice
+
+
+def _others(value: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: item for name, item in value.items() if name not in names and item is not None}
+
+
+def _raw_arguments(data: bytes) -> list[list[Raw | None]]:
+    """The JSON of the arguments of function calls, as the server spelled it: by candidate, then by part."""
+    if b'"functionCall"' not in data:
+        return []
+    try:
+        found = _RAW.decode(data)
+    except DECODE_ERRORS:
+        # A field of another type: the arguments are then encoded anew.
+        return []
+    return [[_arguments(part) for part in one.content.parts] if one.content else [] for one in found.candidates]
+
+
+def _arguments(part: _RawPart) -> Raw | None:
+    # NULL is the default too: a call without arguments.
+    return None if part.functionCall is None or part.functionCall.args == NULL else part.functionCall.args.copy()
+
+
+def usage_of(counts: Mapping[str, Any]) -> Usage:
+    """Usage in Google's names. A count that is null, missing or no whole number is None."""
+    prompt, tools = _count(counts, "promptTokenCount"), _count(counts, "toolUsePromptTokenCount")
+    thoughts, total = _count(counts, "thoughtsTokenCount"), _count(counts, "totalTokenCount")
+    candidates = _count(counts, "candidatesTokenCount")
+    read = None if prompt is None else prompt + (tools or 0)
+    output = None if candidates is None else candidates + (thoughts or 0)
+    if output is None and read is not None and total is not None and total >= read + (thoughts or 0):
+        # Zeros are left out of the JSON: of an answer that was all thought, the total has the rest.
+        output = total - read
+    used = {"promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount"}
+    rest = {name: value for name, value in counts.items() if name not in used and name != "totalTokenCount"}
+    return Usage(
+        input=read,
+        output=output,
+        cache_read=_count(counts, "cachedContentTokenCount"),
+        reasoning=thoughts,
+        extra=rest or None,
+    )
+
+
+def _count(counts: Mapping[str, Any], name: str) -> int | None:
+    value = counts.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

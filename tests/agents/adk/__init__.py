@@ -1,0 +1,1 @@
+"""Frameworks that hold older SDKs, and litellm: `make test-agents-adk`."""

@@ -1,0 +1,1 @@
+"""browser-use, whose pins agree with nobody's: `make test-agents-browser`."""

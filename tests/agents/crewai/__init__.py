@@ -1,0 +1,1 @@
+"""CrewAI, whose pins agree with nobody's: `make test-agents-crewai`."""

@@ -1,0 +1,11 @@
+"""CrewAI, with its own clients for OpenAI's API and for those like it."""
+
+from __future__ import annotations
+
+from tests.agents.harness import EachAgent, each
+from tests.agents.kinds import apis
+
+
+@each(*apis("crewai_crew", {"openai/": "openai.chat", "hosted_vllm/": "openai.chat"}))
+class TestAgents(EachAgent):
+    """Recorded, unmodified."""

@@ -1,0 +1,1 @@
+"""Programs over litellm: `make test-agents-litellm`."""

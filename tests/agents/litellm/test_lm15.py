@@ -1,0 +1,135 @@
+"""lm15, the client inside dspy, whose transports speak HTTP on plain sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.testing import Fault, Reply, ScriptedServer
+
+transports = pytest.importorskip("dspy._vendor.lm15.transports")
+pytestmark = pytest.mark.filterwarnings("ignore")  # dspy's own
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+Send = Callable[[Any], "tuple[int, bytes]"]
+
+
+def sync(request: Any) -> tuple[int, bytes]:
+    """Status and body of an answer, by the sync transport."""
+    with transports.StdlibTransport() as transport, transport.stream(request) as response:
+        return response.status, response.read()
+
+
+def async_(request: Any) -> tuple[int, bytes]:
+    """The same, by the async one."""
+
+    async def agent() -> tuple[int, bytes]:
+        async with transports.StdlibAsyncTransport() as transport, transport.stream(request) as response:
+            return response.status, await response.read()
+
+    return asyncio.run(agent())
+
+
+@pytest.fixture(params=[sync, async_], ids=["sync", "async"])
+def send(request: pytest.FixtureRequest) -> Send:
+    """One of the transports."""
+    function: Send = request.param
+    return function
+
+
+def post(server: ScriptedServer, **more: Any) -> Any:
+    """A request for a chat completion."""
+    url = f"{server.base_url}/chat/completions"
+    headers = [("Content-Type", "application/json"), ("Authorization", "Bearer none")]
+    return transports.TransportRequest("POST", url, headers, json.dumps({**BODY, **more}).encode())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("compress", [None, "gzip"])
+def test_a_call_is_recorded_with_its_bytes(send: Send, stream: bool, compress: Any) -> None:
+    with ScriptedServer(Reply("yes", compress=compress)) as server:
+        plain = send(post(server, stream=stream))
+    with ScriptedServer(Reply("yes", compress=compress)) as server, rt.instrument():
+        with rt.trajectory() as trajectory:
+            answer = send(post(server, stream=stream))
+        (record,) = server.requests
+    assert answer == plain
+    assert record.body == post_body(stream=stream)
+    (step,) = trajectory.steps
+    assert step.completion is not None
+    assert (step.status, step.completion.content, step.finish_reason) == ("ok", "yes", "stop")
+
+
+def post_body(**more: Any) -> bytes:
+    """Of `post`."""
+    return json.dumps({**BODY, **more}).encode()
+
+
+def test_ids_are_asked_for(send: Send) -> None:
+    with ScriptedServer("yes") as server, rt.instrument(engine="vllm"):
+        with rt.trajectory() as trajectory:
+            assert send(post(server))[0] == 200
+        (record,) = server.requests
+    assert record.json == {**BODY, "return_token_ids": True, "logprobs": True}
+    (step,) = trajectory.steps
+    assert step.completion_token_ids is not None
+    assert step.logprobs is not None
+
+
+def strict(request: Any) -> Any:
+    """A server that refuses fields that it does not know."""
+    if "return_token_ids" in request:
+        error = {"message": "Extra inputs are not permitted: return_token_ids", "param": "return_token_ids"}
+        return Fault(status=400, body={"error": error})
+    return "yes"
+
+
+def test_refused_fields_are_taken_out(send: Send) -> None:
+    with ScriptedServer(strict) as server, rt.instrument(engine="vllm"):
+        with rt.trajectory() as trajectory:
+            status, _ = send(post(server))
+        assert [record.status for record in server.requests] == [400, 200]
+    assert status == 200
+    (step,) = trajectory.steps
+    assert [attempt.status for attempt in step.attempts] == [400, 200]
+
+
+def test_an_error_that_is_no_refusal_reaches_the_caller(send: Send) -> None:
+    with ScriptedServer(Fault(status=404, body={"error": {"message": "no such model"}})) as server:
+        with rt.instrument(engine="vllm"), rt.trajectory() as trajectory:
+            assert send(post(server)) == (404, b'{"error":{"message":"no such model"}}')
+        assert len(server.requests) == 1
+    (step,) = trajectory.steps
+    assert step.status == "error"
+
+
+def test_a_stream_that_is_closed_early() -> None:
+    with ScriptedServer("one two three four") as server, rt.instrument(), rt.trajectory() as trajectory:
+        with transports.StdlibTransport() as transport, transport.stream(post(server, stream=True)) as response:
+            next(iter(response))
+    (step,) = trajectory.steps
+    assert step.status == "abandoned"
+
+
+def test_a_body_that_breaks_off(send: Send) -> None:
+    with ScriptedServer(Fault("one two three", cut_after=3)) as server:
+        with rt.instrument(), rt.trajectory() as trajectory:
+            with pytest.raises(transports.TransportError):
+                send(post(server, stream=True))
+    (step,) = trajectory.steps
+    assert step.status == "error"
+
+
+def test_the_classes_are_put_back() -> None:
+    def methods() -> Iterator[Any]:
+        for kind in (transports.StdlibTransport, transports.StdlibAsyncTransport):
+            yield dict(vars(kind))
+
+    before = list(methods())
+    with rt.instrument():
+        assert list(methods()) != before
+    assert list(methods()) == before

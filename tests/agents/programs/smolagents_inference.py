@@ -1,0 +1,29 @@
+"""smolagents: a ToolCallingAgent whose model is an inference endpoint, through huggingface_hub."""
+
+import os
+import sys
+
+from smolagents import InferenceClientModel, ToolCallingAgent, tool
+
+
+@tool
+def add(a: int, b: int) -> str:
+    """Adds two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return f"The sum is {a + b}."
+
+
+def run(question: str) -> str:
+    model = InferenceClientModel(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions", api_key=os.environ["OPENAI_API_KEY"]
+    )
+    agent = ToolCallingAgent(tools=[add], model=model, verbosity_level=0, stream_outputs=bool(os.environ.get("STREAM")))
+    return str(agent.run(question))
+
+
+if __name__ == "__main__":
+    print(run(sys.argv[1]))

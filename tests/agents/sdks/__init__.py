@@ -1,0 +1,1 @@
+"""Frameworks beside the newest SDKs: `make test-agents-sdks`."""
