@@ -1,0 +1,139 @@
+"""What one run of an agent needs, wherever it is made, and what comes of it. Both can be pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollout_trace._field_docs import document_fields
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.agents import Agent
+    from rollout_trace.collection.facts import Facts
+    from rollout_trace.collection.retries import RetryPolicy
+    from rollout_trace.collection.rewards import Rewards
+    from rollout_trace.data.model import ErrorInfo
+
+
+class Key(NamedTuple):
+    """What identifies a rollout in an output, however often it was tried."""
+
+    agent: str
+    """The trajectory's name."""
+    task: str
+    """Id of the task."""
+    index: int
+    """Position among the samples of the task, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskItem:
+    """One task of a run."""
+
+    id: str
+    value: Any
+    """What the agent is called with: the task as the user gave it."""
+    digest: str
+    """Of its content: 12 hexadecimal digits of a SHA-256."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What all jobs of one run of ``collect`` share."""
+
+    run_id: str
+    """Of this run of ``collect``."""
+    name: str
+    """Of the trajectories."""
+    agent: Agent
+    rewards: Rewards | None
+    retries: RetryPolicy
+    output: str
+    """An absolute path or an address."""
+    recording: Mapping[str, Any] = field(default_factory=dict)
+    """Options of ``rt.recording``."""
+    instrument: bool = True
+    """Whether the clients of the process are recorded without being wrapped."""
+    engine: Any = None
+    """Of these clients; as for ``rt.instrument``."""
+    timeout: float | None = None
+    """Seconds for one attempt."""
+    groups_by_name: bool = False
+    """Whether the group's id has the agent's name in it: several agents, or models, share the output."""
+    artifacts: str = ""
+    """Folder of what agents leave; one folder a rollout is made in it, on use."""
+    logs: str | None = None
+    """Folder of the log files, one a rollout; None for none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One attempt at one rollout. ``run()`` makes it, in any process."""
+
+    work: Work
+    task: TaskItem
+    index: int
+    """Position among the samples of the task, from 0."""
+    seed: int | None = None
+    attempt: int = 1
+    retry_of: str | None = None
+    """Id of the trajectory of the attempt before."""
+
+    @property
+    def key(self) -> Key:
+        """The rollout that this is an attempt at."""
+        return Key(self.work.name, self.task.id, self.index)
+
+    @property
+    def group(self) -> str:
+        """Id of the group of the trajectory."""
+        return f"{self.work.name}/{self.task.id}" if self.work.groups_by_name else self.task.id
+
+    def run(self) -> Outcome:
+        """Runs the agent in this process, and returns when the trajectory is in the output.
+
+        For executors: it may be called in any thread without an event loop, several times at once. The first call in a
+        process opens the output. ``finish(work)`` closes it, and so does the end of the process.
+        """
+        from rollout_trace.collection.worker import run_job
+
+        return run_job(self)
+
+    async def arun(self) -> Outcome:
+        """As ``run``, in the running event loop."""
+        from rollout_trace.collection.worker import arun_job
+
+        return await arun_job(self)
+
+
+@document_fields
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """What came of one attempt at one rollout."""
+
+    key: Key
+    attempt: int
+    trajectory_id: str
+    status: str
+    """``completed``, ``failed`` (the agent raised), ``timeout`` or ``aborted``."""
+    error: ErrorInfo | None = None
+    """The exception that ended it."""
+    error_kinds: tuple[str, ...] = ()
+    """Names of the exception's class and of its bases, most derived first."""
+    reward: float | None = None
+    rewards: Mapping[str, float] | None = None
+    reward_errors: tuple[str, ...] = ()
+    """Why rewards are missing: the name of each function that failed, with its exception."""
+    will_retry: bool = False
+    """Whether another attempt follows: it failed in a way that is retried, and attempts are left."""
+    is_left_behind: bool = False
+    """Whether the agent could not be stopped, and runs on in its thread."""
+    seconds: float = 0.0
+    """From the begin of the attempt to its end, without the reward."""
+    facts: Facts | None = None
+    """What its trajectories hold, once they are written; None before."""
+
+
+class WorkerLost(RuntimeError):  # noqa: N818 - the field's word for it
+    """The process that made a rollout has ended. Raised by an executor: the rollout is made again."""
