@@ -1,0 +1,325 @@
+"""Agents: what users give to ``collect``, checked before any rollout and called in one way."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import os
+import sys
+import threading
+import types
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from rollout_trace.collection.objects import load_object, parse_spec
+from rollout_trace.data.user_values import brief
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.rollout import Rollout
+
+METHOD = "rollout"
+"""Name of the method of an agent that is a class, or an instance of one."""
+_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+
+
+class Shape(NamedTuple):
+    """How a function is called."""
+
+    is_async: bool
+    """Whether it is a coroutine function."""
+    rollout: str
+    """How it takes the ``Rollout``: ``no``, ``second`` (by position) or ``named``."""
+
+
+class Agent:
+    """An agent of the user's, whatever it is: a function, an object with ``rollout``, or the name of one.
+
+    It can be pickled where what the user gave can be. A class is instantiated once in each process, on the first call;
+    an instance is copied to each process once.
+    """
+
+    def __init__(self, given: Any, *, spec: str | None = None) -> None:
+        """Checks what the user gave; ``spec``: the name that it was loaded by."""
+        self._given = given
+        self._spec = spec
+        self._token = uuid.uuid4().hex
+        target = _target(given)
+        shape = _shape(target, _title(given))
+        self.name = _name(given)
+        """For trajectories: of the function or the class."""
+        self.is_async = shape.is_async
+        """Whether it is a coroutine function. The call of another one may return an awaitable, too."""
+        self.takes_rollout = shape.rollout != "no"
+        self._by_name = shape.rollout == "named"
+        source = _source(given)
+        self.module: str | None = getattr(source, "__module__", None)
+        self.qualified_name: str | None = getattr(source, "__qualname__", None)
+        """Of the function or class in its module; None where it has none."""
+        self.source_file = _file_of(source)
+        """Path of the file that defines it; None where it is unknown."""
+        self.arguments_digest = _arguments_digest(given)
+        """Of the arguments of a ``functools.partial``: 12 hexadecimal digits; None without such arguments."""
+
+    def call(self, task: Any, rollout: Rollout) -> Any:
+        """Calls the user's function. What it returns may be an awaitable.
+
+        Raises:
+            Exception: what the function raised.
+        """
+        function = self.load()
+        if not self.takes_rollout:
+            return function(task)
+        return function(task, rollout=rollout) if self._by_name else function(task, rollout)
+
+    def load(self) -> Callable[..., Any]:
+        """The function to call, in this process. Makes the instance of a class, where there is none yet.
+
+        Raises:
+            Exception: what the constructor of the class raised.
+        """
+        given = self._given
+        function: Callable[..., Any]
+        function = getattr(_instance(given), METHOD) if isinstance(given, type) else _target(given)
+        return function
+
+    def describe(self) -> dict[str, str | None]:
+        """Where it comes from: ``module``, ``qualified_name``, ``source_file``, ``arguments_digest``."""
+        return {
+            "module": self.module,
+            "qualified_name": self.qualified_name,
+            "source_file": self.source_file,
+            "arguments_digest": self.arguments_digest,
+        }
+
+    def __repr__(self) -> str:
+        return f"<agent {self.name} of {self.module}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._spec is None:
+            return _restored, (self._token, self._given)
+        return _loaded, (self._token, self._spec, _import_folders(self._given))
+
+
+def agent_of(agent: Any) -> Agent:
+    """The agent that a user gave: a callable, a class with a method ``rollout``, an instance of one, or a name.
+
+    Names are ``"package.module:name"`` and ``"folder/file.py:name"``; see ``load_object``.
+
+    Raises:
+        TypeError: it is none of these, or cannot be called with a task, or with a task and a ``Rollout``.
+        ValueError, OSError, ImportError: there is nothing of this name, or it cannot be imported.
+    """
+    if isinstance(agent, Agent):
+        return agent
+    if not isinstance(agent, str):
+        return Agent(agent)
+    spec = parse_spec(agent)
+    # With the absolute path of a file: other processes may have another current folder.
+    return Agent(load_object(agent), spec=f"{spec.module}:{spec.name}")
+
+
+_lock = threading.RLock()
+_instances: dict[type, Any] = {}
+_copies: WeakValueDictionary[str, Agent] = WeakValueDictionary()
+"""Agents that came from another process, by their token. Each job brings one: the first is used for all."""
+
+
+def _reset() -> None:
+    """For a forked process: what an instance holds (clients, threads) is not shared with the parent."""
+    global _lock
+    _lock = threading.RLock()
+    _instances.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset)
+
+
+def _instance(kind: type) -> Any:
+    with _lock:
+        if kind not in _instances:
+            _instances[kind] = kind()
+        return _instances[kind]
+
+
+def _restored(token: str, given: Any) -> Agent:
+    return _kept(token, lambda: Agent(given))
+
+
+def _loaded(token: str, spec: str, folders: tuple[str, ...]) -> Agent:
+    def make() -> Agent:
+        sys.path.extend(folder for folder in folders if folder not in sys.path and os.path.isdir(folder))
+        return Agent(load_object(spec), spec=spec)
+
+    return _kept(token, make)
+
+
+def _kept(token: str, make: Callable[[], Agent]) -> Agent:
+    with _lock:
+        agent = _copies.get(token)
+        if agent is None:
+            agent = _copies[token] = make()
+            agent._token = token
+        return agent
+
+
+def _import_folders(given: Any) -> tuple[str, ...]:
+    """The folder that the module of a named agent was imported from: another process may lack it."""
+    module = sys.modules.get(str(getattr(_source(given), "__module__", "")).partition(".")[0])
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return ()
+    folder = os.path.dirname(os.path.abspath(file))
+    return (os.path.dirname(folder) if os.path.basename(file) == "__init__.py" else folder,)
+
+
+def _target(given: Any) -> Any:
+    """What is called: for a class the plain function of its method; its first parameter is then the instance."""
+    if isinstance(given, type):
+        if not callable(getattr(given, METHOD, None)):
+            raise TypeError(
+                f"the agent is the class {given.__name__}, which has no method {METHOD!r}: "
+                f"write `def {METHOD}(self, task)` in it, or give a function."
+            )
+        _check_constructor(given)
+        static = inspect.getattr_static(given, METHOD)
+        bound = isinstance(static, (staticmethod, classmethod)) or not inspect.isfunction(static)
+        return getattr(given, METHOD) if bound else functools.partial(static, None)
+    if not isinstance(given, _FUNCTIONS) and callable(getattr(type(given), METHOD, None)):
+        return getattr(given, METHOD)
+    if not callable(given):
+        raise TypeError(
+            f"the agent is {brief(given)} ({type(given).__name__}), which cannot be called; give a function, an object "
+            f'with a method {METHOD!r}, or a name such as "my_agent.py:solve".'
+        )
+    return given
+
+
+def _check_constructor(kind: type) -> None:
+    if inspect.isabstract(kind):
+        raise TypeError(f"the agent is the abstract class {kind.__name__}; give a class that can be instantiated.")
+    try:
+        parameters = inspect.signature(kind).parameters.values()
+    except (TypeError, ValueError):
+        return
+    needed = [one.name for one in parameters if _is_needed(one)]
+    if needed:
+        raise TypeError(
+            f"the agent is the class {kind.__name__}, whose constructor needs {', '.join(needed)}: give an instance, "
+            "or a function that makes one."
+        )
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return not variable and parameter.default is parameter.empty
+
+
+def _title(given: Any) -> str:
+    """The agent in a message."""
+    name = getattr(_source(given), "__qualname__", None) or type(given).__name__
+    return f"the agent {name}"
+
+
+def _name(given: Any) -> str:
+    bottom = _bottom(given)
+    if isinstance(bottom, types.MethodType) and bottom.__name__ in (METHOD, "__call__"):
+        owner = bottom.__self__
+        return owner.__name__ if isinstance(owner, type) else type(owner).__name__
+    name = getattr(_source(given), "__name__", None)
+    return name if isinstance(name, str) and name != "<lambda>" else "agent"
+
+
+def _bottom(given: Any) -> Any:
+    """The function inside partials."""
+    while isinstance(given, functools.partial):
+        given = given.func
+    return given
+
+
+def _source(given: Any) -> Any:
+    """The function or class whose code is the agent's."""
+    bottom = _bottom(given)
+    return bottom if isinstance(bottom, (type, *_FUNCTIONS)) else type(bottom)
+
+
+def _file_of(source: Any) -> str | None:
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(source))
+    except (TypeError, ValueError, OSError):
+        return None
+    return None if file is None or not os.path.isfile(file) else os.path.abspath(file)
+
+
+def _arguments_digest(given: Any) -> str | None:
+    """Only a digest: arguments may hold keys. Of objects only the class, since their text may have addresses."""
+    found: list[Any] = []
+    while isinstance(given, functools.partial):
+        found.append([list(map(_plain, given.args)), {name: _plain(one) for name, one in given.keywords.items()}])
+        given = given.func
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:12] if found else None
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, (str, int, float)) else type(value).__qualname__
+
+
+def _shape(target: Any, title: str) -> Shape:
+    function = _bottom(target)
+    if not isinstance(function, (*_FUNCTIONS, type)):
+        function = getattr(function, "__call__", function)  # noqa: B004 - its own method is looked at
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{title} is a generator function (it has a `yield`), and would do nothing when it is called: "
+            "give a function that returns its result."
+        )
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
+    return Shape(is_async, _takes_rollout(target, title))
+
+
+def _takes_rollout(target: Any, title: str) -> str:
+    """How a function takes the ``Rollout``. Parameters with defaults and other names are not given one.
+
+    Raises:
+        TypeError: it takes no task, or needs more than a task and a ``Rollout``.
+    """
+    parameters = _parameters(target)
+    if parameters is None:
+        return "no"
+    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
+    if not by_position and not takes_any:
+        raise TypeError(f"{title} takes no positional argument, and is called with a task: write `def agent(task)`.")
+    rest = by_position[1:]
+    named = next((one for one in parameters if one.name == METHOD and one not in by_position[:1]), None)
+    way = "no"
+    if rest and (rest[0] is named or _is_needed(rest[0])):
+        way = "second"
+    elif named is not None and named.kind in (named.POSITIONAL_OR_KEYWORD, named.KEYWORD_ONLY):
+        way = "named"
+    given = [*by_position[:1], *(rest[:1] if way == "second" else [named] if way == "named" else [])]
+    needed = [one.name for one in parameters if _is_needed(one) and one not in given]
+    if needed:
+        raise TypeError(
+            f"{title} needs {', '.join(needed)} besides its task and a rollout: it is called as agent(task) or "
+            "agent(task, rollout). Give the others a default, or bind them with functools.partial."
+        )
+    return way
+
+
+def _parameters(target: Any) -> list[inspect.Parameter] | None:
+    """The parameters of a function; None where they are unknown, as of some that are written in C.
+
+    Those of a decorator's own wrapper: it may add arguments for the function in it. If it passes on whatever it is
+    given, those of the function.
+    """
+    try:
+        own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
+        passes_on = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own)
+        return list(inspect.signature(target).parameters.values()) if passes_on else own
+    except (TypeError, ValueError):
+        return None
