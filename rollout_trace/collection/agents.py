@@ -12,27 +12,14 @@ import threading
 import types
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
+from rollout_trace.collection.calling import FUNCTIONS, METHOD, bottom_of, shape_of, target_of
 from rollout_trace.collection.objects import load_object, parse_spec
-from rollout_trace.data.user_values import brief
 
 if TYPE_CHECKING:
     from rollout_trace.collection.rollout import Rollout
-
-METHOD = "rollout"
-"""Name of the method of an agent that is a class, or an instance of one."""
-_FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-
-
-class Shape(NamedTuple):
-    """How a function is called."""
-
-    is_async: bool
-    """Whether it is a coroutine function."""
-    rollout: str
-    """How it takes the ``Rollout``: ``no``, ``second`` (by position) or ``named``."""
 
 
 class Agent:
@@ -47,8 +34,8 @@ class Agent:
         self._given = given
         self._spec = spec
         self._token = uuid.uuid4().hex
-        target = _target(given)
-        shape = _shape(target, _title(given))
+        target = target_of(given)
+        shape = shape_of(target, _title(given))
         self.name = _name(given)
         """For trajectories: of the function or the class."""
         self.is_async = shape.is_async
@@ -83,7 +70,7 @@ class Agent:
         """
         given = self._given
         function: Callable[..., Any]
-        function = getattr(_instance(given), METHOD) if isinstance(given, type) else _target(given)
+        function = getattr(_instance(given), METHOD) if isinstance(given, type) else target_of(given)
         return function
 
     def describe(self) -> dict[str, str | None]:
@@ -101,7 +88,7 @@ class Agent:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._spec is None:
             return _restored, (self._token, self._given)
-        return _loaded, (self._token, self._spec, _import_folders(self._given))
+        return _loaded, (self._token, self._spec, _import_folders(self._spec))
 
 
 def agent_of(agent: Any) -> Agent:
@@ -167,56 +154,14 @@ def _kept(token: str, make: Callable[[], Agent]) -> Agent:
         return agent
 
 
-def _import_folders(given: Any) -> tuple[str, ...]:
+def _import_folders(spec: str) -> tuple[str, ...]:
     """The folder that the module of a named agent was imported from: another process may lack it."""
-    module = sys.modules.get(str(getattr(_source(given), "__module__", "")).partition(".")[0])
-    file = getattr(module, "__file__", None)
-    if not isinstance(file, str):
+    named = parse_spec(spec)
+    if named.is_file:
         return ()
-    folder = os.path.dirname(os.path.abspath(file))
-    return (os.path.dirname(folder) if os.path.basename(file) == "__init__.py" else folder,)
-
-
-def _target(given: Any) -> Any:
-    """What is called: for a class the plain function of its method; its first parameter is then the instance."""
-    if isinstance(given, type):
-        if not callable(getattr(given, METHOD, None)):
-            raise TypeError(
-                f"the agent is the class {given.__name__}, which has no method {METHOD!r}: "
-                f"write `def {METHOD}(self, task)` in it, or give a function."
-            )
-        _check_constructor(given)
-        static = inspect.getattr_static(given, METHOD)
-        bound = isinstance(static, (staticmethod, classmethod)) or not inspect.isfunction(static)
-        return getattr(given, METHOD) if bound else functools.partial(static, None)
-    if not isinstance(given, _FUNCTIONS) and callable(getattr(type(given), METHOD, None)):
-        return getattr(given, METHOD)
-    if not callable(given):
-        raise TypeError(
-            f"the agent is {brief(given)} ({type(given).__name__}), which cannot be called; give a function, an object "
-            f'with a method {METHOD!r}, or a name such as "my_agent.py:solve".'
-        )
-    return given
-
-
-def _check_constructor(kind: type) -> None:
-    if inspect.isabstract(kind):
-        raise TypeError(f"the agent is the abstract class {kind.__name__}; give a class that can be instantiated.")
-    try:
-        parameters = inspect.signature(kind).parameters.values()
-    except (TypeError, ValueError):
-        return
-    needed = [one.name for one in parameters if _is_needed(one)]
-    if needed:
-        raise TypeError(
-            f"the agent is the class {kind.__name__}, whose constructor needs {', '.join(needed)}: give an instance, "
-            "or a function that makes one."
-        )
-
-
-def _is_needed(parameter: inspect.Parameter) -> bool:
-    variable = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    return not variable and parameter.default is parameter.empty
+    module = sys.modules.get(named.module.partition(".")[0])
+    folders = getattr(module, "__path__", None) or [getattr(module, "__file__", None) or ""]
+    return tuple(os.path.dirname(os.path.abspath(folder)) for folder in folders if folder)
 
 
 def _title(given: Any) -> str:
@@ -226,7 +171,7 @@ def _title(given: Any) -> str:
 
 
 def _name(given: Any) -> str:
-    bottom = _bottom(given)
+    bottom = bottom_of(given)
     if isinstance(bottom, types.MethodType) and bottom.__name__ in (METHOD, "__call__"):
         owner = bottom.__self__
         return owner.__name__ if isinstance(owner, type) else type(owner).__name__
@@ -234,17 +179,10 @@ def _name(given: Any) -> str:
     return name if isinstance(name, str) and name != "<lambda>" else "agent"
 
 
-def _bottom(given: Any) -> Any:
-    """The function inside partials."""
-    while isinstance(given, functools.partial):
-        given = given.func
-    return given
-
-
 def _source(given: Any) -> Any:
     """The function or class whose code is the agent's."""
-    bottom = _bottom(given)
-    return bottom if isinstance(bottom, (type, *_FUNCTIONS)) else type(bottom)
+    bottom = bottom_of(given)
+    return bottom if isinstance(bottom, (type, *FUNCTIONS)) else type(bottom)
 
 
 def _file_of(source: Any) -> str | None:
@@ -266,60 +204,3 @@ def _arguments_digest(given: Any) -> str | None:
 
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else type(value).__qualname__
-
-
-def _shape(target: Any, title: str) -> Shape:
-    function = _bottom(target)
-    if not isinstance(function, (*_FUNCTIONS, type)):
-        function = getattr(function, "__call__", function)  # noqa: B004 - its own method is looked at
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(
-            f"{title} is a generator function (it has a `yield`), and would do nothing when it is called: "
-            "give a function that returns its result."
-        )
-    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(target)
-    return Shape(is_async, _takes_rollout(target, title))
-
-
-def _takes_rollout(target: Any, title: str) -> str:
-    """How a function takes the ``Rollout``. Parameters with defaults and other names are not given one.
-
-    Raises:
-        TypeError: it takes no task, or needs more than a task and a ``Rollout``.
-    """
-    parameters = _parameters(target)
-    if parameters is None:
-        return "no"
-    by_position = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    takes_any = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-    if not by_position and not takes_any:
-        raise TypeError(f"{title} takes no positional argument, and is called with a task: write `def agent(task)`.")
-    rest = by_position[1:]
-    named = next((one for one in parameters if one.name == METHOD and one not in by_position[:1]), None)
-    way = "no"
-    if rest and (rest[0] is named or _is_needed(rest[0])):
-        way = "second"
-    elif named is not None and named.kind in (named.POSITIONAL_OR_KEYWORD, named.KEYWORD_ONLY):
-        way = "named"
-    given = [*by_position[:1], *(rest[:1] if way == "second" else [named] if way == "named" else [])]
-    needed = [one.name for one in parameters if _is_needed(one) and one not in given]
-    if needed:
-        raise TypeError(
-            f"{title} needs {', '.join(needed)} besides its task and a rollout: it is called as agent(task) or "
-            "agent(task, rollout). Give the others a default, or bind them with functools.partial."
-        )
-    return way
-
-
-def _parameters(target: Any) -> list[inspect.Parameter] | None:
-    """The parameters of a function; None where they are unknown, as of some that are written in C.
-
-    Those of a decorator's own wrapper: it may add arguments for the function in it. If it passes on whatever it is
-    given, those of the function.
-    """
-    try:
-        own = list(inspect.signature(target, follow_wrapped=False).parameters.values())
-        passes_on = any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in own)
-        return list(inspect.signature(target).parameters.values()) if passes_on else own
-    except (TypeError, ValueError):
-        return None
