@@ -337,7 +337,8 @@ def _executor(given: Any) -> Any:
     if given is None or given in ("local", "process", "ray") or isinstance(given, Executor):
         return given
     raise TypeError(
-        f'executor is {brief(given)}; give "local", "process", "ray", or an object with the methods run(job) and close().'
+        f'executor is {brief(given)}; give "local", "process", "ray", or an object with the methods run(job) and '
+        "close()."
     )
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from rollout_trace import _event_loop
+from rollout_trace._event_loop import POLL
 from rollout_trace.data.model import error_info
 from rollout_trace.data.user_values import brief, position
 from rollout_trace.file.annotate import append_notes, checked_note
@@ -141,7 +142,7 @@ class _Scoring:
             # would last as long as the calls that run in threads.
             has_ended = False
             while not has_ended:
-                done, running = await asyncio.wait(workers, timeout=_event_loop.POLL, return_when=asyncio.FIRST_EXCEPTION)
+                done, running = await asyncio.wait(workers, timeout=POLL, return_when=asyncio.FIRST_EXCEPTION)
                 has_ended = not running or any(one.cancelled() or one.exception() for one in done)
             for worker in workers:
                 if worker.done():
