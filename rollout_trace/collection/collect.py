@@ -105,7 +105,7 @@ def collect(
         retries: further attempts at a rollout whose agent raised; not at one that timed out, unless ``retry_on`` has
             ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``.
         reward: a function ``reward(task, result, trajectory)``, sync or async, or its name. It returns a number, a dict
-            of named numbers (with its sum as ``"reward"``, if it has one), or None. Of several functions, in a list or
+            of named numbers, a dict with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, or None. Of several functions, in a list or
             a mapping by name, each alone or as ``(function, weight)``, the weighted sum is the reward. Where one fails
             the reward is None, and the failure is in ``metadata["reward_errors"]``. It is called for rollouts that
             completed.

@@ -116,10 +116,12 @@ class Worker:
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
             will_retry = self._work.retries.applies(kinds, job.attempt)
             if will_retry:
+                _note_retry(trajectory)
                 _supersede(trajectory)
         except BaseException as interruption:
-            # Cut, by Ctrl-C or the end of the run.
+            # Cut, by Ctrl-C or the end of the run: the next one makes it again.
             error = interruption
+            _supersede(trajectory)
             raise
         finally:
             self._finish(trajectory, error)
@@ -204,10 +206,13 @@ def _opened(job: Job) -> Trajectory:
     return trajectory
 
 
-def _supersede(trajectory: Trajectory) -> None:
-    """Marks an attempt that another follows: what it sampled is not trained on."""
+def _note_retry(trajectory: Trajectory) -> None:
     metadata = trajectory.metadata or {}
     trajectory.metadata = {**metadata, "collect": {**metadata["collect"], "will_retry": True}}
+
+
+def _supersede(trajectory: Trajectory) -> None:
+    """Marks an attempt that another follows: what it sampled is not trained on."""
     for one in [trajectory, *trajectory._children]:
         lifecycle.when_complete(one, _supersede_steps)
 
