@@ -146,7 +146,8 @@ def collect(
     given = dict(locals())
     from rollout_trace.collection.session import prepare
 
-    return _event_loop.run(prepare(given).run, "rollout_trace collect")
+    # An agent that was left behind may not let itself be cancelled.
+    return _event_loop.run(prepare(given).run, "rollout_trace collect", waits=False)
 
 
 async def acollect(

@@ -125,21 +125,31 @@ class _Run:
             most_failures=self._session.most_failures,
         )
         self._begin()
-        try:
-            with interruptible(partial(self._interrupt, runner), _interrupt_now):
-                try:
-                    await runner.run()
-                except BaseException as error:
-                    self._error = error
-                await self._close(executor)
-        finally:
-            # Also where a second Ctrl-C did not wait for the writing.
-            summary = self._end(runner)
+        work = asyncio.ensure_future(self._make(runner, executor))
+        now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with interruptible(partial(self._interrupt, runner), partial(_end_now, now)):
+            try:
+                await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError as error:
+                self._error = error
+                runner.interrupt()
+                await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
+        summary = self._end(runner)
         if self._error is not None:
             raise self._error
         if runner.is_interrupted:
             raise KeyboardInterrupt
         return summary
+
+    async def _make(self, runner: Runner, executor: Executor) -> None:
+        """Makes the rollouts, and waits until they are written."""
+        for part in (runner.run, executor.close):
+            try:
+                await part()
+            except Exception as error:
+                self._error = self._error or error
+        # The facts of the last rollouts are on their way from the thread that wrote them.
+        await asyncio.sleep(0)
 
     def _opened(self) -> Executor:
         given = self._session.executor
@@ -183,14 +193,6 @@ class _Run:
         self._reporter.note("interrupted: what runs is cut and written; Ctrl-C again ends at once")
         runner.interrupt()
 
-    async def _close(self, executor: Executor) -> None:
-        try:
-            await executor.close()
-        except Exception as error:
-            self._error = self._error or error
-        # The facts of the last rollouts are on their way from the thread that wrote them.
-        await asyncio.sleep(0)
-
     def _end(self, runner: Runner) -> CollectSummary:
         summary = self._tally.summary(
             run_id=self._work.run_id,
@@ -229,8 +231,9 @@ class _Reporters:
         guard.run_all("progress", *(partial(one.note, text) for one in self._every))
 
 
-def _interrupt_now() -> None:
-    raise KeyboardInterrupt
+def _end_now(now: asyncio.Future[None]) -> None:
+    if not now.done():
+        now.set_result(None)
 
 
 def _found(plan: Plan) -> list[str]:
