@@ -1,0 +1,229 @@
+"""The tasks of ``collect``: from anything that holds some, each with its id and the digest of its content."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+from uuid import UUID
+
+from rollout_trace.collection.contents import NoForm, digest
+from rollout_trace.collection.job import TaskItem
+from rollout_trace.collection.task_files import Keyed, Placed, read_tasks
+from rollout_trace.data.model import Task
+from rollout_trace.data.user_values import brief, to_builtin
+
+_ID_NAMES = ("id", "task_id")
+"""Fields that may hold a task's id; the first that does is taken."""
+_NAMED = 5
+"""Missing ids that a message names."""
+
+
+def load_tasks(tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] | None = None) -> list[TaskItem]:
+    """The tasks of a run, each with its id.
+
+    The id is the key of a mapping, else the field or attribute ``id``, else ``task_id``. Where no task has one, the
+    digest of its content is its id, with ``-2``, ``-3``, ... behind it for further tasks of equal content.
+
+    Args:
+        tasks: an iterable of any values, a mapping from ids to tasks, a table (``datasets``, pandas, polars, Arrow), or
+            the path of a file: ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``, ``.json``, ``.csv``, ``.parquet``, or the
+            folder of a saved dataset. Of an iterable no more are taken than ``limit``, without ``task_ids``.
+        limit: only so many, the first; of those with ``task_ids``, if both are given.
+        task_ids: only those with these ids, in the order of the tasks.
+
+    Raises:
+        TypeError: the tasks are not iterable, or one has neither an id nor a form in JSON.
+        ValueError: there are none; an id is no text or whole number, or is there twice; some tasks have none; there is
+            no task with one of ``task_ids``.
+        OSError, ImportError: the file cannot be read.
+    """
+    wanted = _wanted_ids(task_ids)
+    most = _most(limit)
+    placed = _placed(tasks)
+    items = _items(placed if wanted is not None else islice(placed, most))
+    if not items:
+        raise ValueError(f"there are no tasks in {_title(tasks)}: give at least one.")
+    return items[:most] if wanted is None else _chosen(items, wanted)[:most]
+
+
+def recorded_task(item: TaskItem) -> Task:
+    """The task as it is stored in a trajectory: fields where it has any, else the value itself.
+
+    An object without a form in JSON is stored by its id alone.
+    """
+    data = to_builtin(item.value)
+    if isinstance(data, Task):
+        return Task(id=item.id, data=data.data)
+    try:
+        digest(data)
+    except NoForm:
+        return Task(id=item.id, data=data if isinstance(data, dict) else None)
+    return Task(id=item.id, data=data)
+
+
+def _most(limit: Any) -> int | None:
+    if limit is None:
+        return None
+    try:
+        number = None if isinstance(limit, bool) else operator.index(limit)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"limit is {brief(limit)} ({type(limit).__name__}); give the number of tasks, or None for all.")
+    if number < 1:
+        raise ValueError(f"limit is {number}; give 1 or more, or None for all tasks.")
+    return number
+
+
+def _wanted_ids(task_ids: Any) -> list[str] | None:
+    if task_ids is None:
+        return None
+    if isinstance(task_ids, (str, bytes, Mapping)) or not isinstance(task_ids, Iterable):
+        raise TypeError(f"task_ids is {brief(task_ids)} ({type(task_ids).__name__}); give a list of ids.")
+    wanted = list(dict.fromkeys(_id_text(one, f"task_ids[{at}]") for at, one in enumerate(task_ids)))
+    if not wanted:
+        raise ValueError("task_ids is empty; give ids, or None for all tasks.")
+    return wanted
+
+
+def _placed(tasks: Any) -> Iterator[Placed]:
+    """Each task with its place, for messages."""
+    if isinstance(tasks, (str, os.PathLike)):
+        return read_tasks(os.path.expanduser(os.fsdecode(tasks)))
+    if isinstance(tasks, Mapping):
+        _refuse_splits(tasks)
+        return ((f"tasks[{key!r}]", Keyed(key, value)) for key, value in tasks.items())
+    return ((f"tasks[{at}]", value) for at, value in enumerate(_rows(tasks)))
+
+
+def _rows(tasks: Any) -> Iterable[Any]:
+    if isinstance(tasks, (bytes, bytearray)):
+        raise TypeError(f"the tasks are {brief(tasks)} ({type(tasks).__name__}); give a list, or the path of a file.")
+    kind = type(tasks)
+    if kind.__module__.startswith("pandas.") and callable(getattr(tasks, "to_dict", None)):
+        # Iterating over a pandas table gives its columns' names.
+        records: Iterable[Any] = tasks.to_dict(orient="records") if hasattr(tasks, "columns") else tasks
+        return records
+    for method in ("iter_rows", "to_pylist"):
+        if kind.__module__.startswith(("polars.", "pyarrow.")) and callable(getattr(kind, method, None)):
+            table: Iterable[Any] = tasks.iter_rows(named=True) if method == "iter_rows" else tasks.to_pylist()
+            return table
+    if isinstance(tasks, Iterable) and not isinstance(tasks, type):
+        return tasks
+    if isinstance(tasks, AsyncIterable):
+        raise TypeError("the tasks are an async iterable: make a list of them first, [task async for task in tasks].")
+    if callable(getattr(kind, "__getitem__", None)) and callable(getattr(kind, "__len__", None)):
+        return (tasks[at] for at in range(len(tasks)))
+    if callable(tasks):
+        raise TypeError(f"the tasks are {brief(tasks)}, which is to be called: give what it returns.")
+    raise TypeError(
+        f"the tasks are {brief(tasks)} ({type(tasks).__name__}); give an iterable, a mapping from ids to tasks, or the "
+        "path of a file."
+    )
+
+
+def _refuse_splits(tasks: Mapping[Any, Any]) -> None:
+    if type(tasks).__name__ in ("DatasetDict", "IterableDatasetDict"):
+        names = ", ".join(map(str, tasks))
+        raise ValueError(f"the tasks are a dataset with the splits {names}: give one of them, tasks[...].")
+
+
+def _items(placed: Iterable[Placed]) -> list[TaskItem]:
+    items: list[TaskItem] = []
+    places: dict[str, str] = {}
+    """Of each id."""
+    first: tuple[str, bool] | None = None
+    """Place of the first task, and whether it has an id."""
+    copies: dict[str, int] = {}
+    for place, given in placed:
+        key, value = (given.key, given.value) if isinstance(given, Keyed) else (_id_of(given), given)
+        if first is None:
+            first = (place, key is not None)
+        if first[1] != (key is not None):
+            _refuse_mixture(first, place, value)
+        if key is None:
+            content = _content(value, place)
+            copies[content] = copies.get(content, 0) + 1
+            task_id = content if copies[content] == 1 else f"{content}-{copies[content]}"
+        else:
+            task_id, content = _id_text(key, f"the id of {place}"), digest(value, lenient=True)
+        if task_id in places:
+            raise ValueError(
+                f"two tasks have the id {brief(task_id)}: {places[task_id]} and {place}. Give each its own id; for "
+                "several rollouts of one task there is samples=."
+            )
+        places[task_id] = place
+        items.append(TaskItem(task_id, value, content))
+    return items
+
+
+def _refuse_mixture(first: tuple[str, bool], place: str, value: Any) -> None:
+    with_id, without = (first[0], place) if first[1] else (place, first[0])
+    shown = f", {brief(value)}," if without == place else ""
+    raise ValueError(
+        f"{without}{shown} has no id, and {with_id} has one: give every task one (a field `id` or `task_id`), or none."
+    )
+
+
+def _id_of(value: Any) -> Any:
+    """The id that a task has in itself; None where it has none."""
+    data = to_builtin(value)
+    for name in _ID_NAMES:
+        # A method of this name (`unittest.TestCase.id`) is no id.
+        found = data.get(name) if isinstance(data, dict) else getattr(value, name, None)
+        if found is not None and not callable(found):
+            return found
+    return None
+
+
+def _id_text(value: Any, name: str) -> str:
+    """An id as text.
+
+    Raises:
+        ValueError: it is no text, whole number or UUID, or it is blank.
+    """
+    value = to_builtin(value)
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError(f"{name} is {value!r}; give a text that is not blank, or a whole number.")
+        return str(value)
+    if isinstance(value, UUID):
+        return str(value)
+    if not isinstance(value, bool) and hasattr(type(value), "__index__") and type(value).__name__ != "bool_":
+        try:
+            return str(operator.index(value))
+        except TypeError:  # Arrays and tensors of several numbers.
+            pass
+    raise ValueError(f"{name} is {brief(value)} ({type(value).__name__}); give a text or a whole number.")
+
+
+def _content(value: Any, place: str) -> str:
+    try:
+        return digest(value)
+    except NoForm as error:
+        raise TypeError(
+            f"{place} has no id, and none can be made of its content: {error}. Give each task a field `id`, or a "
+            "mapping from ids to tasks."
+        ) from None
+
+
+def _chosen(items: Sequence[TaskItem], wanted: Sequence[str]) -> list[TaskItem]:
+    known = {item.id for item in items}
+    missing = [one for one in wanted if one not in known]
+    if missing:
+        parts = []
+        for one in missing[:_NAMED]:
+            close = get_close_matches(one, known, 3)
+            parts.append(brief(one) + (f" (close: {', '.join(map(brief, close))})" if close else ""))
+        more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+        raise ValueError(f"there is no task with the id {', '.join(parts)}{more}, of {len(items)} tasks.")
+    ids = set(wanted)
+    return [item for item in items if item.id in ids]
+
+
+def _title(tasks: Any) -> str:
+    return os.fsdecode(tasks) if isinstance(tasks, (str, os.PathLike)) else f"the {type(tasks).__name__} of tasks"
