@@ -18,6 +18,7 @@ from rollout_trace.collection.tasks import load_tasks
 from rollout_trace.data import user_values
 from rollout_trace.data.model import new_id
 from rollout_trace.data.user_values import brief
+from rollout_trace.file.addresses import absolute, is_address, is_folder_target
 
 
 def prepare(given: Mapping[str, Any]) -> Session:
@@ -70,11 +71,9 @@ def prepare(given: Mapping[str, Any]) -> Session:
 def _output(given: Any) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(f"output is {brief(given)}; give a file (runs/x.jsonl), a folder (runs/), or an address.")
-    text = os.fspath(given)
-    if places.is_address(text):
-        return text
-    # Now: an agent may change the folder of the process. `abspath` drops the slash that makes it a folder.
-    return os.path.join(os.path.abspath(text), "") if places.is_folder(text) else os.path.abspath(text)
+    # Now: an agent may change the folder of the process. `absolute` drops the slash that makes it a folder.
+    text = absolute(given)
+    return text if is_address(text) or not is_folder_target(given) else os.path.join(text, "")
 
 
 def _logs(given: Any, output: str) -> str | None:

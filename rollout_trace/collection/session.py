@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -153,9 +152,9 @@ class _Run:
         check_writable(self._work.output)
         executor = given
         if given == "process":
-            from rollout_trace.collection.processes import ProcessExecutor
+            from rollout_trace.collection.processes import ProcessExecutor, cores
 
-            executor = ProcessExecutor(min(self._session.concurrency, os.cpu_count() or 1))
+            executor = ProcessExecutor(min(self._session.concurrency, cores()))
         elif given == "ray":
             from rollout_trace.collection.ray_executor import RayExecutor
 
@@ -194,6 +193,7 @@ class _Run:
             interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
             stopped=runner.stopped,
         )
+        self._monitor.state = "ended"
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted:
