@@ -153,7 +153,7 @@ class _Server:
             self._running.pop(number, None)
 
     def _finish(self) -> None:
-        from rollout_trace.collection.worker import finish
+        from rollout_trace.collection.serving import finish
 
         for work in list(self._works.values()):
             try:
