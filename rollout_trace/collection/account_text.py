@@ -106,15 +106,8 @@ def _rates(rates: Mapping[int, PassRate], summary: CollectSummary) -> str:
 def _usage(summary: CollectSummary) -> Iterator[tuple[str, str]]:
     usage = summary.usage
     if summary.made or summary.attempts:
-        yield (
-            "calls",
-            _list(
-                [
-                    f"{usage.calls:,}{' in this run' if summary.earlier else ''}",
-                    f"{usage.failed:,} failed" if usage.failed else "",
-                ]
-            ),
-        )
+        of = " in this run" if summary.earlier else ""
+        yield "calls", _list([f"{usage.calls:,}{of}", f"{usage.failed:,} failed" if usage.failed else ""])
     if usage.calls:
         yield "tokens", _tokens(usage)
         yield "cost", _cost(usage)

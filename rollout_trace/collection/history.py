@@ -184,14 +184,9 @@ def _store(address: str, data: bytes) -> None:
 
 
 def _system(address: str) -> tuple[Any, str]:
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise ImportError(
-            "addresses need the package fsspec: pip install 'rollout-trace[fsspec]'", name="fsspec"
-        ) from None
-    system, path = url_to_fs(address)
-    return system, path
+    from rollout_trace.file.addresses import file_system
+
+    return file_system(address)
 
 
 def _encoded(record: Mapping[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -13,27 +13,12 @@ COLLECT = "collect"
 _CUT = ("aborted", "running")
 
 
-class RolloutKey(NamedTuple):
-    """What identifies a rollout in an output, however often it was tried."""
-
-    agent: str
-    """The trajectory's name."""
-    task: str
-    index: int
-    """Position among the samples of the task, from 0."""
-
-
-def rollout_key(trajectory: Trajectory) -> RolloutKey | None:
-    """The rollout that a trajectory of ``rt.collect`` is an attempt at; None for any other."""
-    task, index = trajectory.task, trajectory.rollout_index
-    if (
-        not isinstance((trajectory.metadata or {}).get(COLLECT), dict)
-        or task is None
-        or task.id is None
-        or index is None
-    ):
+def rollout_key(trajectory: Trajectory) -> tuple[str, str, int] | None:
+    """Name, task and index of a trajectory of ``rt.collect``: those of all attempts at one rollout. None for others."""
+    known, task, index = (trajectory.metadata or {}).get(COLLECT), trajectory.task, trajectory.rollout_index
+    if not isinstance(known, dict) or task is None or task.id is None or index is None:
         return None
-    return RolloutKey(trajectory.name, task.id, index)
+    return trajectory.name, task.id, index
 
 
 def attempt_number(trajectory: Trajectory) -> int:

@@ -180,8 +180,8 @@ def _nothing_shared(a: _Side, b: _Side, signal: str | None) -> str:
     if shared:
         return f"rt.compare: {shared} tasks are in a and in b, but none of them has runs with a {what} in both."
     return (
-        f"rt.compare: no task is in both: a has {len(a.tasks)}, b has {len(b.tasks)}. Runs are paired by the id of their "
-        "task, or by key=."
+        f"rt.compare: no task is in both: a has {len(a.tasks)}, b has {len(b.tasks)}. Runs are paired by the id of "
+        "their task, or by key=."
     )
 
 

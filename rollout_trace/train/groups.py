@@ -33,8 +33,8 @@ class Group:
     n_repeated: int = 0
     """Number of inputs that were dropped as repetitions of these runs: of equal ids only the last counts."""
     n_earlier_attempts: int = 0
-    """Number of runs that were dropped because ``rt.collect`` made another attempt at the same rollout: of attempts only
-    the last counts."""
+    """Number of runs that were dropped because ``rt.collect`` made another attempt at the same rollout: the last one
+    counts."""
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
