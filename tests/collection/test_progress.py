@@ -231,7 +231,7 @@ def test_two_lines_on_a_narrow_terminal() -> None:
     ]
     assert plain(busy().progress(64), 40) == [
         f"{'=' * 14}  630/2,000  64 running",
-        "10 failed  reward 0.412  4.0k tok/s",
+        "10 failed  reward 0.412",
     ]
 
 

@@ -79,7 +79,7 @@ print("after")
             60,
             [
                 "━" * 31 + "─" * 4 + "  90/100  90%  in 1:20",
-                "2 failed (2 RateLimitError)  reward 0.5  1.0k tok/s  $1.00",
+                "2 failed  reward 0.5  1.0k tok/s  $1.00",
             ],
         ),
         (24, ["━" * 11 + "─" * 2 + "  90/100", "2 failed  reward 0.5"]),
