@@ -23,7 +23,7 @@ class Key(NamedTuple):
     """The trajectory's name."""
     task: str
     """Id of the task."""
-    index: int
+    index: int  # type: ignore[assignment]  # In the place of `tuple.index`, which nobody needs here.
     """Position among the samples of the task, from 0."""
 
 

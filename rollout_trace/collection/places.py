@@ -23,3 +23,8 @@ def beside(output: str, name: str) -> Path:
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)
     return path.with_name(f"{stem}.{name}")
+
+
+def history(output: str) -> str | Path:
+    """The place of an output's history: a file beside it, or its address, where each run has an object of its own."""
+    return output if is_address(output) else beside(output, "history.jsonl")

@@ -10,7 +10,7 @@ from typing import Any
 from rollout_trace.collection import options, places
 from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.history import hashes_of
+from rollout_trace.collection.hashes import hashes_of
 from rollout_trace.collection.job import Work
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.collection import places
 from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.history import Hashes, History
+from rollout_trace.collection.hashes import Hashes
+from rollout_trace.collection.history import History
 from rollout_trace.collection.interrupt import interruptible
 from rollout_trace.collection.job import Work
 from rollout_trace.collection.local import LocalExecutor
@@ -101,7 +102,7 @@ class _Run:
         self._reporter = _Reporters(
             reporter_for(session.progress), StatusFile(places.beside(self._work.output, "status.json"))
         )
-        self._history = History(places.beside(self._work.output, "history.jsonl"))
+        self._history = History(places.history(self._work.output))
         self._began = time.monotonic()
         self._error: BaseException | None = None
 
@@ -178,7 +179,7 @@ class _Run:
 
     def _begin(self) -> None:
         self._reporter.begin(self._monitor.progress(0))
-        for text in (*_found(self._plan), *self._history.begin(self._session.hashes)):
+        for text in (*_found(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
             self._reporter.note(text)
 
     def _interrupt(self, runner: Runner) -> None:

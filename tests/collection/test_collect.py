@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -45,7 +46,9 @@ def ask(client: openai.OpenAI) -> Callable[[str], str]:
 
 @pytest.fixture
 def aclient(server: ScriptedServer) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0)
+    # Each collect has a loop of its own, and a connection that is kept belongs to one.
+    http = httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0))
+    return openai.AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0, http_client=http)
 
 
 async def asked(client: openai.AsyncOpenAI, question: str) -> str:
@@ -123,7 +126,6 @@ def test_in_a_running_loop(tmp_path: Path, aclient: openai.AsyncOpenAI) -> None:
     async def main() -> None:
         summary = await rt.acollect(solve, TASKS, output=tmp_path / "x.jsonl", progress=False)
         assert summary.by_status == {"completed": 4}
-        await aclient.close()
 
     def notebook(task: dict[str, str]) -> str:
         return "no call"
@@ -446,5 +448,6 @@ def test_subagents_are_inside(tmp_path: Path, ask: Callable[[str], str]) -> None
     summary = collect(solve, output=tmp_path / "x.jsonl")
     found = list(rt.read(tmp_path / "x.jsonl"))
     assert sorted(one.name for one in found) == ["helper"] * 4 + ["solve"] * 4
-    assert summary.calls == 4
-    assert collect(solve, output=tmp_path / "x.jsonl").calls == 4
+    assert summary.usage.calls == 4
+    again = collect(solve, output=tmp_path / "x.jsonl")
+    assert (again.by_status, again.earlier, again.usage.calls) == ({"completed": 4}, 4, 0)
