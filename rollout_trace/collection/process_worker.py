@@ -301,6 +301,9 @@ def _preparation(name: str) -> dict[str, Any]:
     """What ``multiprocessing`` gives to a new process, so that it has the program's main module, path and arguments."""
     data = dict(spawn.get_preparation_data(name))
     data["authkey"] = bytes(data["authkey"])
+    if not os.path.isfile(data.get("init_main_from_path", "")):
+        # A program that came through a pipe: `<stdin>`.
+        data.pop("init_main_from_path", None)
     return data
 
 
