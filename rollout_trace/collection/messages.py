@@ -110,11 +110,11 @@ def portable(error: BaseException) -> BaseException:
 def finish_all(works: Sequence[Work]) -> list[str]:
     """Completes what this process wrote in these runs; returns why some of it could not be written."""
     # Looked up, not imported: without it no rollout was made here.
-    worker: Any = sys.modules.get("rollout_trace.collection.worker")
+    serving: Any = sys.modules.get("rollout_trace.collection.serving")
     failures = []
-    for work in () if worker is None else works:
+    for work in () if serving is None else works:
         try:
-            worker.finish(work)
+            serving.finish(work)
         except Exception as error:
             failures.append(guard.describe(error))
     return failures

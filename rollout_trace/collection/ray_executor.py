@@ -15,7 +15,7 @@ from rollout_trace.collection.ray_worker import RayWorker
 
 
 class RayExecutor:
-    """Makes rollouts in actors of a Ray cluster, for ``rt.collect(executor=rt.RayExecutor())``; needs the extra ``ray``.
+    """Makes rollouts in actors of a Ray cluster, for ``rt.collect(executor=rt.RayExecutor())``. Needs the extra ray.
 
     Each actor makes several rollouts at once where ``concurrency`` is larger than ``actors``, and writes shards of its
     own: give ``collect`` a folder that all nodes see, or an address. Ray's own clean-up applies to the rest: an actor

@@ -116,6 +116,7 @@ class Runner:
     def interrupt(self) -> None:
         """Begins no further rollout, and cuts those that run."""
         self.is_interrupted = True
+        self.monitor.state = "stopping"
         for slot in self._slots:
             slot.cancel()
 
@@ -151,18 +152,22 @@ class Runner:
                 self.lost += 1
                 if losses > LOSSES:
                     outcome = _lost(job, error)
-                    self.tally.add(outcome)
+                    self._add(outcome)
                     return outcome
                 # What the lost one recorded is in its journal.
                 job = replace(job, attempt=job.attempt + 1)
                 continue
-            self.tally.add(outcome)
-            if outcome.facts is not None:
-                self.tally.add_facts(outcome.facts)
+            self._add(outcome)
             if not outcome.will_retry or self.stopped is not None:
                 return outcome
             await asyncio.sleep(self._wait(outcome))
             job = _after(job, outcome.attempt, outcome.trajectory_id)
+
+    def _add(self, outcome: Outcome) -> None:
+        self.tally.add(outcome)
+        self.monitor.add(outcome)
+        if outcome.facts is not None:
+            self.tally.add_facts(outcome.facts)
 
     def _wait(self, outcome: Outcome) -> float:
         # Rollouts that fail together, for one server, are not to come back together.
@@ -172,6 +177,7 @@ class Runner:
         self._failures = 0 if outcome.status == "completed" else self._failures + 1
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
+            self.monitor.state = "stopping"
             self.stopped = f"{self._failures} rollouts in a row failed{last:.500}"
             guard.run_all("progress", lambda: self.reporter.note(f"stopping: {self.stopped}"))
 

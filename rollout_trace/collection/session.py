@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.collection import options, places
-from rollout_trace.collection.agents import Agent, agent_of
+from rollout_trace.collection import places
 from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.history import Hashes, History, hashes_of
+from rollout_trace.collection.hashes import Hashes
+from rollout_trace.collection.history import History
 from rollout_trace.collection.interrupt import interruptible
 from rollout_trace.collection.job import Work
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.progress import Monitor, reporter_for
 from rollout_trace.collection.resume import Earlier, earlier, exists
-from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.runner import Plan, Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
-from rollout_trace.collection.tasks import load_tasks
 from rollout_trace.collection.worker import Worker
-from rollout_trace.data import user_values
-from rollout_trace.data.model import new_id
-from rollout_trace.data.user_values import brief
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
@@ -109,7 +102,7 @@ class _Run:
         self._reporter = _Reporters(
             reporter_for(session.progress), StatusFile(places.beside(self._work.output, "status.json"))
         )
-        self._history = History(places.beside(self._work.output, "history.jsonl"))
+        self._history = History(places.history(self._work.output))
         self._began = time.monotonic()
         self._error: BaseException | None = None
 
@@ -160,9 +153,9 @@ class _Run:
         check_writable(self._work.output)
         executor = given
         if given == "process":
-            from rollout_trace.collection.processes import ProcessExecutor
+            from rollout_trace.collection.processes import ProcessExecutor, cores
 
-            executor = ProcessExecutor(min(self._session.concurrency, os.cpu_count() or 1))
+            executor = ProcessExecutor(min(self._session.concurrency, cores()))
         elif given == "ray":
             from rollout_trace.collection.ray_executor import RayExecutor
 
@@ -186,7 +179,7 @@ class _Run:
 
     def _begin(self) -> None:
         self._reporter.begin(self._monitor.progress(0))
-        for text in (*_found(self._plan), *self._history.begin(self._session.hashes)):
+        for text in (*_found(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
             self._reporter.note(text)
 
     def _interrupt(self, runner: Runner) -> None:
@@ -201,6 +194,7 @@ class _Run:
             interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
             stopped=runner.stopped,
         )
+        self._monitor.state = "ended"
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted:
@@ -271,88 +265,3 @@ def check_writable(output: str) -> None:
 
     with recording(output):
         pass
-
-
-def prepare(given: Mapping[str, Any]) -> Session:
-    """Checks the arguments of ``rt.collect``. Makes nothing, and writes nothing.
-
-    Raises:
-        TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
-    """
-    agent: Agent = agent_of(given["agent"])
-    name = agent.name if given["name"] is None else user_values.text_id(given["name"], "name")
-    output = _output(given["output"])
-    concurrency = options.whole(given["concurrency"], "concurrency", least=1)
-    rewards = rewards_of(given["reward"], options.seconds(given["reward_timeout"], "reward_timeout"))
-    if rewards is not None:
-        rewards.check()
-    logs = given["logs"]
-    work = Work(
-        run_id=new_id(),
-        name=name,
-        agent=agent,
-        rewards=rewards,
-        retries=options.retry_policy(given["retries"], given["retry_on"], given["retry_wait"], given["retry_wait_max"]),
-        output=output,
-        recording=dict(given["recording"] or {}),
-        instrument=bool(given["instrument"]),
-        engine=given["engine"],
-        timeout=options.seconds(given["timeout"], "timeout"),
-        groups_by_name=given["name"] is not None,
-        artifacts=str(places.beside(output, "artifacts").absolute()),
-        logs=_logs(logs, output),
-    )
-    tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
-    config = _config(given, work, len(tasks))
-    return Session(
-        work=work,
-        tasks=tasks,
-        samples=options.whole(given["samples"], "samples", least=1),
-        seed=None if given["seed"] is None else options.whole(given["seed"], "seed", least=0),
-        concurrency=concurrency,
-        most_failures=options.most_failures(given["max_consecutive_failures"], concurrency),
-        resume=bool(given["resume"]),
-        retry_failed=bool(given["retry_failed"]),
-        progress=given["progress"],
-        executor=_executor(given["executor"]),
-        hashes=hashes_of(agent, tasks, config),
-        config=config,
-    )
-
-
-def _output(given: Any) -> str:
-    if not isinstance(given, (str, os.PathLike)):
-        raise TypeError(f"output is {brief(given)}; give a file (runs/x.jsonl), a folder (runs/), or an address.")
-    text = os.fspath(given)
-    if places.is_address(text):
-        return text
-    # Now: an agent may change the folder of the process. `abspath` drops the slash that makes it a folder.
-    return os.path.join(os.path.abspath(text), "") if places.is_folder(text) else os.path.abspath(text)
-
-
-def _logs(given: Any, output: str) -> str | None:
-    if given is False or given is None:
-        return None
-    return str((places.beside(output, "logs") if given is True else Path(given)).absolute())
-
-
-def _executor(given: Any) -> Any:
-    if given is None or given in ("local", "process", "ray") or isinstance(given, Executor):
-        return given
-    raise TypeError(
-        f'executor is {brief(given)}; give "local", "process", "ray", or an object with the methods run(job) and '
-        "close()."
-    )
-
-
-_NOT_SETTINGS = ("agent", "tasks", "output", "progress", "resume", "task_ids", "limit", "logs")
-
-
-def _config(given: Mapping[str, Any], work: Work, tasks: int) -> dict[str, Any]:
-    """The settings that make rollouts what they are, as JSON."""
-    config = {name: value for name, value in given.items() if name not in _NOT_SETTINGS}
-    config |= {"name": work.name, "tasks": tasks}
-    return {
-        name: value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
-        for name, value in sorted(config.items())
-    }

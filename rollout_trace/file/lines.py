@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
+from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -30,7 +31,7 @@ class SplitLine(bytes):
 
 def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
     """Yields number (from 1) and bytes of each line that is not blank; ``Damaged`` in place of undecodable lines."""
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         for number, line in _split(_parts(file, path)):
             if number == 1 and isinstance(line, bytes) and line.startswith(_BYTE_ORDER_MARK):
                 line = line.removeprefix(_BYTE_ORDER_MARK).strip()
