@@ -15,7 +15,8 @@ from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, Work
 from rollout_trace.collection.logs import RolloutLogs
 from rollout_trace.collection.rewards import RewardPart, score
 from rollout_trace.collection.rollout import Rollout
-from rollout_trace.data.model import Task, amend
+from rollout_trace.data import attempts
+from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import to_builtin
 from rollout_trace.record import carry, lifecycle, sink
@@ -196,7 +197,7 @@ def _opened(job: Job) -> Trajectory:
         task=Task(id=job.task.id, data=to_builtin(job.task.value)),
         group_id=job.group,
         rollout_index=job.index,
-        metadata={"collect": known},
+        metadata={attempts.FIELD: known},
     )
     lifecycle.begin(trajectory, None, is_root=True)
     return trajectory
@@ -204,29 +205,19 @@ def _opened(job: Job) -> Trajectory:
 
 def _note_retry(trajectory: Trajectory) -> None:
     metadata = trajectory.metadata or {}
-    trajectory.metadata = {**metadata, "collect": {**metadata["collect"], "will_retry": True}}
+    known = {**attempts.noted(trajectory), "will_retry": True}
+    trajectory.metadata = {**metadata, attempts.FIELD: known}
 
 
 def _supersede(trajectory: Trajectory) -> None:
     """Marks an attempt that another follows: what it sampled is not trained on."""
     for one in [trajectory, *trajectory._children]:
-        lifecycle.when_complete(one, _supersede_steps)
-
-
-def _supersede_steps(trajectory: Trajectory) -> None:
-    for step in trajectory.steps:
-        if step.status == "ok":
-            amend(step, status="superseded")
-
-
-def _leave_out_steps(trajectory: Trajectory) -> None:
-    for step in trajectory.steps:
-        step.trainable = False
+        lifecycle.when_complete(one, attempts.supersede)
 
 
 async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[Any, ...], timeout: float | None) -> Any:
     """Calls a reward function. Its own calls, of a judge, are recorded in a trajectory inside the rollout's."""
-    judge = Trajectory(name=REWARD, metadata={"reward": part.name})
+    judge = Trajectory(name=REWARD, metadata={attempts.FIELD: {"reward": part.name}})
     lifecycle.begin(judge, trajectory)
     current_scope.set(judge)
     error: BaseException | None = None
@@ -241,7 +232,7 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
     finally:
         current_scope.set(trajectory)
         if not lifecycle.discard(judge, trajectory):
-            lifecycle.when_complete(judge, _leave_out_steps)
+            lifecycle.when_complete(judge, attempts.leave_out)
             lifecycle.finish(judge, trajectory, error)
     if error is None:
         return ended.result
