@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -104,3 +104,18 @@ def _families(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
         family.append(one)
     if family:
         yield family
+
+
+def inside(output: str, silent: Collection[str]) -> list[Facts]:
+    """The facts of attempts whose calls were all made by child processes; these wrote their trajectories themselves.
+
+    Args:
+        output: where.
+        silent: ids of the attempts' trajectories.
+    """
+    families: dict[str, list[Trajectory]] = {}
+    for one in read(output, on_error="skip", media="keep"):
+        if one.episode_id in silent:
+            families.setdefault(one.episode_id, []).append(one)
+    found = (facts_of(family) for family in families.values() if len(family) > 1)
+    return [facts for facts in found if facts is not None]
