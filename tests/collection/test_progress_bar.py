@@ -245,8 +245,13 @@ def test_a_stream_that_another_tool_has_patched_since() -> None:
     """Its patch stays, and reaches the stream."""
     one, stream, passed = above()
     ours = stream.write
-    seen = []
-    stream.__dict__["write"] = lambda text: (seen.append(text), ours(text))[1]
+    seen: list[str] = []
+
+    def theirs(text: str) -> int:
+        seen.append(text)
+        return ours(text)
+
+    stream.__dict__["write"] = theirs
     one.stop()
     stream.write("hello\n")
     stream.seek(0)
