@@ -12,6 +12,7 @@ from rollout_trace.collection.job import Key
 from rollout_trace.data import costs
 from rollout_trace.data.model import Cost, Step, shared
 from rollout_trace.record.tally import reason_without_ids
+from rollout_trace.train.attempts import attempt_number, rollout_key
 from rollout_trace.train.sequences import count_drift
 
 if TYPE_CHECKING:
@@ -179,7 +180,7 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
     return Facts(
         key=key,
         trajectory_id=own.id,
-        attempt=attempt_of(own),
+        attempt=attempt_number(own),
         status=own.status,
         reward=own.reward,
         rewards=own.rewards,
@@ -199,18 +200,8 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
 
 def key_of(trajectory: Trajectory) -> Key | None:
     """The rollout that a trajectory of ``collect`` is an attempt at; None for any other."""
-    known = (trajectory.metadata or {}).get("collect")
-    task, index = trajectory.task, trajectory.rollout_index
-    if not isinstance(known, dict) or task is None or task.id is None or index is None:
-        return None
-    return Key(trajectory.name, task.id, index)
-
-
-def attempt_of(trajectory: Trajectory) -> int:
-    """The number of the attempt, from 1."""
-    known = (trajectory.metadata or {}).get("collect")
-    number = known.get("attempt") if isinstance(known, dict) else None
-    return number if isinstance(number, int) else 1
+    found = rollout_key(trajectory)
+    return None if found is None else Key(*found)
 
 
 def _inside_reward(own: Trajectory, family: Iterable[Trajectory]) -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from array import array
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -170,8 +171,8 @@ class Tally:
             threshold=passing,
             pass_at_k={} if passing is None else scores.pass_at_k(passing),
             pass_hat_k={} if passing is None else scores.pass_hat_k(passing),
-            usage=self.usage,
-            reward_usage=self.reward_usage,
+            usage=copy.deepcopy(self.usage),
+            reward_usage=copy.deepcopy(self.reward_usage),
             latency=percentiles(self._latencies),
             time_to_first_token=percentiles(self._first_tokens),
             steps=self.steps,
