@@ -42,8 +42,8 @@ def test_the_same_as_in_this_process(agent: Any, place: str, tmp_path: Path, ser
     assert agents.account(there) == agents.account(here)
     assert len(agents.account(there)) == 6
     assert made.mean_reward == local.mean_reward
-    assert made.calls == local.calls == 12
-    assert made.input_tokens == local.input_tokens
+    assert made.usage.calls == local.usage.calls == 12
+    assert made.usage == local.usage
 
 
 def test_by_its_name(tmp_path: Path, server: ScriptedServer) -> None:
