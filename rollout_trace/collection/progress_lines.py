@@ -28,10 +28,9 @@ class NewFailures:
 
     def text(self, progress: Progress) -> str | None:
         """The latest failure, if there is one of a new kind."""
-        if len(progress.failures) == len(self._seen) or progress.latest_failure is None:
-            return None
-        self._seen.update(progress.failures)
-        return progress.latest_failure
+        new = progress.failures.keys() - self._seen
+        self._seen |= new
+        return progress.latest_failure if new else None
 
 
 class Lines:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollout_trace.collection.facts import Facts, facts_of
+from rollout_trace.data import attempts
 from rollout_trace.file.addresses import is_address, is_folder_target, names_in
 from rollout_trace.file.reader import read
 from rollout_trace.record.recovery import recover
@@ -15,9 +16,6 @@ from rollout_trace.record.recovery import recover
 if TYPE_CHECKING:
     from rollout_trace.collection.job import Key
     from rollout_trace.data.trajectory import Trajectory
-
-UNFINISHED = "aborted"
-"""Status of a rollout that was cut. It is made again."""
 
 
 @dataclass(slots=True)
@@ -34,6 +32,7 @@ class Earlier:
     """Trajectories of dead processes that were written from their journals."""
     unreadable: int = 0
     """Lines that could not be read."""
+    _ranks: dict[Key, tuple[int, bool]] = field(default_factory=dict)
 
     def is_done(self, key: Key, *, retry_failed: bool) -> bool:
         """Whether a rollout is not to be made again."""
@@ -43,15 +42,15 @@ class Earlier:
         return facts.status == "completed" or not retry_failed
 
     def add(self, facts: Facts, root: Trajectory) -> None:
-        """Adds one attempt; of several the one with the highest number counts."""
-        before = self.latest.get(facts.key)
-        if before is not None and before.attempt > facts.attempt:
+        """Adds one attempt; ``root``: its trajectory."""
+        before, rank = self._ranks.get(facts.key), attempts.rank(root)
+        if before is not None and before > rank:
             return
-        known = (root.metadata or {}).get("collect") or {}
+        self._ranks[facts.key] = rank
         self.latest[facts.key] = facts
-        self.digests[facts.key] = str(known.get("task_digest", ""))
+        self.digests[facts.key] = str(attempts.noted(root).get("task_digest", ""))
         self.unfinished.discard(facts.key)
-        if facts.status == UNFINISHED or known.get("will_retry"):
+        if attempts.is_made_again(root):
             self.unfinished.add(facts.key)
 
 

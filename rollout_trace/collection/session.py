@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from rollout_trace.collection.executor import Executor
 from rollout_trace.collection.hashes import Hashes
 from rollout_trace.collection.history import History
 from rollout_trace.collection.interrupt import interruptible
-from rollout_trace.collection.job import Work
+from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.progress import Monitor, reporter_for
 from rollout_trace.collection.resume import Earlier, earlier, exists
@@ -27,6 +27,9 @@ from rollout_trace.collection.worker import Worker
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.progress import Reporter
+
+_ROUNDS = 3
+"""How often rollouts are made again that were in the output of a worker, and are gone with its disk."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,13 +139,32 @@ class _Run:
 
     async def _make(self, runner: Runner, executor: Executor) -> None:
         """Makes the rollouts, and waits until they are written."""
-        for part in (runner.run, executor.close):
-            try:
-                await part()
-            except Exception as error:
-                self._error = self._error or error
+        await self._guarded(runner.run())
+        await self._guarded(executor.close())
+        for _ in range(_ROUNDS):
+            if not runner.lost or runner.is_interrupted or self._error is not None:
+                break
+            missing = await asyncio.to_thread(self._missing, runner)
+            if not missing:
+                break
+            self._reporter.note(f"{len(missing)} rollouts were lost with their workers, and are made again")
+            for job in missing:
+                self._tally.retract(runner.made[job.key])
+            await self._guarded(runner.run(iter(missing)))
+            await self._guarded(executor.close())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
+
+    async def _guarded(self, part: Awaitable[None]) -> None:
+        try:
+            await part
+        except Exception as error:
+            self._error = self._error or error
+
+    def _missing(self, runner: Runner) -> list[Job]:
+        """The rollouts that were made and are not in the output, now that what lost workers left is written."""
+        plan = replace(self._plan, earlier=earlier(self._work.output), retry_failed=False)
+        return [job for job in plan.jobs() if job.key in runner.made]
 
     def _opened(self) -> Executor:
         given = self._session.executor

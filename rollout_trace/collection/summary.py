@@ -80,6 +80,16 @@ class Tally:
         reason = reason_unscored(outcome.status, outcome.reward_errors)
         self._scores.add(outcome.key, outcome.reward, outcome.rewards, reason)
 
+    def retract(self, outcome: Outcome) -> None:
+        """Takes back the last attempt at a rollout that was added: it is lost, and made again."""
+        self.ended -= 1
+        self.by_status[outcome.status] -= 1
+        self.reward_failures -= bool(outcome.reward_errors)
+        if outcome.error is not None:
+            self.errors[outcome.error.type] -= 1
+        reason = reason_unscored(outcome.status, outcome.reward_errors)
+        self._scores.remove(outcome.key, outcome.reward, outcome.rewards, reason)
+
     def add_facts(self, facts: Facts) -> None:
         """Counts what an attempt of this run used, once its trajectories are written."""
         self.written += 1
