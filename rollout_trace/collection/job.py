@@ -135,5 +135,9 @@ class Outcome:
     """What its trajectories hold, once they are written; None before."""
 
 
-class WorkerLost(RuntimeError):  # noqa: N818 - the field's word for it
+class WorkerLost(RuntimeError):
     """The process that made a rollout has ended. Raised by an executor: the rollout is made again."""
+
+
+class RolloutTimeout(TimeoutError):
+    """A rollout took longer than ``timeout=``; what was recorded of it is kept."""

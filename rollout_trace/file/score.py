@@ -6,12 +6,14 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from rollout_trace import _event_loop
+from rollout_trace._event_loop import POLL
 from rollout_trace.data.model import error_info
 from rollout_trace.data.user_values import brief, position
 from rollout_trace.file.annotate import append_notes, checked_note
@@ -29,8 +31,6 @@ Function: TypeAlias = "Callable[[Trajectory], Any]"
 Where: TypeAlias = "Callable[[Trajectory], object]"
 
 _ERRORS_KEPT = 10
-_POLL = 0.1
-"""Seconds between two looks at whether a blocked task was cancelled, or a signal has come."""
 _LONGEST_MESSAGE = 2000
 """Characters of an exception's message that are noted."""
 
@@ -75,11 +75,7 @@ def score(
     options: dict[str, Any] = {"where": where, "name": name, "again": again, "on_error": on_error}
     # Made here, so that mistakes in the arguments raise before any thread or loop is started.
     scoring = _Scoring(path, function, concurrency, **options)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(scoring.run())
-    return _run_in_thread(scoring.run)
+    return _event_loop.run(scoring.run, "rollout_trace score")
 
 
 async def ascore(
@@ -146,7 +142,7 @@ class _Scoring:
             # would last as long as the calls that run in threads.
             has_ended = False
             while not has_ended:
-                done, running = await asyncio.wait(workers, timeout=_POLL, return_when=asyncio.FIRST_EXCEPTION)
+                done, running = await asyncio.wait(workers, timeout=POLL, return_when=asyncio.FIRST_EXCEPTION)
                 has_ended = not running or any(one.cancelled() or one.exception() for one in done)
             for worker in workers:
                 if worker.done():
@@ -267,50 +263,3 @@ def _has_no_reward(trajectory: Trajectory) -> bool:
 
 async def _called(function: Function, trajectory: Trajectory) -> Any:
     return await function(trajectory)
-
-
-def _run_in_thread(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs a coroutine in an event loop of another thread, and waits for it."""
-    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
-    outcome: list[T | BaseException] = []
-
-    async def run() -> T:
-        task = asyncio.ensure_future(main())
-        started.append((asyncio.get_running_loop(), task))
-        return await task
-
-    def work() -> None:
-        try:
-            outcome.append(asyncio.run(run()))
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="rollout_trace score")
-    thread.start()
-    try:
-        _join(thread)
-    except BaseException:  # Ctrl-C.
-        for loop, task in started:
-            loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise
-    (found,) = outcome
-    if isinstance(found, BaseException):
-        raise found
-    return found
-
-
-def _join(thread: threading.Thread) -> None:
-    """Waits for a thread.
-
-    Raises:
-        CancelledError: the running task was cancelled meanwhile. So `asyncio.run` treats the first Ctrl-C, and the task
-            would see it only at its next `await`.
-    """
-    task = asyncio.current_task()
-    cancelling: Callable[[], int] = getattr(task, "cancelling", lambda: 0)  # From Python 3.11 on.
-    before = cancelling()
-    while thread.is_alive():
-        thread.join(_POLL)
-        if cancelling() > before:
-            raise asyncio.CancelledError

@@ -12,6 +12,7 @@ from rollout_trace import guard
 from rollout_trace._caller import place_of_caller
 from rollout_trace.data import costs
 from rollout_trace.data.model import amend, error_info
+from rollout_trace.data.trajectory import stored_tool_runs
 from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.record import ancestry, fallback, process_end
 from rollout_trace.record.destination import attach, write_closed
@@ -30,8 +31,11 @@ before_opening: list[Callable[[], object]] = []
 """Run before a trajectory opens: an instrumented process looks for libraries whose import it has not seen."""
 
 
-def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
-    """Opens a trajectory, as a child of ``parent`` if that is open, else of the one that started this process."""
+def begin(trajectory: Trajectory, parent: Trajectory | None, *, is_root: bool = False) -> None:
+    """Opens a trajectory, as a child of ``parent`` if that is open, else of the one that started this process.
+
+    ``is_root``: of neither.
+    """
     if before_opening:
         guard.run_all("open", *before_opening)
     parent_state = None if parent is None else state_of(parent)
@@ -45,7 +49,7 @@ def begin(trajectory: Trajectory, parent: Trajectory | None) -> None:
             trajectory.episode_id, trajectory.parent_id = parent.episode_id, parent.id
             trajectory.parent_step_id = parent_state.log.last_step_id()
     try:
-        if not is_child and (elsewhere := ancestry.ancestor()) is not None:
+        if not (is_child or is_root) and (elsewhere := ancestry.ancestor()) is not None:
             trajectory.episode_id, trajectory.parent_id, trajectory.parent_step_id = elsewhere
         _open(trajectory, parent)
     except Exception as failure:
@@ -66,6 +70,30 @@ def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseExcepti
             write_closed(trajectory, parent)
     except Exception as failure:
         guard.failed("close", None, failure)
+
+
+def discard(trajectory: Trajectory, parent: Trajectory | None) -> bool:
+    """Closes a trajectory in which nothing was recorded, as if it had not been opened.
+
+    False, and nothing is done, where it has a call, a tool run or a trajectory opened inside it.
+    """
+    state = state_of(trajectory)
+    if state is None or state.log is None or state.log.size or state.log.frames:
+        return False
+    if state.children_opened or stored_tool_runs(trajectory) or _opened.pop(trajectory.id, None) is None:
+        return False
+    if parent is not None and (outer := state_of(parent)) is not None:
+        outer.children_opened -= 1
+    state.log.close()
+    state.log = None
+    return True
+
+
+def when_complete(trajectory: Trajectory, change: Callable[[Trajectory], object]) -> None:
+    """Has a function change a trajectory when its steps are final, before it is written; at once where they are."""
+    state = state_of(trajectory)
+    if state is None or not state.add_completion(change):
+        change(trajectory)
 
 
 def abort_open() -> None:
@@ -126,9 +154,15 @@ def _complete(trajectory: Trajectory) -> None:
         lambda: costs.fill_provider_costs(trajectory.steps),
         partial(link_tool_runs, trajectory),
         partial(_warn_if_no_ids, trajectory),
+        *(partial(change, trajectory) for change in _changes(trajectory)),
         # Last: the others may copy texts that hold one.
         partial(cut_keys, trajectory),
     )
+
+
+def _changes(trajectory: Trajectory) -> list[Callable[[Trajectory], object]]:
+    state = state_of(trajectory)
+    return [] if state is None else state.at_completion
 
 
 def _set_outcome(trajectory: Trajectory, error: BaseException | None) -> None:

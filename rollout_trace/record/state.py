@@ -40,6 +40,8 @@ class TrajectoryState:
     """The recorded calls of a closed trajectory, until all have ended and been decoded."""
     completion: Callable[[Trajectory], None] | None = None
     """Completes the trajectory's fields from its final steps. Runs once."""
+    at_completion: list[Callable[[Trajectory], object]] = field(default_factory=list)
+    """What else changes the trajectory then."""
     journal: TrajectoryJournal | None = None
     """Where the trajectory is kept until its line is written; None without a journal."""
     _completed_by: int | None = None
@@ -56,6 +58,17 @@ class TrajectoryState:
     def __setstate__(self, state: dict[str, Any]) -> None:
         for item in fields(self):
             setattr(self, item.name, state.get(item.name))
+
+    def add_completion(self, change: Callable[[Trajectory], object]) -> bool:
+        """Adds to ``at_completion``; False where the trajectory is complete."""
+        log = self.log or self.closed_log
+        if log is None:
+            return False
+        with log.completing:
+            if self.log is None and self.closed_log is None:
+                return False
+            self.at_completion.append(change)
+            return True
 
     def complete(self, trajectory: Trajectory) -> StepLog | None:
         """Decodes a closed trajectory's calls and completes its fields, once nothing runs any more.
@@ -137,7 +150,9 @@ class TrajectoryState:
         warn_if_nothing_recorded(trajectory, event, opened_at=opened_at, children_opened=children_opened)
 
 
-_OF_THE_PROCESS = frozenset({"log", "closed_log", "completion", "journal", "recording", "_completed_by"})
+_OF_THE_PROCESS = frozenset(
+    {"log", "closed_log", "completion", "at_completion", "journal", "recording", "_completed_by"}
+)
 
 
 def state_of(trajectory: Trajectory) -> TrajectoryState | None:

@@ -1,0 +1,70 @@
+"""Runs a coroutine from code that is not in an event loop, or that must not use the one it is in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+POLL = 0.1
+"""Seconds between two looks at whether a blocked task was cancelled, or a signal has come."""
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+    """Runs a coroutine to its end: here, or on a thread called ``name`` inside a running event loop (a notebook)."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main())
+    return _run_in_thread(main, name)
+
+
+def _run_in_thread(main: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+    """Runs a coroutine in an event loop of another thread, and waits for it."""
+    started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+    outcome: list[T | BaseException] = []
+
+    async def run() -> T:
+        task = asyncio.ensure_future(main())
+        started.append((asyncio.get_running_loop(), task))
+        return await task
+
+    def work() -> None:
+        try:
+            outcome.append(asyncio.run(run()))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name=name)
+    thread.start()
+    try:
+        _join(thread)
+    except BaseException:  # Ctrl-C.
+        for loop, task in started:
+            loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        raise
+    (found,) = outcome
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _join(thread: threading.Thread) -> None:
+    """Waits for a thread.
+
+    Raises:
+        CancelledError: the running task was cancelled meanwhile. So `asyncio.run` treats the first Ctrl-C, and the task
+            would see it only at its next `await`.
+    """
+    task = asyncio.current_task()
+    cancelling: Callable[[], int] = getattr(task, "cancelling", lambda: 0)  # From Python 3.11 on.
+    before = cancelling()
+    while thread.is_alive():
+        thread.join(POLL)
+        if cancelling() > before:
+            raise asyncio.CancelledError

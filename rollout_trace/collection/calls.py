@@ -1,0 +1,96 @@
+"""Calls functions of the user's, sync ones in threads, and waits for them a limited time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+GRACE = 5.0
+"""Seconds that a cancelled coroutine has to end."""
+
+
+class Ended(NamedTuple):
+    """How a call ended."""
+
+    result: Any = None
+    error: BaseException | None = None
+    is_late: bool = False
+    """Whether its time was up."""
+    is_left_behind: bool = False
+    """Whether it could not be stopped, and runs on."""
+
+
+class UserCall:
+    """One call of a function of the user's, in a copy of this context."""
+
+    def __init__(self, call: Callable[[], Any], *, is_async: bool) -> None:
+        self._thread: threading.Thread | None = None
+        self._task = asyncio.ensure_future(_awaited(call) if is_async else self._threaded(call))
+
+    async def wait(self, timeout: float | None) -> Ended:
+        """Waits for its end, at most so many seconds; then, or when this task is cancelled, it is stopped if it can be.
+
+        Raises:
+            CancelledError: this task was cancelled.
+        """
+        try:
+            # Not `wait_for`: its exception could be the function's own.
+            await asyncio.wait({self._task}, timeout=timeout)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        if self._task.done():
+            return Ended(*self._task.result())
+        is_left_behind = await self.stop()
+        return Ended(is_late=True, is_left_behind=is_left_behind)
+
+    async def stop(self) -> bool:
+        """Cancels it; True where it does not end, such as a function that runs in a thread."""
+        self._task.cancel()
+        await asyncio.wait({self._task}, timeout=GRACE)
+        return not self._task.done() or (self._thread is not None and self._thread.is_alive())
+
+    async def _threaded(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+        def run() -> None:
+            outcome = _called(call)
+            try:
+                loop.call_soon_threadsafe(_set, ended, outcome)
+            except RuntimeError:  # It was left behind, and the loop has been closed meanwhile.
+                pass
+
+        # A thread of its own, which the interpreter does not wait for: the function may hang for ever.
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(run,), name="rollout", daemon=True)
+        self._thread.start()
+        result, error = await ended
+        return await _awaited(lambda: result) if inspect.isawaitable(result) else (result, error)
+
+
+def _set(ended: asyncio.Future[tuple[Any, BaseException | None]], outcome: tuple[Any, BaseException | None]) -> None:
+    if not ended.done():
+        ended.set_result(outcome)
+
+
+def _called(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return call(), None
+    except BaseException as error:  # `sys.exit()` in an agent ends that agent alone.
+        return None, error
+
+
+async def _awaited(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Returns the exception instead of raising it: the loop would end with a SystemExit of a task."""
+    try:
+        result = call()
+        return (await result if inspect.isawaitable(result) else result), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return None, error

@@ -1,0 +1,187 @@
+"""Makes the rollouts of a plan, so many at a time: retries, stops, and the account of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from rollout_trace import guard
+from rollout_trace.collection.job import Job, Outcome, TaskItem, Work, WorkerLost
+from rollout_trace.data.model import error_info
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.executor import Executor
+    from rollout_trace.collection.facts import Facts
+    from rollout_trace.collection.progress import Monitor, Reporter
+    from rollout_trace.collection.resume import Earlier
+    from rollout_trace.collection.summary import Tally
+
+TICK = 0.25
+"""Seconds between two looks at the progress."""
+LOSSES = 3
+"""How often a rollout is made again whose worker was lost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The rollouts that were asked for, and those of them that are in the output."""
+
+    work: Work
+    tasks: list[TaskItem]
+    samples: int
+    seed: int | None
+    earlier: Earlier
+    retry_failed: bool
+
+    @property
+    def size(self) -> int:
+        """All rollouts, those in the output included."""
+        return len(self.tasks) * self.samples
+
+    def jobs(self) -> Iterator[Job]:
+        """The first attempt at each rollout that is to be made, the samples of a task one after the other."""
+        for task in self.tasks:
+            for index in range(self.samples):
+                job = Job(
+                    work=self.work,
+                    task=task,
+                    index=index,
+                    seed=None if self.seed is None else self.seed + index,
+                )
+                if not self.earlier.is_done(job.key, retry_failed=self.retry_failed):
+                    before = self.earlier.latest.get(job.key)
+                    yield job if before is None else _after(job, before.attempt, before.trajectory_id)
+
+    def kept(self) -> Iterator[Facts]:
+        """The facts of the rollouts that are not made again."""
+        for task in self.tasks:
+            for index in range(self.samples):
+                key = Job(work=self.work, task=task, index=index).key
+                if self.earlier.is_done(key, retry_failed=self.retry_failed):
+                    yield self.earlier.latest[key]
+
+
+def _after(job: Job, attempt: int, trajectory_id: str | None) -> Job:
+    return replace(job, attempt=attempt + 1, retry_of=trajectory_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class Runner:
+    """Makes the rollouts of one plan. All methods run in one event loop."""
+
+    plan: Plan
+    executor: Executor
+    tally: Tally
+    monitor: Monitor
+    reporter: Reporter
+    concurrency: int
+    most_failures: float
+    """Stops after so many rollouts in a row have failed."""
+    stopped: str | None = None
+    """Why no further rollouts are begun."""
+    is_interrupted: bool = False
+    lost: int = 0
+    """How often a worker was lost."""
+    _running: int = 0
+    _failures: int = 0
+    _slots: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Makes the rollouts, and returns when all have ended. Closes nothing.
+
+        Raises:
+            CancelledError: the task was cancelled; the rollouts that ran have been cut.
+            Exception: an executor failed; so have they.
+        """
+        jobs = self.plan.jobs()
+        self._slots = [asyncio.ensure_future(self._fill(jobs)) for _ in range(min(self.concurrency, self.plan.size))]
+        ticking = asyncio.ensure_future(self._tick())
+        try:
+            if self._slots:
+                await asyncio.wait(self._slots, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            # Of slots that run still, one has failed, or this task is cancelled.
+            running = [slot for slot in self._slots if not slot.done()]
+            for slot in running:
+                slot.cancel()
+            ticking.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        for slot in self._slots:
+            if not slot.cancelled() and (error := slot.exception()) is not None:
+                raise error
+
+    def interrupt(self) -> None:
+        """Begins no further rollout, and cuts those that run."""
+        self.is_interrupted = True
+        for slot in self._slots:
+            slot.cancel()
+
+    def report(self) -> None:
+        """Shows the progress now."""
+        progress = self.monitor.progress(self._running)
+        guard.run_all("progress", lambda: self.reporter.update(progress))
+
+    async def _tick(self) -> None:
+        while True:
+            self.report()
+            await asyncio.sleep(TICK)
+
+    async def _fill(self, jobs: Iterator[Job]) -> None:
+        """One of the places for a running rollout: makes one after the other."""
+        for job in jobs:
+            if self.stopped is not None or self.is_interrupted:
+                return
+            self._running += 1
+            try:
+                self._count(await self._make(job))
+            finally:
+                self._running -= 1
+
+    async def _make(self, job: Job) -> Outcome:
+        """Makes a rollout, as often as that takes; returns what came of the last attempt."""
+        losses = 0
+        while True:
+            try:
+                outcome = await self.executor.run(job)
+            except WorkerLost as error:
+                losses += 1
+                self.lost += 1
+                if losses > LOSSES:
+                    outcome = _lost(job, error)
+                    self.tally.add(outcome)
+                    return outcome
+                # What the lost one recorded is in its journal.
+                job = replace(job, attempt=job.attempt + 1)
+                continue
+            self.tally.add(outcome)
+            if outcome.facts is not None:
+                self.tally.add_facts(outcome.facts)
+            if not outcome.will_retry or self.stopped is not None:
+                return outcome
+            await asyncio.sleep(self._wait(outcome))
+            job = _after(job, outcome.attempt, outcome.trajectory_id)
+
+    def _wait(self, outcome: Outcome) -> float:
+        # Rollouts that fail together, for one server, are not to come back together.
+        return self.plan.work.retries.wait(outcome.attempt) * random.uniform(0.5, 1.0)
+
+    def _count(self, outcome: Outcome) -> None:
+        self._failures = 0 if outcome.status == "completed" else self._failures + 1
+        if self._failures >= self.most_failures and self.stopped is None:
+            last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
+            self.stopped = f"{self._failures} rollouts in a row failed{last:.500}"
+            guard.run_all("progress", lambda: self.reporter.note(f"stopping: {self.stopped}"))
+
+
+def _lost(job: Job, error: WorkerLost) -> Outcome:
+    return Outcome(
+        key=job.key,
+        attempt=job.attempt,
+        trajectory_id="",
+        status="failed",
+        error=error_info(error),
+        error_kinds=("WorkerLost", "RuntimeError", "Exception"),
+    )

@@ -1,0 +1,355 @@
+"""One call of ``collect``: its arguments checked, what the output holds read, its rollouts made, its account given."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace.collection import options, places
+from rollout_trace.collection.agents import Agent, agent_of
+from rollout_trace.collection.executor import Executor
+from rollout_trace.collection.history import Hashes, History, hashes_of
+from rollout_trace.collection.interrupt import interruptible
+from rollout_trace.collection.job import Work
+from rollout_trace.collection.local import LocalExecutor
+from rollout_trace.collection.progress import Monitor, reporter_for
+from rollout_trace.collection.resume import Earlier, earlier, exists
+from rollout_trace.collection.rewards import rewards_of
+from rollout_trace.collection.runner import Plan, Runner
+from rollout_trace.collection.status import StatusFile
+from rollout_trace.collection.summary import CollectSummary, Tally
+from rollout_trace.collection.tasks import load_tasks
+from rollout_trace.collection.worker import Worker
+from rollout_trace.data import user_values
+from rollout_trace.data.model import new_id
+from rollout_trace.data.user_values import brief
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.facts import Facts
+    from rollout_trace.collection.progress import Reporter
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """What one call of ``collect`` does."""
+
+    work: Work
+    tasks: Any
+    samples: int
+    seed: int | None
+    concurrency: int
+    most_failures: float
+    resume: bool
+    retry_failed: bool
+    progress: bool | Callable[..., object] | None
+    executor: Any
+    hashes: Hashes
+    config: Mapping[str, Any]
+    """The settings as JSON, for the history."""
+    _plan: Plan | None = None
+
+    def plan(self) -> Plan:
+        """The rollouts to make; reads what the output holds the first time.
+
+        Raises:
+            FileExistsError: it holds something, and ``resume=False``.
+            OSError, ImportError: it cannot be read.
+        """
+        if self._plan is None:
+            found = Earlier()
+            if self.resume:
+                found = earlier(self.work.output)
+            elif exists(self.work.output):
+                raise FileExistsError(
+                    f"{self.work.output} holds something, and resume=False: give another output, or resume=True to go "
+                    "on with it."
+                )
+            self._plan = Plan(
+                work=self.work,
+                tasks=self.tasks,
+                samples=self.samples,
+                seed=self.seed,
+                earlier=found,
+                retry_failed=self.retry_failed,
+            )
+        return self._plan
+
+    async def run(self) -> CollectSummary:
+        """Makes the rollouts; returns the summary.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; what ran has been written.
+            CancelledError: the task was cancelled; so has what ran.
+            WriteError: something could not be written.
+        """
+        plan = await asyncio.to_thread(self.plan)
+        return await _Run(self, plan).run()
+
+
+class _Run:
+    """The rollouts of one session, and the account of them."""
+
+    def __init__(self, session: Session, plan: Plan) -> None:
+        self._session = session
+        self._plan = plan
+        self._work = session.work
+        self._tally = Tally(plan.size)
+        for facts in plan.kept():
+            self._tally.add_earlier(facts)
+        self._monitor = Monitor(
+            self._tally, concurrency=session.concurrency, output=self._work.output, run_id=self._work.run_id
+        )
+        self._reporter = _Reporters(
+            reporter_for(session.progress), StatusFile(places.beside(self._work.output, "status.json"))
+        )
+        self._history = History(places.beside(self._work.output, "history.jsonl"))
+        self._began = time.monotonic()
+        self._error: BaseException | None = None
+
+    async def run(self) -> CollectSummary:
+        executor = self._opened()
+        runner = Runner(
+            plan=self._plan,
+            executor=executor,
+            tally=self._tally,
+            monitor=self._monitor,
+            reporter=self._reporter,
+            concurrency=self._session.concurrency,
+            most_failures=self._session.most_failures,
+        )
+        self._begin()
+        try:
+            with interruptible(partial(self._interrupt, runner), _interrupt_now):
+                try:
+                    await runner.run()
+                except BaseException as error:
+                    self._error = error
+                await self._close(executor)
+        finally:
+            # Also where a second Ctrl-C did not wait for the writing.
+            summary = self._end(runner)
+        if self._error is not None:
+            raise self._error
+        if runner.is_interrupted:
+            raise KeyboardInterrupt
+        return summary
+
+    def _opened(self) -> Executor:
+        given = self._session.executor
+        if given in (None, "local"):
+            worker = Worker(self._work, self._facts_later())
+            worker.open()
+            return LocalExecutor(worker)
+        check_writable(self._work.output)
+        executor = given
+        if given == "process":
+            from rollout_trace.collection.processes import ProcessExecutor
+
+            executor = ProcessExecutor(min(self._session.concurrency, os.cpu_count() or 1))
+        elif given == "ray":
+            from rollout_trace.collection.ray_executor import RayExecutor
+
+            executor = RayExecutor()
+        check = getattr(executor, "check", None)
+        if check is not None:
+            check(self._work)
+        return executor  # type: ignore[no-any-return]
+
+    def _facts_later(self) -> Callable[[Facts], object]:
+        """Passes facts on from the thread that writes."""
+        loop = asyncio.get_running_loop()
+
+        def pass_on(facts: Facts) -> None:
+            try:
+                loop.call_soon_threadsafe(self._tally.add_facts, facts)
+            except RuntimeError:  # A second Ctrl-C has closed the loop.
+                pass
+
+        return pass_on
+
+    def _begin(self) -> None:
+        self._reporter.begin(self._monitor.progress(0))
+        for text in (*_found(self._plan), *self._history.begin(self._session.hashes)):
+            self._reporter.note(text)
+
+    def _interrupt(self, runner: Runner) -> None:
+        self._reporter.note("interrupted: what runs is cut and written; Ctrl-C again ends at once")
+        runner.interrupt()
+
+    async def _close(self, executor: Executor) -> None:
+        try:
+            await executor.close()
+        except Exception as error:
+            self._error = self._error or error
+        # The facts of the last rollouts are on their way from the thread that wrote them.
+        await asyncio.sleep(0)
+
+    def _end(self, runner: Runner) -> CollectSummary:
+        summary = self._tally.summary(
+            run_id=self._work.run_id,
+            output=self._work.output,
+            seconds=time.monotonic() - self._began,
+            interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
+            stopped=runner.stopped,
+        )
+        guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
+        self._reporter.end(self._monitor.progress(0), summary)
+        if summary.interrupted:
+            self._reporter.note(f"the same call goes on from here: its rollouts are in {self._work.output}")
+        return summary
+
+
+class _Reporters:
+    """What shows the progress, and the file that has it. Neither of them stops a run."""
+
+    def __init__(self, shown: Reporter, status: StatusFile) -> None:
+        self._every = (shown, status)
+
+    def begin(self, progress: Any) -> None:
+        """The run begins."""
+        guard.run_all("progress", *(partial(one.begin, progress) for one in self._every))
+
+    def update(self, progress: Any) -> None:
+        """Something may have changed."""
+        guard.run_all("progress", *(partial(one.update, progress) for one in self._every))
+
+    def end(self, progress: Any, summary: CollectSummary) -> None:
+        """The run has ended."""
+        guard.run_all("progress", *(partial(one.end, progress, summary) for one in self._every))
+
+    def note(self, text: str) -> None:
+        """One line for a person."""
+        guard.run_all("progress", *(partial(one.note, text) for one in self._every))
+
+
+def _interrupt_now() -> None:
+    raise KeyboardInterrupt
+
+
+def _found(plan: Plan) -> list[str]:
+    """Sentences about what the output held."""
+    found, kept = plan.earlier, sum(1 for _ in plan.kept())
+    changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
+    texts = [
+        f"{kept} of {plan.size} rollouts are in {plan.work.output} already" if kept else "",
+        f"{found.recovered} trajectories that a dead process left were written from its journal"
+        if found.recovered
+        else "",
+        f"{found.unreadable} lines of {plan.work.output} could not be read, and are left where they are"
+        if found.unreadable
+        else "",
+        f"{len(changed)} tasks are not what they were when their rollouts were made, such as {changed[0]!r}; these are "
+        "kept"
+        if changed
+        else "",
+    ]
+    return [text for text in texts if text]
+
+
+def _has_changed(plan: Plan, task: str, digest: str) -> bool:
+    known = {plan.earlier.digests.get((plan.work.name, task, index)) for index in range(plan.samples)}  # type: ignore[call-overload]
+    return bool(known - {None, "", digest})
+
+
+def check_writable(output: str) -> None:
+    """Raises where nothing can be written to an output, before others try.
+
+    Raises:
+        OSError, ValueError, ImportError: as ``rt.recording``.
+    """
+    from rollout_trace.record.recording import recording
+
+    with recording(output):
+        pass
+
+
+def prepare(given: Mapping[str, Any]) -> Session:
+    """Checks the arguments of ``rt.collect``. Makes nothing, and writes nothing.
+
+    Raises:
+        TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
+    """
+    agent: Agent = agent_of(given["agent"])
+    name = agent.name if given["name"] is None else user_values.text_id(given["name"], "name")
+    output = _output(given["output"])
+    concurrency = options.whole(given["concurrency"], "concurrency", least=1)
+    rewards = rewards_of(given["reward"], options.seconds(given["reward_timeout"], "reward_timeout"))
+    if rewards is not None:
+        rewards.check()
+    logs = given["logs"]
+    work = Work(
+        run_id=new_id(),
+        name=name,
+        agent=agent,
+        rewards=rewards,
+        retries=options.retry_policy(given["retries"], given["retry_on"], given["retry_wait"], given["retry_wait_max"]),
+        output=output,
+        recording=dict(given["recording"] or {}),
+        instrument=bool(given["instrument"]),
+        engine=given["engine"],
+        timeout=options.seconds(given["timeout"], "timeout"),
+        groups_by_name=given["name"] is not None,
+        artifacts=str(places.beside(output, "artifacts").absolute()),
+        logs=_logs(logs, output),
+    )
+    tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
+    config = _config(given, work, len(tasks))
+    return Session(
+        work=work,
+        tasks=tasks,
+        samples=options.whole(given["samples"], "samples", least=1),
+        seed=None if given["seed"] is None else options.whole(given["seed"], "seed", least=0),
+        concurrency=concurrency,
+        most_failures=options.most_failures(given["max_consecutive_failures"], concurrency),
+        resume=bool(given["resume"]),
+        retry_failed=bool(given["retry_failed"]),
+        progress=given["progress"],
+        executor=_executor(given["executor"]),
+        hashes=hashes_of(agent, tasks, config),
+        config=config,
+    )
+
+
+def _output(given: Any) -> str:
+    if not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"output is {brief(given)}; give a file (runs/x.jsonl), a folder (runs/), or an address.")
+    text = os.fspath(given)
+    if places.is_address(text):
+        return text
+    # Now: an agent may change the folder of the process. `abspath` drops the slash that makes it a folder.
+    return os.path.join(os.path.abspath(text), "") if places.is_folder(text) else os.path.abspath(text)
+
+
+def _logs(given: Any, output: str) -> str | None:
+    if given is False or given is None:
+        return None
+    return str((places.beside(output, "logs") if given is True else Path(given)).absolute())
+
+
+def _executor(given: Any) -> Any:
+    if given is None or given in ("local", "process", "ray") or isinstance(given, Executor):
+        return given
+    raise TypeError(
+        f'executor is {brief(given)}; give "local", "process", "ray", or an object with the methods run(job) and '
+        "close()."
+    )
+
+
+_NOT_SETTINGS = ("agent", "tasks", "output", "progress", "resume", "task_ids", "limit", "logs")
+
+
+def _config(given: Mapping[str, Any], work: Work, tasks: int) -> dict[str, Any]:
+    """The settings that make rollouts what they are, as JSON."""
+    config = {name: value for name, value in given.items() if name not in _NOT_SETTINGS}
+    config |= {"name": work.name, "tasks": tasks}
+    return {
+        name: value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
+        for name, value in sorted(config.items())
+    }

@@ -1,0 +1,358 @@
+"""Makes rollouts in this process: opens the output, runs the agent in a trajectory of its own, sets its rewards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollout_trace import guard
+from rollout_trace.collection.calls import Ended, UserCall
+from rollout_trace.collection.facts import Facts, facts_of
+from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, Work
+from rollout_trace.collection.logs import RolloutLogs
+from rollout_trace.collection.rewards import RewardPart, score
+from rollout_trace.collection.rollout import Rollout
+from rollout_trace.data.model import Task, amend
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.data.user_values import to_builtin
+from rollout_trace.record import carry, lifecycle, sink
+from rollout_trace.record.recording import recording
+from rollout_trace.record.scope import current_scope
+from rollout_trace.record.state import state_of
+
+if TYPE_CHECKING:
+    from rollout_trace.process.instrument import Instrumentation
+
+REWARD = "reward"
+"""Name of the trajectories of calls that reward functions make."""
+
+
+class _Family(NamedTuple):
+    """The trajectories of one rollout that are being written."""
+
+    size: int
+    written: list[Trajectory]
+
+
+class Worker:
+    """Makes the rollouts of one run of ``collect`` in this process.
+
+    Args:
+        work: what the rollouts share.
+        on_facts: called with the facts of each rollout when it is in the output, on the thread that writes.
+    """
+
+    def __init__(self, work: Work, on_facts: Callable[[Facts], object]) -> None:
+        self._work = work
+        self._on_facts = on_facts
+        self._families: dict[str, _Family] = {}
+        self._logs = RolloutLogs(work.logs)
+        self._instrumentation: Instrumentation | None = None
+        self._here = carry.NOTHING
+        self.recording: recording | None = None
+
+    def open(self) -> None:
+        """Opens the output, and records the clients of the process.
+
+        Raises:
+            OSError, ValueError, ImportError: as ``rt.recording``.
+        """
+        opened = recording(self._work.output, **self._work.recording)
+        # In a context of its own: what else the caller does is not recorded here.
+        contextvars.copy_context().run(opened.__enter__)
+        self.recording, self._here = opened, carry.Carried(None, None, opened)
+        sink.on_written.append(self._written)
+        self._logs.install()
+        if self._work.instrument:
+            from rollout_trace.process.instrument import instrument
+
+            self._instrumentation = instrument(engine=self._work.engine)
+
+    def close(self) -> None:
+        """Waits until everything is written.
+
+        Raises:
+            WriteError: something could not be.
+        """
+        if self.recording is None:
+            return
+        opened, self.recording = self.recording, None
+        try:
+            opened.__exit__(None, None, None)
+        finally:
+            sink.on_written.remove(self._written)
+            self._logs.uninstall()
+            if self._instrumentation is not None:
+                self._instrumentation.undo()
+
+    async def attempt(self, job: Job) -> Outcome:
+        """Makes one attempt at a rollout. Its trajectory is passed on to be written, and not waited for."""
+        carry.switch(self._here)
+        trajectory = _opened(job)
+        current_scope.set(trajectory)
+        log = self._logs.begin(job, trajectory.id)
+        rollout = Rollout(
+            task_id=job.task.id,
+            group=job.group,
+            index=job.index,
+            seed=job.seed,
+            attempt=job.attempt,
+            name=self._work.name,
+            log=log.logger,
+            artifacts=self._work.artifacts,
+        )
+        began, error = time.monotonic(), None
+        try:
+            ended, seconds = await self._run_agent(job, rollout), time.monotonic() - began
+            error = self._failure(ended, trajectory)
+            failures = () if error is not None else await self._score(job, ended.result, trajectory)
+            kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
+            will_retry = self._work.retries.applies(kinds, job.attempt)
+            if will_retry:
+                _note_retry(trajectory)
+                _supersede(trajectory)
+        except BaseException as interruption:
+            # Cut, by Ctrl-C or the end of the run: the next one makes it again.
+            error = interruption
+            _supersede(trajectory)
+            raise
+        finally:
+            self._finish(trajectory, error)
+            log.end(error)
+        return Outcome(
+            key=job.key,
+            attempt=job.attempt,
+            trajectory_id=trajectory.id,
+            status=trajectory.status,
+            error=trajectory.error,
+            error_kinds=kinds,
+            reward=trajectory.reward,
+            rewards=None if trajectory.rewards is None else dict(trajectory.rewards),
+            reward_errors=failures,
+            will_retry=will_retry,
+            is_left_behind=ended.is_left_behind,
+            seconds=seconds,
+        )
+
+    async def _run_agent(self, job: Job, rollout: Rollout) -> Ended:
+        agent = self._work.agent
+        call = UserCall(partial(agent.call, job.task.value, rollout), is_async=agent.is_async)
+        return await call.wait(self._work.timeout)
+
+    def _failure(self, ended: Ended, trajectory: Trajectory) -> BaseException | None:
+        """The exception that ended a rollout, with the trajectory's status; None where it went well."""
+        if ended.is_late:
+            trajectory.status = trajectory.stop_reason = "timeout"
+            return RolloutTimeout(f"the rollout took longer than {self._work.timeout:g} seconds")
+        if ended.error is not None:
+            # Also of exceptions that are no `Exception`: the agent ended by itself, nobody cut it.
+            trajectory.status = "failed"
+        return ended.error
+
+    async def _score(self, job: Job, result: Any, trajectory: Trajectory) -> tuple[str, ...]:
+        if self._work.rewards is None:
+            return ()
+        call = partial(_call_reward, trajectory)
+        return await score(self._work.rewards, job.task.value, result, trajectory, call)
+
+    def _finish(self, trajectory: Trajectory, error: BaseException | None) -> None:
+        current_scope.set(None)
+        family = [trajectory, *trajectory._children]
+        for one in family:
+            # The agent is done: what it left unread, or a thread that was left behind, must not hold up the writing.
+            state = state_of(one)
+            log = None if state is None else state.log or state.closed_log
+            if log is not None:
+                log.abandon()
+        self._families[trajectory.id] = _Family(len(family), [])
+        lifecycle.finish(trajectory, None, error)
+
+    def _written(self, trajectory: Trajectory, target: str) -> None:
+        """Counts a trajectory that is in the output. Runs on the thread that writes."""
+        root = trajectory.episode_id or trajectory.id
+        family = self._families.get(root)
+        if family is None:
+            return
+        family.written.append(trajectory)
+        if len(family.written) == family.size:
+            del self._families[root]
+            facts = facts_of(family.written)
+            if facts is not None:
+                self._on_facts(facts)
+
+
+def _opened(job: Job) -> Trajectory:
+    """The open trajectory of an attempt."""
+    known: dict[str, Any] = {"run": job.work.run_id, "attempt": job.attempt, "task_digest": job.task.digest}
+    if job.seed is not None:
+        known["seed"] = job.seed
+    if job.retry_of is not None:
+        known["retry_of"] = job.retry_of
+    trajectory = Trajectory(
+        name=job.work.name,
+        task=Task(id=job.task.id, data=to_builtin(job.task.value)),
+        group_id=job.group,
+        rollout_index=job.index,
+        metadata={"collect": known},
+    )
+    lifecycle.begin(trajectory, None, is_root=True)
+    return trajectory
+
+
+def _note_retry(trajectory: Trajectory) -> None:
+    metadata = trajectory.metadata or {}
+    trajectory.metadata = {**metadata, "collect": {**metadata["collect"], "will_retry": True}}
+
+
+def _supersede(trajectory: Trajectory) -> None:
+    """Marks an attempt that another follows: what it sampled is not trained on."""
+    for one in [trajectory, *trajectory._children]:
+        lifecycle.when_complete(one, _supersede_steps)
+
+
+def _supersede_steps(trajectory: Trajectory) -> None:
+    for step in trajectory.steps:
+        if step.status == "ok":
+            amend(step, status="superseded")
+
+
+def _leave_out_steps(trajectory: Trajectory) -> None:
+    for step in trajectory.steps:
+        step.trainable = False
+
+
+async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[Any, ...], timeout: float | None) -> Any:
+    """Calls a reward function. Its own calls, of a judge, are recorded in a trajectory inside the rollout's."""
+    judge = Trajectory(name=REWARD, metadata={"reward": part.name})
+    lifecycle.begin(judge, trajectory)
+    current_scope.set(judge)
+    error: BaseException | None = None
+    try:
+        ended = await UserCall(partial(part.function, *given), is_async=part.is_async).wait(timeout)
+        error = ended.error
+        if ended.is_late:
+            error = RolloutTimeout(f"it took longer than {timeout:g} seconds")
+    except BaseException as interruption:
+        error = interruption
+        raise
+    finally:
+        current_scope.set(trajectory)
+        if not lifecycle.discard(judge, trajectory):
+            lifecycle.when_complete(judge, _leave_out_steps)
+            lifecycle.finish(judge, trajectory, error)
+    if error is None:
+        return ended.result
+    if isinstance(error, Exception):
+        raise error
+    raise RuntimeError(f"it ended with {guard.describe(error)}")
+
+
+class _Served:
+    """The worker of one run of ``collect`` in a process that an executor started, with an event loop on a thread."""
+
+    def __init__(self, work: Work) -> None:
+        self._facts: dict[str, Facts] = {}
+        self._running: dict[tuple[Any, ...], Future[Outcome]] = {}
+        self.worker = Worker(work, lambda facts: self._facts.__setitem__(facts.trajectory_id, facts))
+        self.worker.open()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, job: Job) -> Outcome:
+        """Makes a rollout on the event loop's thread."""
+        running = asyncio.run_coroutine_threadsafe(self.arun(job), self._own_loop())
+        name = (*job.key, job.attempt)
+        self._running[name] = running
+        try:
+            return running.result()
+        finally:
+            self._running.pop(name, None)
+
+    async def arun(self, job: Job) -> Outcome:
+        """Makes a rollout, and waits until it is in the output."""
+        outcome = await self.worker.attempt(job)
+        opened = self.worker.recording
+        if opened is not None:
+            await asyncio.get_running_loop().run_in_executor(None, opened.flush)
+        outcome.facts = self._facts.pop(outcome.trajectory_id, None)
+        return outcome
+
+    def stop(self, job: Job) -> None:
+        """Cancels a rollout that ``run`` makes; does nothing where it has ended."""
+        running = self._running.get((*job.key, job.attempt))
+        if running is not None:
+            running.cancel()
+
+    def close(self) -> None:
+        """Completes the output and ends the event loop."""
+        try:
+            self.worker.close()
+        finally:
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        with _lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="rollout_trace worker", daemon=True).start()
+            return self._loop
+
+
+def run_job(job: Job) -> Outcome:
+    """Makes a rollout in this process; see ``Job.run``."""
+    return _served(job.work).run(job)
+
+
+async def arun_job(job: Job) -> Outcome:
+    """Makes a rollout in this event loop; see ``Job.arun``."""
+    return await _served(job.work).arun(job)
+
+
+def stop_job(job: Job) -> None:
+    """Cancels a rollout that another thread of this process makes with ``job.run()``."""
+    with _lock:
+        served = _workers.get(job.work.run_id)
+    if served is not None:
+        served.stop(job)
+
+
+def finish(work: Work) -> None:
+    """Completes what this process wrote in a run, and closes its output. Does nothing where it made no rollout.
+
+    Raises:
+        WriteError: something could not be written.
+    """
+    with _lock:
+        served = _workers.pop(work.run_id, None)
+    if served is not None:
+        served.close()
+
+
+def _served(work: Work) -> _Served:
+    with _lock:
+        if work.run_id not in _workers:
+            _workers[work.run_id] = _Served(work)
+        return _workers[work.run_id]
+
+
+_workers: dict[str, _Served] = {}
+# Reentrant: a worker's loop is made with it held or not.
+_lock = threading.RLock()
+
+
+def _after_fork() -> None:
+    """Forgets the workers of the original process: their threads are not in this one."""
+    global _lock
+    _lock = threading.RLock()
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
