@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from rollout_trace.collection.calling import FUNCTIONS, METHOD, bottom_of, shape_of, target_of
-from rollout_trace.collection.objects import load_object, parse_spec
+from rollout_trace.collection.objects import absolute_spec, load_object, parse_spec
 
 if TYPE_CHECKING:
     from rollout_trace.collection.rollout import Rollout
@@ -104,9 +104,7 @@ def agent_of(agent: Any) -> Agent:
         return agent
     if not isinstance(agent, str):
         return Agent(agent)
-    spec = parse_spec(agent)
-    # With the absolute path of a file: other processes may have another current folder.
-    return Agent(load_object(agent), spec=f"{spec.module}:{spec.name}")
+    return Agent(load_object(agent), spec=absolute_spec(agent))
 
 
 _lock = threading.RLock()

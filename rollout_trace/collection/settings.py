@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
+from rollout_trace.collection.objects import absolute_spec
 from rollout_trace.data.user_values import brief
 
 TABLE = "collect"
@@ -103,15 +106,13 @@ class Settings:
 
 def _toml(text: str) -> dict[str, Any]:
     try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        try:
-            import tomli as tomllib
-        except ImportError:
-            raise ImportError(
-                "Settings in TOML need, before Python 3.11, the package tomli. Install it with: pip install tomli"
-            ) from None
-    return tomllib.loads(text)
+        toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError:
+        raise ImportError(
+            "Settings in TOML need, before Python 3.11, the package tomli. Install it with: pip install tomli"
+        ) from None
+    values: dict[str, Any] = toml.loads(text)
+    return values
 
 
 def _known(name: str, place: str) -> str:
@@ -205,7 +206,7 @@ def _reward(text: Any) -> tuple[str | None, str, float] | None:
     if found is None:
         return None
     weight = _weight(found["weight"] or "1")
-    return None if weight is None else (found["name"], found["place"], weight)
+    return None if weight is None else (found["name"], absolute_spec(found["place"]), weight)
 
 
 def _reward_of_table(name: str, value: Any) -> tuple[str | None, str, float] | None:
@@ -213,7 +214,7 @@ def _reward_of_table(name: str, value: Any) -> tuple[str | None, str, float] | N
         if not set(value) <= {"function", "weight"} or not isinstance(value.get("function"), str):
             return None
         weight = _weight(value.get("weight", 1.0))
-        return None if weight is None else (name, value["function"], weight)
+        return None if weight is None else (name, absolute_spec(value["function"]), weight)
     found = _reward(value)
     return None if found is None or found[0] is not None else (name, found[1], found[2])
 

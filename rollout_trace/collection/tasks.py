@@ -55,13 +55,15 @@ def recorded_task(item: TaskItem) -> Task:
 
     An object without a form in JSON is stored by its id alone.
     """
+    if isinstance(item.value, Task):
+        return Task(id=item.id, data=item.value.data)
     data = to_builtin(item.value)
-    if isinstance(data, Task):
-        return Task(id=item.id, data=data.data)
+    if data is None or isinstance(data, (dict, list, str, int, float)):
+        return Task(id=item.id, data=data)
     try:
         digest(data)
     except NoForm:
-        return Task(id=item.id, data=data if isinstance(data, dict) else None)
+        return Task(id=item.id)
     return Task(id=item.id, data=data)
 
 
@@ -140,12 +142,16 @@ def _items(placed: Iterable[Placed]) -> list[TaskItem]:
     """Place of the first task, and whether it has an id."""
     copies: dict[str, int] = {}
     for place, given in placed:
-        key, value = (given.key, given.value) if isinstance(given, Keyed) else (_id_of(given), given)
+        if isinstance(given, TaskItem):
+            given = Keyed(given.id, given.value)
+        is_keyed = isinstance(given, Keyed)
+        key, value = given if is_keyed else (_id_of(given), given)
+        has_id = is_keyed or key is not None
         if first is None:
-            first = (place, key is not None)
-        if first[1] != (key is not None):
+            first = (place, has_id)
+        if first[1] != has_id:
             _refuse_mixture(first, place, value)
-        if key is None:
+        if not has_id:
             content = _content(value, place)
             copies[content] = copies.get(content, 0) + 1
             task_id = content if copies[content] == 1 else f"{content}-{copies[content]}"
