@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollout_trace.cli.common import json_option, show
-from rollout_trace.guard import describe, printable
+from rollout_trace.guard import describe
 
 if TYPE_CHECKING:
     from rollout_trace.collection.session import Session
@@ -72,16 +72,18 @@ def collect(
         sys.path.insert(0, here)
     with _standard_output_kept(as_json):
         session = _prepared(config, overrides, options, quiet=quiet)
-        if dry_run:
-            lines, result = _plan(session)
-        else:
-            from rollout_trace import _event_loop
-
-            summary = _event_loop.run(session.run, "rollout_trace collect")
-            lines, result = [], summary.to_json()
-    if as_json or (lines and not quiet):
+        lines, result, code = _plan(session) if dry_run else _made(session)
+    if as_json or not quiet:
         show(lines, result, as_json=as_json)
-    return 0 if dry_run else summary.exit_code
+    return code
+
+
+def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
+    """Makes the rollouts; the lines are none, because the summary has been printed."""
+    from rollout_trace import _event_loop
+
+    summary = _event_loop.run(session.run, "rollout_trace collect")
+    return [], summary.as_json(), summary.exit_code
 
 
 @contextmanager
@@ -108,7 +110,7 @@ def _prepared(config: str | None, overrides: tuple[str, ...], options: Mapping[s
         UsageError: something is wrong with them.
     """
     from rollout_trace.collection.collect import collect as collect_function
-    from rollout_trace.collection.session import prepare
+    from rollout_trace.collection.prepare import prepare
 
     try:
         arguments = _arguments(config, overrides, options)
@@ -153,16 +155,57 @@ def _tasks(given: str) -> Any:
     return found() if inspect.isfunction(found) else found
 
 
-def _plan(session: Session) -> tuple[list[str], dict[str, Any]]:
+def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
     """What a run would do, as lines and as JSON. Writes nothing."""
-    from rollout_trace.cli.launch import Refusal, check_output
-    from rollout_trace.collection import places
-    from rollout_trace.collection.resume import earlier, exists
+    from rollout_trace.collection.session import found_in
 
     work = session.work
-    if not (places.is_address(work.output) or places.is_folder(work.output)):
-        try:
-            check_output(work.output)
-        except Refusal as refusal:
-            raise click.UsageError(str(refusal)) from None
-    raise NotImplementedError
+    _check_output(work.output)
+    plan = session.plan(write=False)
+    to_make, kept = sum(1 for _ in plan.jobs()), sum(1 for _ in plan.kept())
+    ids = [task.id for task in session.tasks]
+    result = {
+        "run": work.run_id,
+        "agent": work.agent.describe(),
+        "output": work.output,
+        "tasks": len(ids),
+        "samples": session.samples,
+        "planned": plan.size,
+        "earlier": kept,
+        "to_make": to_make,
+        "unfinished": len(plan.earlier.unfinished),
+        "in_journals": plan.earlier.recovered,
+        "unreadable": plan.earlier.unreadable,
+        "settings": session.config,
+        "task_ids": ids,
+    }
+    given = {name: value for name, value in session.config.items() if value is not None and name != "tasks"}
+    shown = ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
+    lines = [
+        f"agent     {work.agent.module}:{work.agent.qualified_name}, as {work.name}",
+        f"tasks     {len(ids)}: {shown}",
+        f"output    {work.output}",
+        f"rollouts  {plan.size} = {len(ids)} tasks x {session.samples}: {kept} in the output, {to_make} to make",
+        f"settings  {', '.join(f'{name}={value}' for name, value in given.items())}",
+        *(f"note      {text}" for text in found_in(plan)),
+        "nothing was run (--dry-run)",
+    ]
+    return lines, result, 0
+
+
+def _check_output(output: str) -> None:
+    """Checks that an output can be written, without leaving a trace.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    from rollout_trace.cli.launch import Refusal, check_output
+    from rollout_trace.file.addresses import is_address, is_folder_target
+
+    if is_address(output):
+        return
+    try:
+        # Of a folder: a file in it could be created.
+        check_output(os.path.join(output, "part.jsonl") if is_folder_target(output) else output)
+    except Refusal as refusal:
+        raise click.UsageError(str(refusal)) from None

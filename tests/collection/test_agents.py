@@ -328,10 +328,8 @@ def test_what_the_history_needs() -> None:
     }
     assert (agent_of(print).source_file, agent_of(print).qualified_name) == (None, "print")
     assert agent_of(wrapped).qualified_name == "wrapped"
-    digests = {
-        agent_of(functools.partial(second_has_a_default, model=model)).arguments_digest
-        for model in ("small", "small", "large", object(), object())
-    }
+    models: list[Any] = ["small", "small", "large", object(), object()]
+    digests = {agent_of(functools.partial(second_has_a_default, model=model)).arguments_digest for model in models}
     assert len(digests) == 3
     assert None not in digests
 
@@ -351,7 +349,7 @@ IN_A_PROCESS = f"""
 import asyncio, pickle, sys
 from {__name__} import Solver
 data = sys.stdin.buffer.read()
-results = []
+results, Solver.made = [], 0
 for _ in range(3):
     found = pickle.loads(data).call("task", None)
     results.append(asyncio.run(found) if asyncio.iscoroutine(found) else found)
