@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollout_trace.collection.session import Session
 
 _NEEDED = {"agent": "the argument MODULE:AGENT", "tasks": "--tasks", "output": "--output"}
+INTERRUPTED = 130
 _SHOWN = 12
 """Tasks whose ids a dry run prints."""
 
@@ -64,8 +65,8 @@ def collect(
     Settings of --config are overridden by --set, and both by the other options. Paths in it are those of the current
     folder.
 
-    Exit codes: 0; 1 no rollout succeeded; 2 wrong use, found before any rollout, or the output could not be written;
-    130 interrupted.
+    Exit code 1: no rollout succeeded. 2: wrong use, found before any rollout was made, or the output could not be
+    written. 130: interrupted, with what ran written.
     """
     here = os.getcwd()
     if here not in sys.path:
@@ -79,11 +80,21 @@ def collect(
 
 
 def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
-    """Makes the rollouts; the lines are none, because the summary has been printed."""
+    """Makes the rollouts; the summary as lines and as JSON, and the exit code.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, before anything was run.
+    """
     from rollout_trace import _event_loop
 
-    summary = _event_loop.run(session.run, "rollout_trace collect")
-    return [], summary.as_json(), summary.exit_code
+    interrupted = False
+    try:
+        summary = _event_loop.run(session.run, "rollout_trace collect")
+    except KeyboardInterrupt:
+        if session.summary is None:
+            raise
+        summary, interrupted = session.summary, True
+    return str(summary).splitlines(), summary.as_json(), INTERRUPTED if interrupted else summary.exit_code
 
 
 @contextmanager
@@ -107,7 +118,7 @@ def _prepared(config: str | None, overrides: tuple[str, ...], options: Mapping[s
     """The run that was asked for, with its agent, tasks and rewards loaded and checked.
 
     Raises:
-        UsageError: something is wrong with them.
+        ClickException: something is wrong with them.
     """
     from rollout_trace.collection.collect import collect as collect_function
     from rollout_trace.collection.prepare import prepare
@@ -118,9 +129,9 @@ def _prepared(config: str | None, overrides: tuple[str, ...], options: Mapping[s
         bound.apply_defaults()
         return prepare(bound.arguments)
     except (TypeError, ValueError, ImportError) as error:
-        raise click.UsageError(str(error)) from error
+        raise click.ClickException(str(error)) from error
     except OSError as error:
-        raise click.UsageError(describe(error) if error.errno is not None else str(error)) from error
+        raise click.ClickException(describe(error) if error.errno is not None else str(error)) from error
 
 
 def _arguments(config: str | None, overrides: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +208,7 @@ def _check_output(output: str) -> None:
     """Checks that an output can be written, without leaving a trace.
 
     Raises:
-        UsageError: it cannot.
+        ClickException: it cannot.
     """
     from rollout_trace.cli.launch import Refusal, check_output
     from rollout_trace.file.addresses import is_address, is_folder_target
@@ -208,4 +219,4 @@ def _check_output(output: str) -> None:
         # Of a folder: a file in it could be created.
         check_output(os.path.join(output, "part.jsonl") if is_folder_target(output) else output)
     except Refusal as refusal:
-        raise click.UsageError(str(refusal)) from None
+        raise click.ClickException(str(refusal)) from None

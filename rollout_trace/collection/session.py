@@ -49,6 +49,8 @@ class Session:
     hashes: Hashes
     config: Mapping[str, Any]
     """The settings as JSON, for the history."""
+    summary: CollectSummary | None = None
+    """Of its run, once that has ended, also by Ctrl-C."""
     _plan: Plan | None = None
 
     def plan(self, *, write: bool = True) -> Plan:
@@ -219,6 +221,7 @@ class _Run:
             interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
             stopped=runner.stopped,
         )
+        self._session.summary = summary
         self._monitor.state = "ended"
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)

@@ -75,7 +75,7 @@ class Settings:
             parsed = {inner[at - 1]: parsed}
         if inner:
             first = _known(first, place)
-            parsed = _merged(self._values.get(first, {}), parsed, place)
+            parsed = _merged(_as_table(first, self._values.get(first, {})), parsed, place)
         self._put(first, parsed, place)
 
     def set(self, values: Mapping[str, Any], place: Callable[[str], str]) -> None:
@@ -93,7 +93,10 @@ class Settings:
         found = {}
         for name, value in self._values.items():
             check, expected = SETTINGS[name]
-            fit = check(value)
+            try:
+                fit = check(value)
+            except (TypeError, ValueError, ImportError) as error:
+                raise SettingsError(f"{self._places[name]}: {error}") from None
             if fit is None:
                 raise SettingsError(f"{self._places[name]}: expected {expected}, got {brief(value)}.")
             found[name] = fit
@@ -101,7 +104,19 @@ class Settings:
 
     def _put(self, name: str, value: Any, place: str) -> None:
         name = _known(name, place)
+        before = self._values.get(name)
+        if name in _MAIN_KEYS and isinstance(before, dict) and isinstance(value, str):
+            # Another engine, or executor, keeps what was set for it.
+            value = {**before, _MAIN_KEYS[name]: value}
         self._values[name], self._places[name] = value, place
+
+
+_MAIN_KEYS = {"engine": "name", "executor": "kind"}
+"""Settings that are a text, or a table with that text under this key."""
+
+
+def _as_table(name: str, value: Any) -> Any:
+    return {_MAIN_KEYS[name]: value} if name in _MAIN_KEYS and isinstance(value, str) else value
 
 
 def _toml(text: str) -> dict[str, Any]:
