@@ -45,7 +45,8 @@ def _canonical(value: Any, path: str, depth: int, lenient: bool) -> Any:
         if lenient:
             return {"class": type(value).__qualname__}
         raise NoForm(f"{path} is nested deeper than {MAX_DEPTH} levels, or contains itself")
-    inside, depth = to_builtin(value), depth + 1
+    # Most are built-in, and `to_builtin` takes long to see it.
+    inside, depth = value if type(value) in (dict, list) else to_builtin(value), depth + 1
     if inside is None or isinstance(inside, (bool, float, str, int)):
         return _canonical(inside, path, depth, lenient)
     value = inside
