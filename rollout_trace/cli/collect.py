@@ -87,9 +87,9 @@ def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
     """
     from rollout_trace import _event_loop
 
-    interrupted = False
+    interrupted = session.prints_summary = False
     try:
-        summary = _event_loop.run(session.run, "rollout_trace collect")
+        summary = _event_loop.run(session.run, "rollout_trace collect", waits=False)
     except KeyboardInterrupt:
         if session.summary is None:
             raise

@@ -65,6 +65,7 @@ def prepare(given: Mapping[str, Any]) -> Session:
         executor=_executor(given["executor"]),
         hashes=hashes_of(agent, tasks, config),
         config=config,
+        prints_summary=given["progress"] is None or given["progress"] is True,
     )
 
 
