@@ -87,7 +87,7 @@ def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
     """
     from rollout_trace import _event_loop
 
-    interrupted = session.prints_summary = False
+    interrupted = False
     try:
         summary = _event_loop.run(session.run, "rollout_trace collect", waits=False)
     except KeyboardInterrupt:

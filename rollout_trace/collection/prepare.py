@@ -65,7 +65,6 @@ def prepare(given: Mapping[str, Any]) -> Session:
         executor=_executor(given["executor"]),
         hashes=hashes_of(agent, tasks, config),
         config=config,
-        prints_summary=given["progress"] is None or given["progress"] is True,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -50,8 +49,6 @@ class Session:
     hashes: Hashes
     config: Mapping[str, Any]
     """The settings as JSON, for the history."""
-    prints_summary: bool = False
-    """Whether the summary is printed at the end."""
     summary: CollectSummary | None = None
     """Of its run, once that has ended, also by Ctrl-C."""
     _plan: Plan | None = None
@@ -235,9 +232,6 @@ class _Run:
         self._monitor.state = "ended"
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
-        if self._session.prints_summary:
-            # As the progress: what a program prints on its standard output is its own.
-            print(summary, file=sys.stderr)
         if summary.interrupted:
             self._reporter.note(f"the same call goes on from here: its rollouts are in {self._work.output}")
         return summary
