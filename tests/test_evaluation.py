@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.train.attempts import last_attempts
+from rollout_trace.data.attempts import last_attempts
 from rollout_trace.train.comparison import compare
 from rollout_trace.train.estimators import chance_of_all, chance_of_any
 from rollout_trace.train.evaluation import pass_at_k, pass_hat_k

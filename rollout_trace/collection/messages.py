@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, BinaryIO
 
@@ -104,3 +105,16 @@ def portable(error: BaseException) -> BaseException:
     except Exception:
         return RuntimeError(guard.describe(error))
     return error
+
+
+def finish_all(works: Sequence[Work]) -> list[str]:
+    """Completes what this process wrote in these runs; returns why some of it could not be written."""
+    # Looked up, not imported: without it no rollout was made here.
+    serving: Any = sys.modules.get("rollout_trace.collection.serving")
+    failures = []
+    for work in () if serving is None else works:
+        try:
+            serving.finish(work)
+        except Exception as error:
+            failures.append(guard.describe(error))
+    return failures

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 from rollout_trace.collection.job import Job, Key, Outcome, Work, WorkerLost
 
@@ -16,6 +16,9 @@ MOST_STARTS = 3
 
 class PoolWorker(ABC):
     """A worker, and the account of the rollouts that it was given."""
+
+    patience: float | None = None
+    """Seconds that rollouts wait for it to be ready, once others are; None: as long as that takes."""
 
     def __init__(self, quota: int | None) -> None:
         self.quota = quota
@@ -31,6 +34,9 @@ class PoolWorker(ABC):
         self.is_ending = False
         self.kept_for: object = None
         """The request of a rollout that it is to make alone, or makes."""
+        self.is_late = False
+        """Whether it has not become ready in ``patience`` seconds: it is given rollouts when it is."""
+        self._watches: set[asyncio.Task[None]] = set()
 
     @abstractmethod
     async def open(self, work: Work) -> None:
@@ -52,6 +58,39 @@ class PoolWorker(ABC):
     @abstractmethod
     async def end(self) -> None:
         """Has it complete what it wrote and end; returns when it has ended. Never raises."""
+
+    @abstractmethod
+    def ask(self) -> asyncio.Future[None]:
+        """A future that is done when its event loop has answered, or when it has ended."""
+
+    @abstractmethod
+    def kill(self, why: str) -> None:
+        """Ends its process now. Does nothing where it has ended."""
+
+    def watch(self, made: asyncio.Future[Outcome], timeout: float, grace: float) -> None:
+        """Kills it if it does not answer any more when a rollout should long have ended.
+
+        A worker itself ends rollouts that take too long. One whose event loop stands still, or in which C code holds
+        Python's lock, cannot.
+        """
+        self._keep(self._watch(made, timeout, grace))
+
+    def _keep(self, watching: Coroutine[Any, Any, None]) -> None:
+        watch = asyncio.ensure_future(watching)
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+
+    async def _watch(self, made: asyncio.Future[Outcome], timeout: float, grace: float) -> None:
+        await asyncio.wait([made], timeout=timeout + grace / 2)
+        while not made.done():
+            answer = self.ask()
+            either: list[asyncio.Future[Any]] = [made, answer]
+            done, _ = await asyncio.wait(either, timeout=grace / 2, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                answer.cancel()
+                self.kill(f"it did not answer {grace:g} seconds after the time of a rollout was over")
+                return
+            await asyncio.wait([made], timeout=grace)
 
 
 Worker = TypeVar("Worker", bound=PoolWorker)
@@ -115,7 +154,10 @@ class Pool(Generic[Worker]):
         while True:
             worker = await self._take(alone=job.key in self._suspects)
             try:
-                await worker.open(job.work)
+                if not await self._opens(worker, job.work):
+                    worker.given -= 1
+                    self._give_back(worker)
+                    continue
             except WorkerLost as error:
                 self._lost_at_start(worker, error)
                 continue
@@ -132,6 +174,27 @@ class Pool(Generic[Worker]):
                 self._is_proven = True
                 self._dispatch()
             return worker
+
+    async def _opens(self, worker: Worker, work: Work) -> bool:
+        """Waits until a worker is ready; False where that takes too long. Raises as ``open``."""
+        opening = asyncio.ensure_future(worker.open(work))
+        try:
+            done, _ = await asyncio.wait([opening], timeout=worker.patience if self._is_proven else None)
+        except asyncio.CancelledError:
+            opening.cancel()
+            raise
+        if done:
+            opening.result()
+            return True
+        worker.is_late = True
+        opening.add_done_callback(lambda _: self._opened_late(worker, opening))
+        return False
+
+    def _opened_late(self, worker: Worker, opening: asyncio.Future[None]) -> None:
+        worker.is_late = False
+        if opening.cancelled() or opening.exception() is not None:
+            self.lost(worker)
+        self._dispatch()
 
     def _lost_at_start(self, worker: Worker, error: WorkerLost) -> None:
         # Several rollouts may wait for it.
@@ -193,7 +256,9 @@ class Pool(Generic[Worker]):
     def _find(self, request: _Request[Worker]) -> Worker | None:
         if self._workers and not self._is_proven:
             return None
-        free = [one for one in self._workers if not one.is_retired and one.kept_for in (None, request)]
+        free = [
+            one for one in self._workers if not one.is_retired and not one.is_late and one.kept_for in (None, request)
+        ]
         idlest = min(free, key=lambda one: one.load, default=None)
         if (idlest is None or idlest.load) and len(self._workers) < self._most:
             idlest = self._start(self._started)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from rollout_trace import guard
 from rollout_trace.collection.job import Work
-from rollout_trace.collection.messages import packed, portable, receive, unpickled_job
+from rollout_trace.collection.messages import finish_all, packed, portable, receive, unpickled_job
 
 UNGUARDED = 87
 """Exit code of a process that met a call of ``collect`` while it imported the program's main module."""
@@ -153,13 +153,8 @@ class _Server:
             self._running.pop(number, None)
 
     def _finish(self) -> None:
-        from rollout_trace.collection.serving import finish
-
-        for work in list(self._works.values()):
-            try:
-                finish(work)
-            except Exception as error:
-                guard.warn(f"a process for rollouts could not write all that it recorded: {guard.describe(error)}")
+        for failure in finish_all(list(self._works.values())):
+            guard.warn(f"a process for rollouts could not write all that it recorded: {failure}")
 
     def _leave(self) -> None:
         """Ends this process, whose starter has ended, whatever else runs in it."""

@@ -67,7 +67,6 @@ class WorkerProcess(PoolWorker):
         self._stopped: set[int] = set()
         self._opened: dict[int, asyncio.Future[None]] = {}
         self._answers: dict[int, asyncio.Future[None]] = {}
-        self._watches: set[asyncio.Task[None]] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._why: str | None = None
@@ -106,7 +105,7 @@ class WorkerProcess(PoolWorker):
             self._made[number] = made
             self._send(message)
             if job.work.timeout is not None:
-                self._watch(self._check(made, job.work.timeout))
+                self.watch(made, job.work.timeout, self._grace)
         return made
 
     def stop(self, made: asyncio.Future[Outcome]) -> None:
@@ -114,7 +113,7 @@ class WorkerProcess(PoolWorker):
             if one is made:
                 self._stopped.add(number)
                 self._send(("stop", number))
-                self._watch(self._check_stopped(made))
+                self._keep(self._check_stopped(made))
                 return
 
     async def end(self) -> None:
@@ -133,8 +132,13 @@ class WorkerProcess(PoolWorker):
             self.kill("not ended in time")
             await self._run
 
+    def ask(self) -> asyncio.Future[None]:
+        number = next(self._numbers)
+        self._answers[number] = self._future()
+        self._send(("ping", number))
+        return self._answers[number]
+
     def kill(self, why: str) -> None:
-        """Ends the process now. Does nothing where it has ended."""
         self._why = self._why or why
         if self._process is not None and self._end is None:
             self._process.kill()
@@ -205,7 +209,7 @@ class WorkerProcess(PoolWorker):
         elif kind == "refused":
             _set(self._opened[rest[0]], _refused(rest[1]))
         elif kind == "pong":
-            _set(self._answers[rest[0]], None)
+            _set(self._answers.pop(rest[0]), None)
         elif kind == "ended":
             self._is_complete = True
         else:
@@ -220,30 +224,6 @@ class WorkerProcess(PoolWorker):
         else:
             _set(made, RuntimeError("the rollout was cancelled in its process."))
         self._stopped.discard(number)
-
-    def _watch(self, check: Any) -> None:
-        watch = asyncio.ensure_future(check)
-        self._watches.add(watch)
-        watch.add_done_callback(self._watches.discard)
-
-    async def _check(self, made: asyncio.Future[Outcome], timeout: float) -> None:
-        """Kills the process if it does not answer any more when a rollout should long have ended.
-
-        The process itself ends rollouts that take too long. One whose event loop stands still, or in which C code
-        holds Python's lock, cannot.
-        """
-        await asyncio.wait([made], timeout=timeout + self._grace / 2)
-        while not made.done():
-            number = next(self._numbers)
-            answer = self._answers[number] = self._future()
-            self._send(("ping", number))
-            done, _ = await asyncio.wait([made, answer], timeout=self._grace / 2, return_when=asyncio.FIRST_COMPLETED)
-            del self._answers[number]
-            answer.cancel()
-            if not done:
-                self.kill(f"it did not answer {self._grace:g} seconds after the time of a rollout was over")
-                return
-            await asyncio.wait([made], timeout=self._grace)
 
     async def _check_stopped(self, made: asyncio.Future[Outcome]) -> None:
         """Kills the process if it makes nothing but rollouts that were stopped long ago."""
@@ -301,6 +281,9 @@ def _preparation(name: str) -> dict[str, Any]:
     """What ``multiprocessing`` gives to a new process, so that it has the program's main module, path and arguments."""
     data = dict(spawn.get_preparation_data(name))
     data["authkey"] = bytes(data["authkey"])
+    if not os.path.isfile(data.get("init_main_from_path", "")):
+        # A program that came through a pipe: `<stdin>`.
+        data.pop("init_main_from_path", None)
     return data
 
 

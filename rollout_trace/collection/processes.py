@@ -63,6 +63,14 @@ class ProcessExecutor:
         self._load(job.work)
         return await self._pool.make(job)
 
+    def check(self, work: Work) -> None:
+        """Checks that what the rollouts of a run share can be sent to a process, before any is made.
+
+        Raises:
+            TypeError: the agent or a reward cannot be pickled.
+        """
+        self._load(work)
+
     async def close(self) -> None:
         """Has each process complete what it wrote, and end. The executor can be used again."""
         pool, self._pool = self._pool, None

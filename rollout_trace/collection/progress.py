@@ -52,18 +52,15 @@ class Monitor:
         self._clock = clock
         self._began = clock()
         self._rate = Rate(self._began, tally.ended, tally.output_tokens, least=2 * concurrency)
-        self._failures: Counter[str] = Counter()
         self._latest_failure: str | None = None
 
     def add(self, outcome: Outcome) -> None:
-        """Counts a failure by its kind. To be called for each attempt that ended."""
+        """Keeps the latest failure. To be called for each attempt that ended."""
         if outcome.will_retry or outcome.status == "completed":
             return
         error = outcome.error
-        kind = "timeout" if outcome.status == "timeout" else outcome.status if error is None else error.type
-        self._failures[kind if kind in self._failures or len(self._failures) < KINDS else "other"] += 1
-        # The name of a class may be any text, too.
         text = "" if error is None else f": {error.type}: {error.message}"
+        # Text of the task and of the exception: it goes to a terminal.
         self._latest_failure = guard.printable(f"{outcome.key.task}[{outcome.key.index}] {outcome.status}{text}", 300)
 
     def progress(self, running: int) -> Progress:
@@ -79,7 +76,7 @@ class Monitor:
             ended=tally.ended,
             running=running,
             by_status=dict(tally.by_status),
-            failures=dict(self._failures),
+            failures=_most(tally.errors),
             retried=tally.retried,
             left_behind=tally.left_behind,
             reward_failures=tally.reward_failures,
@@ -101,6 +98,14 @@ class Monitor:
             return 0.0 if left <= 0 else None
         rate = self._rate.rollouts() if self.state == "running" else None
         return None if rate is None else left / rate
+
+
+def _most(errors: Counter[str]) -> dict[str, int]:
+    """The most frequent kinds; the sum is kept."""
+    found = dict(errors.most_common(KINDS))
+    if len(errors) > KINDS:
+        found["other"] = found.get("other", 0) + sum(errors.values()) - sum(found.values())
+    return found
 
 
 class Reporter(Protocol):

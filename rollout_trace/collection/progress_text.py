@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Cost
 
 GAP = "  "
-_NARROW = 100
-"""Columns below which there are two lines."""
 _BAR = (8, 40)
 """Columns of the shortest bar and of the longest."""
 _SHOWN_KINDS = 4
+_FREE = 3
+"""Columns that stay free: a terminal shows ``^C`` behind the bar, and must not begin a new line for it."""
+_SHORTENED = 8
+"""Pieces of a higher rank are left out before any is shortened."""
 
 
 class Piece(NamedTuple):
@@ -26,8 +28,8 @@ class Piece(NamedTuple):
     rank: int
     """Pieces of a higher rank are left out first where the line is too short."""
     style: str = ""
-    short: str | None = None
-    """Instead of the text, where the line is too short."""
+    shorter: tuple[str, ...] = ()
+    """Instead of the text, where the line is too short; the longest first."""
 
 
 def duration(seconds: float) -> str:
@@ -60,12 +62,12 @@ def failed(progress: Progress) -> int:
     return sum(number for status, number in progress.by_status.items() if status != "completed")
 
 
-def kinds(failures: Mapping[str, int]) -> str:
+def kinds(failures: Mapping[str, int], shown: int = _SHOWN_KINDS) -> str:
     """Failures by their kind, the most frequent first: ``2 RateLimitError, 1 timeout``."""
     most = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
-    texts = [f"{number} {guard.printable(kind, 40)}" for kind, number in most[:_SHOWN_KINDS]]
-    if len(most) > _SHOWN_KINDS:
-        texts.append(f"{sum(number for _, number in most[_SHOWN_KINDS:])} other")
+    texts = [f"{number:,} {guard.printable(kind, 40)}" for kind, number in most[:shown]]
+    if len(most) > shown:
+        texts.append(f"{sum(number for _, number in most[shown:]):,} other")
     return ", ".join(texts)
 
 
@@ -74,9 +76,9 @@ def first_pieces(progress: Progress) -> list[Piece]:
     found = [Piece(f"{progress.done:,}/{progress.planned:,}", 0, "bold")]
     if progress.planned:
         # Rounded down: 100% is the end.
-        found.append(Piece(f"{100 * progress.done // progress.planned}%", 7))
+        found.append(Piece(f"{100 * progress.done // progress.planned}%", 9))
     if progress.state == "stopping":
-        found.append(Piece(f"stopping, {progress.running} running", 2, "yellow", "stopping"))
+        found.append(Piece(f"stopping, {progress.running} running", 2, "yellow", ("stopping",)))
     elif progress.state == "running":
         found.append(Piece(f"{progress.running} running", 2))
     if progress.state == "ended":
@@ -92,11 +94,11 @@ def second_pieces(progress: Progress) -> list[Piece]:
     """How well it goes."""
     found = []
     if number := failed(progress):
-        named = kinds(progress.failures)
         text = f"{number:,} failed"
-        found.append(Piece(f"{text} ({named})" if named else text, 1, "red", text))
+        named = [f"{text} ({kinds(progress.failures, shown)})" for shown in (_SHOWN_KINDS, 1) if progress.failures]
+        found.append(Piece(named[0] if named else text, 1, "red", (*named[1:], text)))
     if progress.left_behind:
-        found.append(Piece(f"{progress.left_behind} left behind", 5, "yellow"))
+        found.append(Piece(f"{progress.left_behind:,} left behind", 5, "yellow"))
     if progress.retried:
         found.append(Piece(f"{progress.retried:,} retried", 9))
     if progress.mean_reward is not None:
@@ -106,28 +108,33 @@ def second_pieces(progress: Progress) -> list[Piece]:
     if progress.tokens_per_second is not None:
         found.append(Piece(f"{compact(progress.tokens_per_second)} tok/s", 6))
     if progress.cost is not None:
-        found.append(Piece(money(progress.cost), 8))
+        found.append(Piece(money(progress.cost), 7))
     return found
 
 
 def arrange(progress: Progress, width: int) -> list[tuple[int, list[Piece]]]:
-    """The lines for a terminal of this width, each as the columns of its bar (0: it has none) and its pieces."""
+    """The lines for a terminal of this width, each as the columns of its bar (0: it has none) and its pieces.
+
+    One line where all of it fits, else two.
+    """
     first, second = first_pieces(progress), second_pieces(progress)
-    if width >= _NARROW or not second:
-        return [_fitted([*first, *second], width, has_bar=True)]
-    return [_fitted(first, width, has_bar=True), _fitted(second, width, has_bar=False)]
+    room = max(1, width - _FREE)
+    if not second or _columns([*first, *second]) + _BAR[0] + len(GAP) <= room:
+        return [_fitted([*first, *second], room, has_bar=True)]
+    return [_fitted(first, room, has_bar=True), _fitted(second, room, has_bar=False)]
 
 
 def _fitted(pieces: list[Piece], width: int, *, has_bar: bool) -> tuple[int, list[Piece]]:
     shortest = _BAR[0] + len(GAP) if has_bar else 0
     left = list(pieces)
-    while len(left) > 1 and _columns(left) + shortest > width:
-        most = max(range(len(left)), key=lambda at: (left[at].short is not None, left[at].rank))
-        short = left[most].short
-        if short is None:
-            del left[most]
+    while _columns(left) + shortest > width:
+        at = max(range(len(left)), key=lambda at: _SHORTENED if left[at].shorter else left[at].rank)
+        if left[at].shorter:
+            left[at] = left[at]._replace(text=left[at].shorter[0], shorter=left[at].shorter[1:])
+        elif len(left) > 1:
+            del left[at]
         else:
-            left[most] = left[most]._replace(text=short, short=None)
+            break
     room = width - _columns(left) - len(GAP)
     return (min(_BAR[1], room) if has_bar and room >= _BAR[0] else 0), left
 

@@ -39,8 +39,12 @@ class Rate:
         samples = self._samples
         while len(samples) > 1 and self._is_enough(samples[1]):
             samples.popleft()
+        before = samples[-1]
+        if (ended, tokens) == before[1:]:
+            # Of what ends together in waves, the time at which a wave ended counts.
+            return
         # Farther apart in a long window: the number of samples stays within bounds.
-        if at - samples[-1].at >= (at - samples[0].at) / _SAMPLES:
+        if at - before.at >= (at - samples[0].at) / _SAMPLES:
             samples.append(self._last)
 
     def _is_enough(self, sample: _Sample) -> bool:

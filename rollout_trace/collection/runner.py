@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.collection.job import Job, Outcome, TaskItem, Work, WorkerLost
+from rollout_trace.collection.job import Job, Key, Outcome, TaskItem, Work, WorkerLost
+from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:
@@ -85,18 +86,21 @@ class Runner:
     is_interrupted: bool = False
     lost: int = 0
     """How often a worker was lost."""
+    made: dict[Key, Outcome] = field(default_factory=dict)
+    """What came of the rollouts, where workers can be lost."""
     _running: int = 0
     _failures: int = 0
     _slots: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def run(self) -> None:
-        """Makes the rollouts, and returns when all have ended. Closes nothing.
+    async def run(self, jobs: Iterator[Job] | None = None) -> None:
+        """Makes the rollouts of the plan, or these, and returns when all have ended. Closes nothing.
 
         Raises:
             CancelledError: the task was cancelled; the rollouts that ran have been cut.
             Exception: an executor failed; so have they.
         """
-        jobs = self.plan.jobs()
+        jobs = self.plan.jobs() if jobs is None else jobs
+        self.lost = 0
         self._slots = [asyncio.ensure_future(self._fill(jobs)) for _ in range(min(self.concurrency, self.plan.size))]
         ticking = asyncio.ensure_future(self._tick())
         try:
@@ -137,7 +141,10 @@ class Runner:
                 return
             self._running += 1
             try:
-                self._count(await self._make(job))
+                outcome = await self._make(job)
+                if not isinstance(self.executor, LocalExecutor):
+                    self.made[outcome.key] = replace(outcome, facts=None)
+                self._count(outcome)
             finally:
                 self._running -= 1
 

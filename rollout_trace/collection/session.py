@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,10 @@ from rollout_trace.collection.executor import Executor
 from rollout_trace.collection.hashes import Hashes
 from rollout_trace.collection.history import History
 from rollout_trace.collection.interrupt import interruptible
-from rollout_trace.collection.job import Work
+from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.progress import Monitor, reporter_for
-from rollout_trace.collection.resume import Earlier, earlier, exists
+from rollout_trace.collection.resume import Earlier, earlier, exists, inside
 from rollout_trace.collection.runner import Plan, Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
@@ -27,6 +27,9 @@ from rollout_trace.collection.worker import Worker
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.progress import Reporter
+
+_ROUNDS = 3
+"""How often rollouts are made again that were in the output of a worker, and are gone with its disk."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,10 +49,15 @@ class Session:
     hashes: Hashes
     config: Mapping[str, Any]
     """The settings as JSON, for the history."""
+    summary: CollectSummary | None = None
+    """Of its run, once that has ended, also by Ctrl-C."""
     _plan: Plan | None = None
 
-    def plan(self) -> Plan:
+    def plan(self, *, write: bool = True) -> Plan:
         """The rollouts to make; reads what the output holds the first time.
+
+        Args:
+            write: False: nothing is changed, for a plan that is only looked at.
 
         Raises:
             FileExistsError: it holds something, and ``resume=False``.
@@ -58,7 +66,7 @@ class Session:
         if self._plan is None:
             found = Earlier()
             if self.resume:
-                found = earlier(self.work.output)
+                found = earlier(self.work.output, write=write)
             elif exists(self.work.output):
                 raise FileExistsError(
                     f"{self.work.output} holds something, and resume=False: give another output, or resume=True to go "
@@ -136,13 +144,39 @@ class _Run:
 
     async def _make(self, runner: Runner, executor: Executor) -> None:
         """Makes the rollouts, and waits until they are written."""
-        for part in (runner.run, executor.close):
-            try:
-                await part()
-            except Exception as error:
-                self._error = self._error or error
+        await self._guarded(runner.run())
+        await self._guarded(executor.close())
+        for _ in range(_ROUNDS):
+            if not runner.lost or runner.is_interrupted or self._error is not None:
+                break
+            missing = await asyncio.to_thread(self._missing, runner)
+            if not missing:
+                break
+            self._reporter.note(f"{len(missing)} rollouts were lost with their workers, and are made again")
+            for job in missing:
+                self._tally.retract(runner.made[job.key])
+            await self._guarded(runner.run(iter(missing)))
+            await self._guarded(executor.close())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
+        if self._tally.silent and self._error is None:
+            await self._guarded(self._look_inside())
+
+    async def _look_inside(self) -> None:
+        """Counts the calls of programs that agents started: these recorded them by themselves."""
+        for facts in await asyncio.to_thread(inside, self._work.output, self._tally.silent):
+            self._tally.add_inside(facts)
+
+    async def _guarded(self, part: Awaitable[None]) -> None:
+        try:
+            await part
+        except Exception as error:
+            self._error = self._error or error
+
+    def _missing(self, runner: Runner) -> list[Job]:
+        """The rollouts that were made and are not in the output, now that what lost workers left is written."""
+        plan = replace(self._plan, earlier=earlier(self._work.output), retry_failed=False)
+        return [job for job in plan.jobs() if job.key in runner.made]
 
     def _opened(self) -> Executor:
         given = self._session.executor
@@ -179,7 +213,7 @@ class _Run:
 
     def _begin(self) -> None:
         self._reporter.begin(self._monitor.progress(0))
-        for text in (*_found(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
+        for text in (*found_in(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
             self._reporter.note(text)
 
     def _interrupt(self, runner: Runner) -> None:
@@ -194,6 +228,7 @@ class _Run:
             interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
             stopped=runner.stopped,
         )
+        self._session.summary = summary
         self._monitor.state = "ended"
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
@@ -230,7 +265,7 @@ def _end_now(now: asyncio.Future[None]) -> None:
         now.set_result(None)
 
 
-def _found(plan: Plan) -> list[str]:
+def found_in(plan: Plan) -> list[str]:
     """Sentences about what the output held."""
     found, kept = plan.earlier, sum(1 for _ in plan.kept())
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]

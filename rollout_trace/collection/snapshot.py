@@ -33,9 +33,9 @@ class Progress:
     running: int = 0
     """Rollouts that run now."""
     by_status: Mapping[str, int] = field(default_factory=dict)
-    """Rollouts by status: ``completed``, ``failed``, ``timeout``, ``aborted``."""
+    """Rollouts of this run by status: ``completed``, ``failed``, ``timeout``, ``aborted``."""
     failures: Mapping[str, int] = field(default_factory=dict)
-    """Rollouts that failed in this run, by the class of their exceptions; ``timeout`` for those that took too long."""
+    """Rollouts of this run that failed, by the class of the exception; ``RolloutTimeout`` where one took too long."""
     retried: int = 0
     """Attempts that another one followed."""
     left_behind: int = 0
@@ -51,8 +51,9 @@ class Progress:
     tokens_per_second: float | None = None
     """Output tokens of rollouts that ended, over about the last 30 seconds; None while none are known."""
     mean_reward: float | None = None
+    """Of all rollouts that have one, earlier ones included."""
     n_scored: int = 0
-    """Rollouts that have a reward."""
+    """Rollouts that have a reward, earlier ones included."""
     cost: Cost | None = None
     """Sum of what is known."""
     elapsed: float = 0.0

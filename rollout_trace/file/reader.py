@@ -12,11 +12,12 @@ from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, shown, to_local
-from rollout_trace.file.decode import BadLine, decode, on_a_fresh_stack
+from rollout_trace.file.decode import BadLine, build, decode, on_a_fresh_stack
 from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.lines import Damaged, SplitLine, lines
 from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
+from rollout_trace.file.parallel import Workers, check_workers
 from rollout_trace.file.shards import SUFFIXES, lines_among
 
 if TYPE_CHECKING:
@@ -28,7 +29,11 @@ ReadMedia: TypeAlias = Literal["restore", "keep"]
 
 
 def read(
-    path: PathLike | Iterable[PathLike], *, on_error: OnError = "raise", media: ReadMedia = "restore"
+    path: PathLike | Iterable[PathLike],
+    *,
+    on_error: OnError = "raise",
+    media: ReadMedia = "restore",
+    workers: int = 1,
 ) -> TrajectoryReader:
     """Returns an iterator over the trajectories of a file, a folder, an address, a pattern, or of a list of these.
 
@@ -45,6 +50,8 @@ def read(
             ``.skipped`` of the iterator, and log one warning at the end.
         media: ``restore``: replace references by the media in the folder ``<path>.media``; ``keep``: leave references
             in their places, without reading the data (see docs/file-format.md).
+        workers: processes that read the files; 1: this one alone. The trajectories, their order and all errors are the
+            same. The processes end with the iterator, also where it is dropped before its end.
 
     Raises:
         FileNotFoundError: a path does not exist, a pattern matches nothing, or a folder has no such file.
@@ -58,7 +65,7 @@ def read(
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     if media not in ("restore", "keep"):
         raise ValueError(f'media is {media!r}; it can be "restore" or "keep".')
-    return TrajectoryReader(expand_paths(path), on_error, media)
+    return TrajectoryReader(expand_paths(path), on_error, media, check_workers(workers))
 
 
 class ReadLine(NamedTuple):
@@ -76,7 +83,7 @@ class ReadLine(NamedTuple):
 class TrajectoryReader(Iterator["Trajectory"]):
     """Iterates once over the trajectories of files; returned by ``read``."""
 
-    def __init__(self, paths: list[str], on_error: OnError, media: ReadMedia = "restore") -> None:
+    def __init__(self, paths: list[str], on_error: OnError, media: ReadMedia = "restore", workers: int = 1) -> None:
         self.paths = paths
         self.skipped: list[FormatError] = []
         """One error per line left out so far."""
@@ -87,7 +94,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
         self._foreign_errors: list[tuple[int, FormatError]] = []
         """Errors that replace those at these indices of ``skipped``, if the current file has no trajectory at all."""
         self._notes = _NotesOfFiles(paths, self.damaged)
-        self._trajectories = self._read_files()
+        self._trajectories = self._read_files(workers)
 
     def __iter__(self) -> TrajectoryReader:
         return self
@@ -95,25 +102,56 @@ class TrajectoryReader(Iterator["Trajectory"]):
     def __next__(self) -> Trajectory:
         return next(self._trajectories)
 
-    def _read_files(self) -> Iterator[Trajectory]:
-        for path in self.paths:
-            notes = self._notes.of(path)
-            for line in self.read_lines(path):
-                if notes is not None:
-                    notes.apply(line.trajectory)
-                yield line.trajectory
-            self._notes.was_read(path)
+    def _read_files(self, workers: int) -> Iterator[Trajectory]:
+        # Not before the first one is asked for.
+        pool = None if workers == 1 else Workers(self.paths, workers, has_media=self._media == "restore")
+        try:
+            for at, path in enumerate(self.paths):
+                notes = self._notes.of(path)
+                for trajectory in self._read_file(path) if pool is None else self._read_parsed(path, at, pool):
+                    if notes is not None:
+                        notes.apply(trajectory)
+                    yield trajectory
+                self._notes.was_read(path)
+        finally:
+            if pool is not None:
+                pool.close()
         if self.skipped:
             count = len(self.skipped)
             lines_were = "line could not be read and was" if count == 1 else "lines could not be read and were"
             guard.warn(f"{count} {lines_were} skipped; the first: {self.skipped[0]}")
         self._notes.warn_of_unmatched(has_skipped=bool(self.skipped))
 
-    def read_lines(self, path: str) -> Iterator[ReadLine]:
-        """The lines of one file with their trajectories, without notes."""
-        self._has_trajectories, self._foreign_errors = False, []
+    def _read_file(self, path: str) -> Iterator[Trajectory]:
+        return (line.trajectory for line in self.read_lines(path))
+
+    def _read_parsed(self, path: str, at: int, pool: Workers) -> Iterator[Trajectory]:
+        """As ``_read_file``, of lines that other processes have parsed."""
+        last = 0
+        for line in pool.lines(at):
+            try:
+                found = None if line is None else build(line.parsed)
+            except (BadLine, RecursionError):
+                pool.skip(at)
+                found = None
+            if line is None or found is None:
+                # From here on by this process, so that every error is the one that it reports.
+                yield from (one.trajectory for one in self.read_lines(path, after=last))
+                return
+            last = line.number
+            yield found
+
+    def read_lines(self, path: str, *, after: int = 0) -> Iterator[ReadLine]:
+        """The lines of one file with their trajectories, without notes.
+
+        Args:
+            path: of the file.
+            after: number of a line with a trajectory, behind which it begins.
+        """
+        self._has_trajectories, self._foreign_errors = after > 0, []
         for number, line in lines(path):
-            yield from self._read_line(path, number, line)
+            if number > after:
+                yield from self._read_line(path, number, line)
         for at, error in () if self._has_trajectories else self._foreign_errors:
             self.skipped[at] = error
 
