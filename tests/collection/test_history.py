@@ -234,7 +234,8 @@ def test_at_an_address_each_run_has_an_object(agent: Path) -> None:
     ("name", "expected"),
     [
         ("history.jsonl", True), ("x.history.jsonl", True), ("history-5f0c.jsonl", True),
-        ("s3://b/history-5f.jsonl", True), ("x.jsonl", False), ("myhistory.jsonl", False), ("history.jsonl.gz", False), ("history-of-rome.jsonl", False),
+        ("s3://b/history-5f.jsonl", True), ("x.jsonl", False), ("myhistory.jsonl", False),
+        ("history.jsonl.gz", False), ("history-of-rome.jsonl", False),
     ],
 )  # fmt: skip
 def test_histories_are_recognised_by_their_names(name: str, expected: bool) -> None:
