@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_trace import guard
+from rollout_trace.data import attempts
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
@@ -251,6 +252,7 @@ def _trajectories(journals: list[_Journal], output: Output, report: RecoveryRepo
         for record, problem in damaged[name] if name not in present else ():
             _report_damage(report, places, record, problem)
     lacking = [one for name, one in found.items() if name not in present]
+    attempts.mark_recovered(lacking)
     return sorted(lacking, key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
 
 
