@@ -18,7 +18,7 @@ from rollout_trace.collection.interrupt import interruptible
 from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.progress import Monitor, reporter_for
-from rollout_trace.collection.resume import Earlier, earlier, exists
+from rollout_trace.collection.resume import Earlier, earlier, exists, inside
 from rollout_trace.collection.runner import Plan, Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
@@ -159,6 +159,13 @@ class _Run:
             await self._guarded(executor.close())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
+        if self._tally.silent and self._error is None:
+            await self._guarded(self._look_inside())
+
+    async def _look_inside(self) -> None:
+        """Counts the calls of programs that agents started: these recorded them by themselves."""
+        for facts in await asyncio.to_thread(inside, self._work.output, self._tally.silent):
+            self._tally.add_inside(facts)
 
     async def _guarded(self, part: Awaitable[None]) -> None:
         try:
