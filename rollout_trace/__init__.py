@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.google import wrap_google
     from rollout_trace.clients.openai import wrap_openai
+    from rollout_trace.collection.collect import acollect, collect
+    from rollout_trace.collection.executor import Executor
+    from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, WorkerLost
+    from rollout_trace.collection.processes import ProcessExecutor
+    from rollout_trace.collection.progress import Progress
+    from rollout_trace.collection.ray_executor import RayExecutor
+    from rollout_trace.collection.rollout import Rollout
+    from rollout_trace.collection.summary import CollectSummary
     from rollout_trace.data.costs import Price, PriceTable
     from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import (
@@ -60,6 +68,14 @@ _HOMES = {
     "rollout_trace.clients.common": ("bind", "unwrap"),
     "rollout_trace.clients.google": ("wrap_google",),
     "rollout_trace.clients.openai": ("wrap_openai",),
+    "rollout_trace.collection.collect": ("acollect", "collect"),
+    "rollout_trace.collection.executor": ("Executor",),
+    "rollout_trace.collection.job": ("Job", "Outcome", "RolloutTimeout", "WorkerLost"),
+    "rollout_trace.collection.processes": ("ProcessExecutor",),
+    "rollout_trace.collection.progress": ("Progress",),
+    "rollout_trace.collection.ray_executor": ("RayExecutor",),
+    "rollout_trace.collection.rollout": ("Rollout",),
+    "rollout_trace.collection.summary": ("CollectSummary",),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
     "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.data.costs": ("Price", "PriceTable"),
@@ -110,12 +126,14 @@ if not TYPE_CHECKING:  # A type checker takes any name for one of a module that 
 
 __all__ = [
     "Attempt",
+    "CollectSummary",
     "Completion",
     "Cost",
     "Drift",
     "DriftError",
     "Engine",
     "ErrorInfo",
+    "Executor",
     "ExportError",
     "ExtraIssue",
     "Finding",
@@ -124,15 +142,22 @@ __all__ = [
     "Instrumentation",
     "Integration",
     "JSONLWriter",
+    "Job",
     "MergeReport",
+    "Outcome",
     "Placeholder",
     "PolicySpan",
     "Price",
     "PriceTable",
     "ProbeReport",
+    "ProcessExecutor",
+    "Progress",
+    "RayExecutor",
     "Recovered",
     "RecoveryReport",
     "RetokenizeReport",
+    "Rollout",
+    "RolloutTimeout",
     "RolloutTraceError",
     "SamplingMask",
     "ScoreReport",
@@ -149,12 +174,15 @@ __all__ = [
     "TopTokens",
     "Trajectory",
     "Usage",
+    "WorkerLost",
     "WriteError",
     "__version__",
+    "acollect",
     "annotate",
     "ascore",
     "bind",
     "child_environment",
+    "collect",
     "current",
     "drift",
     "environment",

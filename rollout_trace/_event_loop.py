@@ -14,16 +14,51 @@ POLL = 0.1
 """Seconds between two looks at whether a blocked task was cancelled, or a signal has come."""
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
-    """Runs a coroutine to its end: here, or on a thread called ``name`` inside a running event loop (a notebook)."""
+PATIENCE = 1.0
+"""Seconds that tasks have to end when they are cancelled, after the coroutine that ``run`` was given has ended."""
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]], name: str, *, waits: bool = True) -> T:
+    """Runs a coroutine to its end: here, or on a thread called ``name`` inside a running event loop (a notebook).
+
+    ``waits``: tasks that run still are cancelled and waited for, as by ``asyncio.run``; without it, for a second only.
+    """
+    run_loop = asyncio.run if waits else _run_briefly
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(main())
-    return _run_in_thread(main, name)
+        return run_loop(main())
+    return _run_in_thread(main, name, run_loop)
 
 
-def _run_in_thread(main: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
+def _run_briefly(main: Coroutine[Any, Any, T]) -> T:
+    """As ``asyncio.run``, which waits for ever for a task that does not let itself be cancelled."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(main)
+    finally:
+        try:
+            loop.run_until_complete(_cancel_others())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+async def _cancel_others() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+        # Otherwise asyncio logs each that is left behind, when it is freed.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    if tasks:
+        await asyncio.wait(tasks, timeout=PATIENCE)
+
+
+def _run_in_thread(
+    main: Callable[[], Coroutine[Any, Any, T]], name: str, run_loop: Callable[[Coroutine[Any, Any, T]], T]
+) -> T:
     """Runs a coroutine in an event loop of another thread, and waits for it."""
     started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
     outcome: list[T | BaseException] = []
@@ -35,7 +70,7 @@ def _run_in_thread(main: Callable[[], Coroutine[Any, Any, T]], name: str) -> T:
 
     def work() -> None:
         try:
-            outcome.append(asyncio.run(run()))
+            outcome.append(run_loop(run()))
         except BaseException as error:
             outcome.append(error)
 

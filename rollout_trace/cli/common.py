@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -14,7 +13,6 @@ from rollout_trace.guard import printable
 F = TypeVar("F", bound="Callable[..., Any]")
 
 _SHOWN = 20
-_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 
 
 def json_option(command: F) -> F:
@@ -23,25 +21,14 @@ def json_option(command: F) -> F:
 
 
 def files_of(paths: Iterable[str]) -> list[str]:
-    """The files that arguments name: files, patterns, and folders with ``.jsonl`` files in them, however packed.
+    """The files that arguments name: files, patterns, addresses, and folders with ``.jsonl`` files in them.
 
     Raises:
-        OSError: there are none, or one is a pipe or a device.
+        OSError: there are none, or one is a pipe or a device, or an address cannot be read.
     """
     from rollout_trace.file.reader import expand_paths
 
-    found: list[str] = []
-    for path in paths:
-        found += _in_folder(path) if os.path.isdir(path) else [path]
-    return expand_paths(found)
-
-
-def _in_folder(folder: str) -> list[str]:
-    names = sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIXES) and not name.startswith("."))
-    files = [path for path in (os.path.join(folder, name) for name in names) if os.path.isfile(path)]
-    if not files:
-        raise FileNotFoundError(f"there is no file in {folder} that ends with {', '.join(_SUFFIXES)}.")
-    return files
+    return expand_paths(list(paths))
 
 
 def show(lines: Iterable[str], result: Mapping[str, Any], *, as_json: bool) -> None:

@@ -16,11 +16,15 @@ from rollout_trace.cli.common import json_option, show
 def recover(path: str, write: bool, as_json: bool) -> int:
     """Show the trajectories that dead processes left in the journal beside PATH.
 
-    PATH is the output of a recording, or its folder PATH.journal. Journals of processes that run are left alone.
+    PATH is the output of a recording (a file, a folder of shards, or an address, whose journal and shards that were not
+    uploaded are on this machine), or its folder PATH.journal. Journals of processes that run are left alone.
 
     Exit code 1: there are trajectories that are not in the file yet, or a journal was damaged or could not be read.
     """
-    if not os.path.exists(path) and not os.path.isdir(f"{os.path.realpath(path)}.journal"):
+    from rollout_trace.file.addresses import is_address, to_local
+
+    place = to_local(path)
+    if not (is_address(place) or os.path.exists(place) or os.path.isdir(f"{os.path.realpath(place)}.journal")):
         raise click.UsageError(f"there is neither a file {path} nor a journal beside it.")
     # Imported on use: the other commands need no recorder.
     from rollout_trace.record.recovery import recover as recover_journals
@@ -32,4 +36,4 @@ def recover(path: str, write: bool, as_json: bool) -> int:
     result = {"trajectories": trajectories, "is_written": write, "problems": problems, "report": str(report)}
     lines = [f"{one['id']}  {one['status']}  steps: {one['steps']}  {one['name']}" for one in trajectories]
     show([*lines, *str(report).splitlines()], result, as_json=as_json)
-    return int(bool(problems or (trajectories and not write)))
+    return int(bool(problems or ((trajectories or report.spooled) and not write)))

@@ -105,10 +105,10 @@ def collect(
         retries: further attempts at a rollout whose agent raised; not at one that timed out, unless ``retry_on`` has
             ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``.
         reward: a function ``reward(task, result, trajectory)``, sync or async, or its name. It returns a number, a dict
-            of named numbers, a dict with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, or None. Of several functions, in a list or
-            a mapping by name, each alone or as ``(function, weight)``, the weighted sum is the reward. Where one fails
-            the reward is None, and the failure is in ``metadata["reward_errors"]``. It is called for rollouts that
-            completed.
+            of named numbers, a dict with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, or None. Of
+            several functions, in a list or a mapping by name, each alone or as ``(function, weight)``, the weighted sum
+            is the reward. Where one fails the reward is None, and the failure is in ``metadata["reward_errors"]``. It
+            is called for rollouts that completed.
         seed: each rollout gets ``seed + index``, the same for all tasks; it is recorded, and is the agent's to use.
         resume: False: refuses an output that holds anything.
         progress: None: a bar on a terminal, else lines now and then; False: nothing; a function is called with each
@@ -144,9 +144,10 @@ def collect(
     """
     # The first statement: these are the arguments, and nothing else.
     given = dict(locals())
-    from rollout_trace.collection.session import prepare
+    from rollout_trace.collection.prepare import prepare
 
-    return _event_loop.run(prepare(given).run, "rollout_trace collect")
+    # An agent that was left behind may not let itself be cancelled.
+    return _event_loop.run(prepare(given).run, "rollout_trace collect", waits=False)
 
 
 async def acollect(
@@ -160,7 +161,7 @@ async def acollect(
 
     Cancelling it cuts the rollouts that run, and writes them as ``aborted``.
     """
-    from rollout_trace.collection.session import prepare
+    from rollout_trace.collection.prepare import prepare
 
     given = inspect.signature(collect).bind(agent, tasks, output=output, **options)
     given.apply_defaults()

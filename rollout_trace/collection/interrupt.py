@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
@@ -23,7 +24,8 @@ def interruptible(first: Callable[[], object], second: Callable[[], object]) -> 
         calls += 1
         (first if calls == 1 else second)()
 
-    if not _is_ours():
+    before = signal.getsignal(signal.SIGINT)
+    if not _is_ours(before):
         yield
         return
     try:
@@ -35,12 +37,12 @@ def interruptible(first: Callable[[], object], second: Callable[[], object]) -> 
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)
 
 
-def _is_ours() -> bool:
+def _is_ours(handler: Any) -> bool:
     if threading.current_thread() is not threading.main_thread():
         return False
-    handler = signal.getsignal(signal.SIGINT)
     # From Python 3.11 on `asyncio.run` sets one of its own in the place of Python's.
     module = getattr(getattr(handler, "func", handler), "__module__", None)
     return handler is signal.default_int_handler or module == "asyncio.runners"

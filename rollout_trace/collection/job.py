@@ -23,7 +23,7 @@ class Key(NamedTuple):
     """The trajectory's name."""
     task: str
     """Id of the task."""
-    index: int
+    index: int  # type: ignore[assignment]  # In the place of `tuple.index`, which nobody needs here.
     """Position among the samples of the task, from 0."""
 
 
@@ -96,13 +96,13 @@ class Job:
         For executors: it may be called in any thread without an event loop, several times at once. The first call in a
         process opens the output. ``finish(work)`` closes it, and so does the end of the process.
         """
-        from rollout_trace.collection.worker import run_job
+        from rollout_trace.collection.serving import run_job
 
         return run_job(self)
 
     async def arun(self) -> Outcome:
         """As ``run``, in the running event loop."""
-        from rollout_trace.collection.worker import arun_job
+        from rollout_trace.collection.serving import arun_job
 
         return await arun_job(self)
 

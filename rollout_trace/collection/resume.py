@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rollout_trace.collection.facts import Facts, facts_of
-from rollout_trace.collection.places import is_address, is_folder
+from rollout_trace.file.addresses import is_address, is_folder_target, names_in
 from rollout_trace.file.reader import read
 from rollout_trace.record.recovery import recover
 
@@ -58,16 +58,17 @@ class Earlier:
 def exists(output: str) -> bool:
     """Whether an output holds anything, in its journal or in itself."""
     if is_address(output):
-        return any(True for _ in _paths(output))
-    if is_folder(output):
+        return bool(_names_at(output))
+    if is_folder_target(output):
         return os.path.isdir(output) and bool(os.listdir(output))
     return os.path.exists(f"{output}.journal") or (os.path.isfile(output) and os.path.getsize(output) > 0)
 
 
-def _paths(output: str) -> Iterable[str]:
-    from rollout_trace.file.addresses import files_of_address
-
-    return files_of_address(output)
+def _names_at(address: str) -> list[str]:
+    try:
+        return names_in(address) or []
+    except FileNotFoundError:
+        return []
 
 
 def earlier(output: str) -> Earlier:

@@ -172,9 +172,9 @@ class _Scores:
         metrics = user_values.named_numbers(values.get("metrics") or {}, user_values.Metrics)
         metadata = user_values.metadata(values.get("metadata") or {}, "the metadata of a reward")
         if own:
-            trajectory.rewards = {**(trajectory.rewards or {}), **own}
+            trajectory.rewards = _merged(trajectory.rewards, own)
         if metrics:
-            trajectory.metrics = {**(trajectory.metrics or {}), **metrics}
+            trajectory.metrics = _merged(trajectory.metrics, metrics)
         if metadata:
             trajectory.metadata = {**(trajectory.metadata or {}), **metadata}
         if checked is not None:
@@ -197,3 +197,7 @@ class _Scores:
         if self._errors:
             trajectory.metadata = {**(trajectory.metadata or {}), "reward_errors": dict(self._errors)}
         return tuple(f"{name}: {text}" for name, text in self._errors.items())
+
+
+def _merged(before: Mapping[str, Any] | None, further: Mapping[str, Any]) -> dict[str, Any]:
+    return {**(before or {}), **further}

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.collection.job import Job, Outcome, TaskItem, Work, WorkerLost
+from rollout_trace.collection.job import Job, Key, Outcome, TaskItem, Work, WorkerLost
+from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:
@@ -85,18 +86,21 @@ class Runner:
     is_interrupted: bool = False
     lost: int = 0
     """How often a worker was lost."""
+    made: dict[Key, Outcome] = field(default_factory=dict)
+    """What came of the rollouts, where workers can be lost."""
     _running: int = 0
     _failures: int = 0
     _slots: list[asyncio.Task[None]] = field(default_factory=list)
 
-    async def run(self) -> None:
-        """Makes the rollouts, and returns when all have ended. Closes nothing.
+    async def run(self, jobs: Iterator[Job] | None = None) -> None:
+        """Makes the rollouts of the plan, or these, and returns when all have ended. Closes nothing.
 
         Raises:
             CancelledError: the task was cancelled; the rollouts that ran have been cut.
             Exception: an executor failed; so have they.
         """
-        jobs = self.plan.jobs()
+        jobs = self.plan.jobs() if jobs is None else jobs
+        self.lost = 0
         self._slots = [asyncio.ensure_future(self._fill(jobs)) for _ in range(min(self.concurrency, self.plan.size))]
         ticking = asyncio.ensure_future(self._tick())
         try:
@@ -116,6 +120,7 @@ class Runner:
     def interrupt(self) -> None:
         """Begins no further rollout, and cuts those that run."""
         self.is_interrupted = True
+        self.monitor.state = "stopping"
         for slot in self._slots:
             slot.cancel()
 
@@ -136,7 +141,10 @@ class Runner:
                 return
             self._running += 1
             try:
-                self._count(await self._make(job))
+                outcome = await self._make(job)
+                if not isinstance(self.executor, LocalExecutor):
+                    self.made[outcome.key] = replace(outcome, facts=None)
+                self._count(outcome)
             finally:
                 self._running -= 1
 
@@ -151,18 +159,22 @@ class Runner:
                 self.lost += 1
                 if losses > LOSSES:
                     outcome = _lost(job, error)
-                    self.tally.add(outcome)
+                    self._add(outcome)
                     return outcome
                 # What the lost one recorded is in its journal.
                 job = replace(job, attempt=job.attempt + 1)
                 continue
-            self.tally.add(outcome)
-            if outcome.facts is not None:
-                self.tally.add_facts(outcome.facts)
+            self._add(outcome)
             if not outcome.will_retry or self.stopped is not None:
                 return outcome
             await asyncio.sleep(self._wait(outcome))
             job = _after(job, outcome.attempt, outcome.trajectory_id)
+
+    def _add(self, outcome: Outcome) -> None:
+        self.tally.add(outcome)
+        self.monitor.add(outcome)
+        if outcome.facts is not None:
+            self.tally.add_facts(outcome.facts)
 
     def _wait(self, outcome: Outcome) -> float:
         # Rollouts that fail together, for one server, are not to come back together.
@@ -172,6 +184,7 @@ class Runner:
         self._failures = 0 if outcome.status == "completed" else self._failures + 1
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
+            self.monitor.state = "stopping"
             self.stopped = f"{self._failures} rollouts in a row failed{last:.500}"
             guard.run_all("progress", lambda: self.reporter.note(f"stopping: {self.stopped}"))
 

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
-from rollout_trace.collection import options, places
-from rollout_trace.collection.agents import Agent, agent_of
+from rollout_trace.collection import places
 from rollout_trace.collection.executor import Executor
-from rollout_trace.collection.history import Hashes, History, hashes_of
+from rollout_trace.collection.hashes import Hashes
+from rollout_trace.collection.history import History
 from rollout_trace.collection.interrupt import interruptible
-from rollout_trace.collection.job import Work
+from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.progress import Monitor, reporter_for
 from rollout_trace.collection.resume import Earlier, earlier, exists
-from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.runner import Plan, Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
-from rollout_trace.collection.tasks import load_tasks
 from rollout_trace.collection.worker import Worker
-from rollout_trace.data import user_values
-from rollout_trace.data.model import new_id
-from rollout_trace.data.user_values import brief
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.progress import Reporter
+
+_ROUNDS = 3
+"""How often rollouts are made again that were in the output of a worker, and are gone with its disk."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +105,7 @@ class _Run:
         self._reporter = _Reporters(
             reporter_for(session.progress), StatusFile(places.beside(self._work.output, "status.json"))
         )
-        self._history = History(places.beside(self._work.output, "history.jsonl"))
+        self._history = History(places.history(self._work.output))
         self._began = time.monotonic()
         self._error: BaseException | None = None
 
@@ -125,21 +121,50 @@ class _Run:
             most_failures=self._session.most_failures,
         )
         self._begin()
-        try:
-            with interruptible(partial(self._interrupt, runner), _interrupt_now):
-                try:
-                    await runner.run()
-                except BaseException as error:
-                    self._error = error
-                await self._close(executor)
-        finally:
-            # Also where a second Ctrl-C did not wait for the writing.
-            summary = self._end(runner)
+        work = asyncio.ensure_future(self._make(runner, executor))
+        now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with interruptible(partial(self._interrupt, runner), partial(_end_now, now)):
+            try:
+                await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError as error:
+                self._error = error
+                runner.interrupt()
+                await asyncio.wait({work, now}, return_when=asyncio.FIRST_COMPLETED)
+        summary = self._end(runner)
         if self._error is not None:
             raise self._error
         if runner.is_interrupted:
             raise KeyboardInterrupt
         return summary
+
+    async def _make(self, runner: Runner, executor: Executor) -> None:
+        """Makes the rollouts, and waits until they are written."""
+        await self._guarded(runner.run())
+        await self._guarded(executor.close())
+        for _ in range(_ROUNDS):
+            if not runner.lost or runner.is_interrupted or self._error is not None:
+                break
+            missing = await asyncio.to_thread(self._missing, runner)
+            if not missing:
+                break
+            self._reporter.note(f"{len(missing)} rollouts were lost with their workers, and are made again")
+            for job in missing:
+                self._tally.retract(runner.made[job.key])
+            await self._guarded(runner.run(iter(missing)))
+            await self._guarded(executor.close())
+        # The facts of the last rollouts are on their way from the thread that wrote them.
+        await asyncio.sleep(0)
+
+    async def _guarded(self, part: Awaitable[None]) -> None:
+        try:
+            await part
+        except Exception as error:
+            self._error = self._error or error
+
+    def _missing(self, runner: Runner) -> list[Job]:
+        """The rollouts that were made and are not in the output, now that what lost workers left is written."""
+        plan = replace(self._plan, earlier=earlier(self._work.output), retry_failed=False)
+        return [job for job in plan.jobs() if job.key in runner.made]
 
     def _opened(self) -> Executor:
         given = self._session.executor
@@ -150,9 +175,9 @@ class _Run:
         check_writable(self._work.output)
         executor = given
         if given == "process":
-            from rollout_trace.collection.processes import ProcessExecutor
+            from rollout_trace.collection.processes import ProcessExecutor, cores
 
-            executor = ProcessExecutor(min(self._session.concurrency, os.cpu_count() or 1))
+            executor = ProcessExecutor(min(self._session.concurrency, cores()))
         elif given == "ray":
             from rollout_trace.collection.ray_executor import RayExecutor
 
@@ -176,20 +201,12 @@ class _Run:
 
     def _begin(self) -> None:
         self._reporter.begin(self._monitor.progress(0))
-        for text in (*_found(self._plan), *self._history.begin(self._session.hashes)):
+        for text in (*_found(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
             self._reporter.note(text)
 
     def _interrupt(self, runner: Runner) -> None:
         self._reporter.note("interrupted: what runs is cut and written; Ctrl-C again ends at once")
         runner.interrupt()
-
-    async def _close(self, executor: Executor) -> None:
-        try:
-            await executor.close()
-        except Exception as error:
-            self._error = self._error or error
-        # The facts of the last rollouts are on their way from the thread that wrote them.
-        await asyncio.sleep(0)
 
     def _end(self, runner: Runner) -> CollectSummary:
         summary = self._tally.summary(
@@ -199,6 +216,7 @@ class _Run:
             interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
             stopped=runner.stopped,
         )
+        self._monitor.state = "ended"
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted:
@@ -229,8 +247,9 @@ class _Reporters:
         guard.run_all("progress", *(partial(one.note, text) for one in self._every))
 
 
-def _interrupt_now() -> None:
-    raise KeyboardInterrupt
+def _end_now(now: asyncio.Future[None]) -> None:
+    if not now.done():
+        now.set_result(None)
 
 
 def _found(plan: Plan) -> list[str]:
@@ -268,88 +287,3 @@ def check_writable(output: str) -> None:
 
     with recording(output):
         pass
-
-
-def prepare(given: Mapping[str, Any]) -> Session:
-    """Checks the arguments of ``rt.collect``. Makes nothing, and writes nothing.
-
-    Raises:
-        TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
-    """
-    agent: Agent = agent_of(given["agent"])
-    name = agent.name if given["name"] is None else user_values.text_id(given["name"], "name")
-    output = _output(given["output"])
-    concurrency = options.whole(given["concurrency"], "concurrency", least=1)
-    rewards = rewards_of(given["reward"], options.seconds(given["reward_timeout"], "reward_timeout"))
-    if rewards is not None:
-        rewards.check()
-    logs = given["logs"]
-    work = Work(
-        run_id=new_id(),
-        name=name,
-        agent=agent,
-        rewards=rewards,
-        retries=options.retry_policy(given["retries"], given["retry_on"], given["retry_wait"], given["retry_wait_max"]),
-        output=output,
-        recording=dict(given["recording"] or {}),
-        instrument=bool(given["instrument"]),
-        engine=given["engine"],
-        timeout=options.seconds(given["timeout"], "timeout"),
-        groups_by_name=given["name"] is not None,
-        artifacts=str(places.beside(output, "artifacts").absolute()),
-        logs=_logs(logs, output),
-    )
-    tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
-    config = _config(given, work, len(tasks))
-    return Session(
-        work=work,
-        tasks=tasks,
-        samples=options.whole(given["samples"], "samples", least=1),
-        seed=None if given["seed"] is None else options.whole(given["seed"], "seed", least=0),
-        concurrency=concurrency,
-        most_failures=options.most_failures(given["max_consecutive_failures"], concurrency),
-        resume=bool(given["resume"]),
-        retry_failed=bool(given["retry_failed"]),
-        progress=given["progress"],
-        executor=_executor(given["executor"]),
-        hashes=hashes_of(agent, tasks, config),
-        config=config,
-    )
-
-
-def _output(given: Any) -> str:
-    if not isinstance(given, (str, os.PathLike)):
-        raise TypeError(f"output is {brief(given)}; give a file (runs/x.jsonl), a folder (runs/), or an address.")
-    text = os.fspath(given)
-    if places.is_address(text):
-        return text
-    # Now: an agent may change the folder of the process. `abspath` drops the slash that makes it a folder.
-    return os.path.join(os.path.abspath(text), "") if places.is_folder(text) else os.path.abspath(text)
-
-
-def _logs(given: Any, output: str) -> str | None:
-    if given is False or given is None:
-        return None
-    return str((places.beside(output, "logs") if given is True else Path(given)).absolute())
-
-
-def _executor(given: Any) -> Any:
-    if given is None or given in ("local", "process", "ray") or isinstance(given, Executor):
-        return given
-    raise TypeError(
-        f'executor is {brief(given)}; give "local", "process", "ray", or an object with the methods run(job) and '
-        "close()."
-    )
-
-
-_NOT_SETTINGS = ("agent", "tasks", "output", "progress", "resume", "task_ids", "limit", "logs")
-
-
-def _config(given: Mapping[str, Any], work: Work, tasks: int) -> dict[str, Any]:
-    """The settings that make rollouts what they are, as JSON."""
-    config = {name: value for name, value in given.items() if name not in _NOT_SETTINGS}
-    config |= {"name": work.name, "tasks": tasks}
-    return {
-        name: value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
-        for name, value in sorted(config.items())
-    }

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
-import os
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +15,8 @@ from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, Work
 from rollout_trace.collection.logs import RolloutLogs
 from rollout_trace.collection.rewards import RewardPart, score
 from rollout_trace.collection.rollout import Rollout
-from rollout_trace.data.model import Task, amend
+from rollout_trace.data import attempts
+from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import to_builtin
 from rollout_trace.record import carry, lifecycle, sink
@@ -200,7 +197,7 @@ def _opened(job: Job) -> Trajectory:
         task=Task(id=job.task.id, data=to_builtin(job.task.value)),
         group_id=job.group,
         rollout_index=job.index,
-        metadata={"collect": known},
+        metadata={attempts.FIELD: known},
     )
     lifecycle.begin(trajectory, None, is_root=True)
     return trajectory
@@ -208,29 +205,19 @@ def _opened(job: Job) -> Trajectory:
 
 def _note_retry(trajectory: Trajectory) -> None:
     metadata = trajectory.metadata or {}
-    trajectory.metadata = {**metadata, "collect": {**metadata["collect"], "will_retry": True}}
+    known = {**attempts.noted(trajectory), "will_retry": True}
+    trajectory.metadata = {**metadata, attempts.FIELD: known}
 
 
 def _supersede(trajectory: Trajectory) -> None:
     """Marks an attempt that another follows: what it sampled is not trained on."""
     for one in [trajectory, *trajectory._children]:
-        lifecycle.when_complete(one, _supersede_steps)
-
-
-def _supersede_steps(trajectory: Trajectory) -> None:
-    for step in trajectory.steps:
-        if step.status == "ok":
-            amend(step, status="superseded")
-
-
-def _leave_out_steps(trajectory: Trajectory) -> None:
-    for step in trajectory.steps:
-        step.trainable = False
+        lifecycle.when_complete(one, attempts.supersede)
 
 
 async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[Any, ...], timeout: float | None) -> Any:
     """Calls a reward function. Its own calls, of a judge, are recorded in a trajectory inside the rollout's."""
-    judge = Trajectory(name=REWARD, metadata={"reward": part.name})
+    judge = Trajectory(name=REWARD, metadata={attempts.FIELD: {"reward": part.name}})
     lifecycle.begin(judge, trajectory)
     current_scope.set(judge)
     error: BaseException | None = None
@@ -245,114 +232,10 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
     finally:
         current_scope.set(trajectory)
         if not lifecycle.discard(judge, trajectory):
-            lifecycle.when_complete(judge, _leave_out_steps)
+            lifecycle.when_complete(judge, attempts.leave_out)
             lifecycle.finish(judge, trajectory, error)
     if error is None:
         return ended.result
     if isinstance(error, Exception):
         raise error
     raise RuntimeError(f"it ended with {guard.describe(error)}")
-
-
-class _Served:
-    """The worker of one run of ``collect`` in a process that an executor started, with an event loop on a thread."""
-
-    def __init__(self, work: Work) -> None:
-        self._facts: dict[str, Facts] = {}
-        self._running: dict[tuple[Any, ...], Future[Outcome]] = {}
-        self.worker = Worker(work, lambda facts: self._facts.__setitem__(facts.trajectory_id, facts))
-        self.worker.open()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, job: Job) -> Outcome:
-        """Makes a rollout on the event loop's thread."""
-        running = asyncio.run_coroutine_threadsafe(self.arun(job), self._own_loop())
-        name = (*job.key, job.attempt)
-        self._running[name] = running
-        try:
-            return running.result()
-        finally:
-            self._running.pop(name, None)
-
-    async def arun(self, job: Job) -> Outcome:
-        """Makes a rollout, and waits until it is in the output."""
-        outcome = await self.worker.attempt(job)
-        opened = self.worker.recording
-        if opened is not None:
-            await asyncio.get_running_loop().run_in_executor(None, opened.flush)
-        outcome.facts = self._facts.pop(outcome.trajectory_id, None)
-        return outcome
-
-    def stop(self, job: Job) -> None:
-        """Cancels a rollout that ``run`` makes; does nothing where it has ended."""
-        running = self._running.get((*job.key, job.attempt))
-        if running is not None:
-            running.cancel()
-
-    def close(self) -> None:
-        """Completes the output and ends the event loop."""
-        try:
-            self.worker.close()
-        finally:
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-
-    def _own_loop(self) -> asyncio.AbstractEventLoop:
-        with _lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="rollout_trace worker", daemon=True).start()
-            return self._loop
-
-
-def run_job(job: Job) -> Outcome:
-    """Makes a rollout in this process; see ``Job.run``."""
-    return _served(job.work).run(job)
-
-
-async def arun_job(job: Job) -> Outcome:
-    """Makes a rollout in this event loop; see ``Job.arun``."""
-    return await _served(job.work).arun(job)
-
-
-def stop_job(job: Job) -> None:
-    """Cancels a rollout that another thread of this process makes with ``job.run()``."""
-    with _lock:
-        served = _workers.get(job.work.run_id)
-    if served is not None:
-        served.stop(job)
-
-
-def finish(work: Work) -> None:
-    """Completes what this process wrote in a run, and closes its output. Does nothing where it made no rollout.
-
-    Raises:
-        WriteError: something could not be written.
-    """
-    with _lock:
-        served = _workers.pop(work.run_id, None)
-    if served is not None:
-        served.close()
-
-
-def _served(work: Work) -> _Served:
-    with _lock:
-        if work.run_id not in _workers:
-            _workers[work.run_id] = _Served(work)
-        return _workers[work.run_id]
-
-
-_workers: dict[str, _Served] = {}
-# Reentrant: a worker's loop is made with it held or not.
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Forgets the workers of the original process: their threads are not in this one."""
-    global _lock
-    _lock = threading.RLock()
-    _workers.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -18,7 +18,8 @@ from typing import Any, Protocol, TypeAlias
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import Cost, Step, Usage
 
-_Call: TypeAlias = list[Step]
+Call: TypeAlias = list[Step]
+"""The steps of one call: its choices."""
 _PER_MILLION = 1e6
 _WILDCARDS = re.compile(r"\[[^\]]*\]|[*?]")
 
@@ -137,11 +138,11 @@ def total_cost(steps: Iterable[Step]) -> Cost | None:
     ``source`` is the one that all calls share, else ``unknown``.
     """
     costs = []
-    for call in _calls(steps):
-        cost = _assigned_cost(call)
+    for call in calls_of(steps):
+        cost = cost_of(call)
         if cost is not None and math.isfinite(cost.amount):
             costs.append(cost)
-        elif _consumed_tokens(call):
+        elif has_consumed(call):
             return None
     if len({cost.currency for cost in costs}) != 1:
         return None
@@ -159,11 +160,11 @@ def total_tokens(steps: Iterable[Step], count: str) -> int | None:
     For a call without that field, ``input`` and ``output`` are counted from its prompt and completion ids.
     """
     total = 0
-    for call in _calls(steps):
-        tokens = _tokens(call, count)
+    for call in calls_of(steps):
+        tokens = tokens_of(call, count)
         if tokens is not None:
             total += tokens
-        elif _consumed_tokens(call):
+        elif has_consumed(call):
             return None
     return total
 
@@ -171,9 +172,9 @@ def total_tokens(steps: Iterable[Step], count: str) -> int | None:
 # Calls
 
 
-def _calls(steps: Iterable[Step]) -> list[_Call]:
+def calls_of(steps: Iterable[Step]) -> list[Call]:
     """The steps of each call that was made, in the order of their first steps."""
-    calls: dict[str, _Call] = {}
+    calls: dict[str, Call] = {}
     for step in steps:
         if step.status != "cached":
             calls.setdefault(step.call_id, []).append(step)
@@ -184,12 +185,13 @@ def _has_output(step: Step) -> bool:
     return step.completion is not None or step.completion_token_ids is not None or step.status in ("ok", "superseded")
 
 
-def _consumed_tokens(call: _Call) -> bool:
-    """Whether the call used tokens: it then needs a count and a cost, or the total is unknown."""
+def has_consumed(call: Call) -> bool:
+    """Whether a call used tokens: it then needs a count and a cost, or the total is unknown."""
     return any(step.usage is not None or _has_output(step) for step in call)
 
 
-def _tokens(call: _Call, count: str) -> int | None:
+def tokens_of(call: Call, count: str) -> int | None:
+    """One field of the usage of a call, else counted from its ids; None where it is unknown."""
     for step in call:
         tokens: int | None = None if step.usage is None else getattr(step.usage, count)
         if tokens is not None:
@@ -199,14 +201,14 @@ def _tokens(call: _Call, count: str) -> int | None:
     return _n_prompt_ids(call) if count == "input" else None
 
 
-def _n_completion_ids(call: _Call) -> int | None:
+def _n_completion_ids(call: Call) -> int | None:
     ids = [step.completion_token_ids for step in call if _has_output(step)]
     known = [len(one) for one in ids if one is not None]
     # A choice without ids makes the sum unknown, not smaller.
     return sum(known) if known and len(known) == len(ids) else None
 
 
-def _n_prompt_ids(call: _Call) -> int | None:
+def _n_prompt_ids(call: Call) -> int | None:
     """Length of the distinct prompts of a call.
 
     Choices repeat the prompt, but one call of ``openai.completions`` can send several prompts: each counts once.
@@ -216,15 +218,15 @@ def _n_prompt_ids(call: _Call) -> int | None:
     return sum(known.values()) if known and not any(one is None for one in ids) else None
 
 
-def _assigned_cost(call: _Call) -> Cost | None:
+def cost_of(call: Call) -> Cost | None:
     """The cost set on any step of a call; one with ``source="override"`` comes first."""
     costs = [step.cost for step in call if step.cost is not None]
     return next((cost for cost in costs if cost.source == "override"), costs[0] if costs else None)
 
 
 def _fill_costs(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> None:
-    for call in _calls(steps):
-        if _assigned_cost(call) is None:
+    for call in calls_of(steps):
+        if cost_of(call) is None:
             call[0].cost = next(filter(None, map(cost, call)), None)
 
 

@@ -14,11 +14,14 @@ import orjson
 from rollout_trace.data import user_values
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import WriteError
+from rollout_trace.file.addresses import is_address, shown, to_local
 from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.notes import STEP_VALUES, SUFFIX, is_notes_file, notes_path
+from rollout_trace.file.output import ids_in
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import NOTE_SCHEMA
+from rollout_trace.file.shards import lines_among
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -44,8 +47,8 @@ def annotate(
     and processes can annotate one file.
 
     Args:
-        path: of the file with the trajectory.
-        trajectory_id: its ``id``. Whether the file has it is not checked, which would need to read the whole file;
+        path: of the file with the trajectory, or of a folder of shards, of which the one is looked for that has it.
+        trajectory_id: its ``id``. Whether a file has it is not checked, which would need to read the whole file;
             readers log a warning that names notes whose trajectory they have not found.
         reward: as ``Trajectory.reward``.
         rewards: as ``Trajectory.rewards``.
@@ -56,13 +59,26 @@ def annotate(
 
     Raises:
         FileNotFoundError: there is no such file.
-        TypeError, ValueError: a value is not what its field takes, or none is given.
+        TypeError, ValueError: a value is not what its field takes, or none is given. Or the path is an address, or a
+            folder of which no file has the trajectory.
         WriteError: the notes cannot be written, or stayed locked for 10 seconds.
         OSError: the file of notes cannot be opened.
     """
     values = {"reward": reward, "rewards": rewards, "metrics": metrics, "metadata": metadata, "steps": steps}
     note = checked_note(trajectory_id, values)
-    append_notes(path, [note])
+    for file in _files_with(path, trajectory_id):
+        append_notes(file, [note])
+
+
+def _files_with(path: PathLike, trajectory_id: str) -> list[PathLike]:
+    """The file itself, or those of a folder that have the trajectory: one, unless something wrote it twice."""
+    if not isinstance(path, (str, os.PathLike)) or not os.path.isdir(folder := to_local(path)):
+        return [path]
+    files = [os.path.join(folder, name) for name in lines_among(os.listdir(folder)) if not name.endswith(SUFFIX)]
+    found: list[PathLike] = [file for file in files if ids_in(file, {trajectory_id})]
+    if not found:
+        raise ValueError(f"no file of the folder {folder} has trajectory {brief(trajectory_id)}: nothing was noted.")
+    return found
 
 
 def checked_note(trajectory_id: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,7 +117,12 @@ def append_notes(path: PathLike, notes: Iterable[Mapping[str, Any]]) -> None:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f'expected the path of a file, such as "rollouts.jsonl", got {brief(path)}.')
-    file = os.fspath(path)
+    file = to_local(path)
+    if is_address(file):
+        raise ValueError(
+            f"{shown(file)} is an address, where nothing can be appended to: copy its shards to a local folder and "
+            "note it there, or keep the value beside them and apply it to what rt.read() yields."
+        )
     refuse_special_file(file)
     try:
         state = os.stat(file)

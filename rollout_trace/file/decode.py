@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -56,10 +56,50 @@ def decode(line: bytes) -> Trajectory:
     Raises:
         BadLine: the line is not JSON, or does not match the format.
     """
+    return build(parse(line))
+
+
+class Parsed(NamedTuple):
+    """A line that was read, before its trajectory is made: what its records say, and their numbers as arrays."""
+
+    record: TrajectoryRecord
+    """Without the numbers that are in the other fields."""
+    ids: list[IntArray]
+    """The own ids of each segment."""
+    logprobs: list[FloatArray | None]
+    """Of each step."""
+    top_logprobs: list[bytes]
+    """JSON, of each step; empty where it has none."""
+
+
+def parse(line: bytes) -> Parsed:
+    """Reads a line.
+
+    Raises:
+        BadLine: the line is not JSON, or its values are not of the format's types.
+    """
     record = _TRAJECTORY.decode(line)
+    ids = [_ids(segment.ids) for segment in record.segments]
+    tokens = [step.tokens for step in record.steps]
+    logprobs = [None if one is None else _logprobs(one.logprobs, at) for at, one in enumerate(tokens)]
+    # Copied: a `Raw` is a view that keeps the whole line in memory.
+    return Parsed(record, ids, logprobs, [b"" if one is None else bytes(one.top_logprobs) for one in tokens])
+
+
+def build(parsed: Parsed) -> Trajectory:
+    """The trajectory of a line that was read.
+
+    Raises:
+        BadLine: its values do not fit together.
+    """
+    record = parsed.record
     messages, tools = _Table(record.messages, "messages"), _Table(record.tools, "tools")
-    segments, arrays = _Segments(record.segments), _array_table(record)
-    steps = [_step(step, at, messages, tools, segments, arrays) for at, step in enumerate(record.steps)]
+    segments, arrays = _Segments(record.segments, parsed.ids), _array_table(record)
+    numbers = zip(parsed.logprobs, parsed.top_logprobs, strict=True)
+    steps = [
+        _step(step, at, messages, tools, segments, arrays, found)
+        for at, (step, found) in enumerate(zip(record.steps, numbers, strict=True))
+    ]
     copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
     return new_trajectory({**copied, "steps": steps, "tool_runs": list(map(_tool_run, record.tool_runs))})
 
@@ -244,15 +284,15 @@ class _Table:
 class _Segments:
     """The segments of a line as a tree in which equal prefixes are stored once, however the line split them."""
 
-    def __init__(self, records: list[SegmentRecord]) -> None:
+    def __init__(self, records: list[SegmentRecord], ids: list[IntArray]) -> None:
         self._store = TokenStore()
         # A segment of the line may be part of a longer one in the tree: its own end is kept.
         self._ends: list[int] = []
         self._by_index: list[Segment] = []
-        for at, record in enumerate(records):
+        for at, (record, own) in enumerate(zip(records, ids, strict=True)):
             base, start = self._base(record, at)
-            self._by_index.append(self._store.attach(base, start, _ids(record.ids)))
-            self._ends.append(start + len(record.ids))
+            self._by_index.append(self._store.attach(base, start, own))
+            self._ends.append(start + len(own))
         self._store.finish()
 
     def __len__(self) -> int:
@@ -295,12 +335,20 @@ def _array_table(record: TrajectoryRecord) -> ArrayTable:
         raise BadLine("", str(error)) from error
 
 
-def _tokens(record: TokensRecord, at: int, segments: _Segments, arrays: ArrayTable) -> dict[str, Any]:
+_Numbers: TypeAlias = "tuple[FloatArray | None, bytes]"
+"""Of one step: its logprobs, and its alternatives as JSON."""
+
+
+def _tokens(
+    record: TokensRecord, at: int, segments: _Segments, arrays: ArrayTable, numbers: _Numbers
+) -> dict[str, Any]:
     prompt, end = record.prompt, record.end
-    found: dict[str, Any] = {"logprobs": None if record.logprobs is None else _logprobs(record.logprobs, record, at)}
+    logprobs, top = numbers
+    if logprobs is not None:
+        _check_logprobs(len(logprobs), record, at)
+    found: dict[str, Any] = {"logprobs": logprobs}
     try:
-        # Copied: a `Raw` is a view that keeps the whole line in memory.
-        found["top_logprobs"] = alternatives(bytes(record.top_logprobs))
+        found["top_logprobs"] = alternatives(top)
     except ValueError as error:
         raise BadLine(f"$.steps[{at}].tokens.top_logprobs", str(error)) from error
     if prompt is not None or end is not None:
@@ -330,16 +378,19 @@ def _token_ids(record: TokensRecord, at: int, segments: _Segments) -> dict[str, 
     return found
 
 
-def _logprobs(values: list[float | None], record: TokensRecord, at: int) -> FloatArray:
-    expected = len(values) if record.end is None else record.end - (record.prompt or 0)
-    if len(values) != expected:
-        raise BadLine(
-            f"$.steps[{at}].tokens.logprobs", f"expected {expected} numbers (end - prompt), got {len(values)}"
-        )
+def _logprobs(values: list[float | None] | None, at: int) -> FloatArray | None:
+    if values is None:
+        return None
     try:
         return as_float32(values, "logprobs")  # numpy converts None to NaN.
     except ValueError as error:
         raise BadLine("", f"$.steps[{at}].tokens.{error}") from error
+
+
+def _check_logprobs(length: int, record: TokensRecord, at: int) -> None:
+    expected = length if record.end is None else record.end - (record.prompt or 0)
+    if length != expected:
+        raise BadLine(f"$.steps[{at}].tokens.logprobs", f"expected {expected} numbers (end - prompt), got {length}")
 
 
 def _segment(index: int | None, at: int, segments: _Segments) -> int:
@@ -390,11 +441,17 @@ def _tool_run(record: ToolRunRecord) -> ToolRun:
 
 
 def _step(
-    record: StepRecord, at: int, messages: _Table, tools: _Table, segments: _Segments, arrays: ArrayTable
+    record: StepRecord,
+    at: int,
+    messages: _Table,
+    tools: _Table,
+    segments: _Segments,
+    arrays: ArrayTable,
+    numbers: _Numbers,
 ) -> Step:
     values = {name: getattr(record, name) for name in _STEP_COPIED}
     if record.tokens is not None:
-        values.update(_tokens(record.tokens, at, segments, arrays))
+        values.update(_tokens(record.tokens, at, segments, arrays, numbers))
     if record.messages is not None:
         values["messages"] = messages.pick(record.messages, at)
     if record.tools is not None:

@@ -34,8 +34,9 @@ _TRIES = 32
 
 
 def folder_of(output: str | os.PathLike[str]) -> Path:
-    """The folder with the journals of an output file."""
-    return Path(f"{os.fspath(output)}{SUFFIX}")
+    """The folder with the journals of an output: beside a file, and in a folder of shards."""
+    path = os.fspath(output)
+    return Path(path, SUFFIX) if os.path.isdir(path) else Path(f"{path}{SUFFIX}")
 
 
 class Pin:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, BinaryIO
 
+from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -30,12 +31,40 @@ class SplitLine(bytes):
 
 def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
     """Yields number (from 1) and bytes of each line that is not blank; ``Damaged`` in place of undecodable lines."""
-    with open(path, "rb") as file:
-        for number, line in _split(_parts(file, path)):
-            if number == 1 and isinstance(line, bytes) and line.startswith(_BYTE_ORDER_MARK):
+    with open_binary(path) as file:
+        yield from NumberedLines(file, path)
+
+
+class NumberedLines:
+    """The lines of an open file, or of a part of one, numbered from 1.
+
+    Args:
+        file: at its begin.
+        path: of the file, for its suffix.
+        is_start: whether a byte order mark may be there.
+    """
+
+    def __init__(self, file: BinaryIO, path: str, *, is_start: bool = True) -> None:
+        self._contents = _parts(file, path)
+        self._is_start = is_start
+        self.newlines = 0
+        """So far."""
+        self.ends_whole = True
+        """Whether what was read so far ends with a newline."""
+
+    def __iter__(self) -> Iterator[tuple[int, bytes | Damaged]]:
+        for number, line in _split(self._counted()):
+            if number == 1 and self._is_start and isinstance(line, bytes) and line.startswith(_BYTE_ORDER_MARK):
                 line = line.removeprefix(_BYTE_ORDER_MARK).strip()
             if line:
                 yield number, line
+
+    def _counted(self) -> Iterator[bytes | Damaged | None]:
+        for part in self._contents:
+            if isinstance(part, bytes) and part:
+                self.newlines += part.count(b"\n")
+                self.ends_whole = part.endswith(b"\n")
+            yield part
 
 
 def _parts(file: BinaryIO, path: str) -> Iterator[bytes | Damaged | None]:

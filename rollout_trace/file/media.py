@@ -21,6 +21,7 @@ from uuid import uuid4
 
 import msgspec
 
+from rollout_trace.file.addresses import join, open_binary
 from rollout_trace.file.modes import create, make_folder
 from rollout_trace.file.records import SCHEMA, Head
 
@@ -54,7 +55,12 @@ def check_mode(mode: str) -> None:
 
 def folder_of(path: str | os.PathLike[str]) -> Path:
     """Path of the folder with the media of a file."""
-    return Path(f"{os.fspath(path)}.media")
+    return Path(name_of_folder(path))
+
+
+def name_of_folder(path: str | os.PathLike[str]) -> str:
+    """The same as text, which an address stays an address in."""
+    return f"{os.fspath(path)}.media"
 
 
 class MediaFolder:
@@ -128,7 +134,7 @@ class MediaFolder:
             raise
 
 
-def restore(line: bytes, folder: Path) -> bytes:
+def restore(line: bytes, folder: str | os.PathLike[str]) -> bytes:
     """The line with references replaced by their media.
 
     Raises:
@@ -155,11 +161,12 @@ def references(line: bytes) -> dict[str, int]:
     return {match[1].decode(): int(match[2]) for match in found}
 
 
-def _read(match: re.Match[bytes], line: bytes, folder: Path) -> bytes:
+def _read(match: re.Match[bytes], line: bytes, folder: str | os.PathLike[str]) -> bytes:
     name = match[1].decode()
-    place = folder / name
+    place = join(os.fspath(folder), name)
     try:
-        data = place.read_bytes()
+        with open_binary(place) as file:
+            data = file.read()
     except FileNotFoundError:
         problem = "no such file. Keep the folder beside the file, under its name and .media"
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.user_values import Metrics, Rewards, brief
 from rollout_trace.errors import FormatError
+from rollout_trace.file.addresses import is_file, open_binary
 from rollout_trace.file.decode import BadLine, LineFormat, on_a_fresh_stack
 from rollout_trace.file.lines import Damaged, lines
 from rollout_trace.file.records import NOTE_SCHEMA, SCHEMA, NoteRecord, StepNoteRecord
@@ -45,7 +46,7 @@ def is_notes_file(path: str | os.PathLike[str]) -> bool:
 def _holds_trajectories(path: str) -> bool:
     """True where the first line is a trajectory: such a file got this name before there were notes."""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             return re.match(rb'\s*\{\s*"schema"\s*:\s*"%s"' % SCHEMA.encode(), file.read(200)) is not None
     except OSError:
         return False
@@ -174,7 +175,7 @@ def load_notes(
         each: called with each note, before it is merged with the others.
     """
     beside = notes_path(path)
-    if beside == os.fspath(path) or not os.path.isfile(beside) or _holds_trajectories(beside):
+    if beside == os.fspath(path) or not is_file(beside) or _holds_trajectories(beside):
         return None
     notes = Notes(beside)
     for note in note_lines(beside, damaged):

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
-from rollout_trace.file.decode import BadLine, decode, on_a_fresh_stack
+from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, shown, to_local
+from rollout_trace.file.decode import BadLine, build, decode, on_a_fresh_stack
 from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.lines import Damaged, SplitLine, lines
-from rollout_trace.file.media import MissingMedia, folder_of, restore
+from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
+from rollout_trace.file.parallel import Workers, check_workers
+from rollout_trace.file.shards import SUFFIXES, lines_among
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -26,33 +29,43 @@ ReadMedia: TypeAlias = Literal["restore", "keep"]
 
 
 def read(
-    path: PathLike | Iterable[PathLike], *, on_error: OnError = "raise", media: ReadMedia = "restore"
+    path: PathLike | Iterable[PathLike],
+    *,
+    on_error: OnError = "raise",
+    media: ReadMedia = "restore",
+    workers: int = 1,
 ) -> TrajectoryReader:
-    """Returns an iterator over the trajectories of a file, of the files that match a pattern, or of a list of these.
+    """Returns an iterator over the trajectories of a file, a folder, an address, a pattern, or of a list of these.
 
     Lines are read lazily. What ``annotate`` has noted of a trajectory is applied to it; the notes of a file are read
     when its first line is.
 
     Args:
-        path: a path, a pattern such as ``runs/*.jsonl`` or an iterable of these, which may name files of notes as well:
-            they are left out. Files compressed with gzip or zstd are decompressed.
+        path: a path, a folder, a pattern such as ``runs/*.jsonl``, or an iterable of these. Or what fsspec opens, such
+            as ``s3://bucket/run``: a file, a "folder" of files, or a pattern. Of a folder the files are read whose
+            names end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``, in the order of their names; those in folders
+            inside it are not. Files of notes, hidden files and a ``history.jsonl`` are left out. Files compressed with
+            gzip or zstd are decompressed.
         on_error: ``raise``: raise at a line, or a note, that cannot be read; ``skip``: leave it out, keep its error in
             ``.skipped`` of the iterator, and log one warning at the end.
         media: ``restore``: replace references by the media in the folder ``<path>.media``; ``keep``: leave references
             in their places, without reading the data (see docs/file-format.md).
+        workers: processes that read the files; 1: this one alone. The trajectories, their order and all errors are the
+            same. The processes end with the iterator, also where it is dropped before its end.
 
     Raises:
-        FileNotFoundError: a path does not exist, or a pattern matches nothing.
-        OSError: a path is a folder, a pipe, a socket or a device.
+        FileNotFoundError: a path does not exist, a pattern matches nothing, or a folder has no such file.
+        OSError: a path is a pipe, a socket or a device, or an address cannot be read.
         ValueError: ``on_error`` or ``media`` has another value.
         FormatError: while iterating, unless skipped: a line or a note does not match the format, or media are missing.
-        ImportError: while iterating: a file is compressed with zstd and the package zstandard is not installed.
+        ImportError: a package is missing that opens an address; or while iterating: a file is compressed with zstd and
+            the package zstandard is not installed.
     """
     if on_error not in ("raise", "skip"):
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     if media not in ("restore", "keep"):
         raise ValueError(f'media is {media!r}; it can be "restore" or "keep".')
-    return TrajectoryReader(expand_paths(path), on_error, media)
+    return TrajectoryReader(expand_paths(path), on_error, media, check_workers(workers))
 
 
 class ReadLine(NamedTuple):
@@ -70,7 +83,7 @@ class ReadLine(NamedTuple):
 class TrajectoryReader(Iterator["Trajectory"]):
     """Iterates once over the trajectories of files; returned by ``read``."""
 
-    def __init__(self, paths: list[str], on_error: OnError, media: ReadMedia = "restore") -> None:
+    def __init__(self, paths: list[str], on_error: OnError, media: ReadMedia = "restore", workers: int = 1) -> None:
         self.paths = paths
         self.skipped: list[FormatError] = []
         """One error per line left out so far."""
@@ -81,7 +94,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
         self._foreign_errors: list[tuple[int, FormatError]] = []
         """Errors that replace those at these indices of ``skipped``, if the current file has no trajectory at all."""
         self._notes = _NotesOfFiles(paths, self.damaged)
-        self._trajectories = self._read_files()
+        self._trajectories = self._read_files(workers)
 
     def __iter__(self) -> TrajectoryReader:
         return self
@@ -89,25 +102,56 @@ class TrajectoryReader(Iterator["Trajectory"]):
     def __next__(self) -> Trajectory:
         return next(self._trajectories)
 
-    def _read_files(self) -> Iterator[Trajectory]:
-        for path in self.paths:
-            notes = self._notes.of(path)
-            for line in self.read_lines(path):
-                if notes is not None:
-                    notes.apply(line.trajectory)
-                yield line.trajectory
-            self._notes.was_read(path)
+    def _read_files(self, workers: int) -> Iterator[Trajectory]:
+        # Not before the first one is asked for.
+        pool = None if workers == 1 else Workers(self.paths, workers, has_media=self._media == "restore")
+        try:
+            for at, path in enumerate(self.paths):
+                notes = self._notes.of(path)
+                for trajectory in self._read_file(path) if pool is None else self._read_parsed(path, at, pool):
+                    if notes is not None:
+                        notes.apply(trajectory)
+                    yield trajectory
+                self._notes.was_read(path)
+        finally:
+            if pool is not None:
+                pool.close()
         if self.skipped:
             count = len(self.skipped)
             lines_were = "line could not be read and was" if count == 1 else "lines could not be read and were"
             guard.warn(f"{count} {lines_were} skipped; the first: {self.skipped[0]}")
         self._notes.warn_of_unmatched(has_skipped=bool(self.skipped))
 
-    def read_lines(self, path: str) -> Iterator[ReadLine]:
-        """The lines of one file with their trajectories, without notes."""
-        self._has_trajectories, self._foreign_errors = False, []
+    def _read_file(self, path: str) -> Iterator[Trajectory]:
+        return (line.trajectory for line in self.read_lines(path))
+
+    def _read_parsed(self, path: str, at: int, pool: Workers) -> Iterator[Trajectory]:
+        """As ``_read_file``, of lines that other processes have parsed."""
+        last = 0
+        for line in pool.lines(at):
+            try:
+                found = None if line is None else build(line.parsed)
+            except (BadLine, RecursionError):
+                pool.skip(at)
+                found = None
+            if line is None or found is None:
+                # From here on by this process, so that every error is the one that it reports.
+                yield from (one.trajectory for one in self.read_lines(path, after=last))
+                return
+            last = line.number
+            yield found
+
+    def read_lines(self, path: str, *, after: int = 0) -> Iterator[ReadLine]:
+        """The lines of one file with their trajectories, without notes.
+
+        Args:
+            path: of the file.
+            after: number of a line with a trajectory, behind which it begins.
+        """
+        self._has_trajectories, self._foreign_errors = after > 0, []
         for number, line in lines(path):
-            yield from self._read_line(path, number, line)
+            if number > after:
+                yield from self._read_line(path, number, line)
         for at, error in () if self._has_trajectories else self._foreign_errors:
             self.skipped[at] = error
 
@@ -211,27 +255,27 @@ def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) ->
 
 
 def _decode_line(path: str, line: bytes, media: ReadMedia) -> Trajectory:
-    return decode(line if media == "keep" else restore(line, folder_of(path)))
+    return decode(line if media == "keep" else restore(line, name_of_folder(path)))
 
 
 def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
-    """The files that a path, a pattern, or an iterable of these names.
+    """The files that a path, a folder, an address, a pattern, or an iterable of these names.
 
     Raises:
         TypeError: it is none of these.
         FileNotFoundError: there are none.
-        OSError: a path is a folder, a pipe, a socket or a device.
+        OSError: a path is a pipe, a socket or a device, or an address cannot be read.
     """
     if isinstance(path, (str, os.PathLike)):
-        return _expand_pattern(os.fspath(path))
+        return _expand(to_local(path))
     paths = list(path) if isinstance(path, Iterable) and not isinstance(path, bytes) else [path]
     for one in paths:
         if not isinstance(one, (str, os.PathLike)):
             raise TypeError(
-                f'expected the path of a file, such as "rollouts.jsonl", a pattern, or a list of these, '
+                f'expected the path of a file, such as "rollouts.jsonl", a folder, a pattern, or a list of these, '
                 f"got {brief(one)}."
             )
-    found = [file for one in paths for file in _expand_pattern(os.fspath(one))]
+    found = [file for one in paths for file in _expand(to_local(one))]
     # Left out of lists too: a shell's `*.jsonl` names the notes beside the files that they belong to.
     without_notes = [file for file in found if not is_notes_file(file)]
     if not without_notes:
@@ -240,16 +284,38 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
     return without_notes
 
 
-def _expand_pattern(path: str) -> list[str]:
+def _expand(path: str) -> list[str]:
+    if is_address(path):
+        return _at_address(path)
     if os.path.isdir(path):
-        raise IsADirectoryError(f"{path} is a folder: name its files, as in {os.path.join(path, '*.jsonl')!r}.")
+        names = lines_among(os.listdir(path))
+        return _of_folder(path, [file for name in names if os.path.isfile(file := os.path.join(path, name))])
     if os.path.exists(path):
         refuse_special_file(path)
         return [path]
-    if not glob.has_magic(path):
+    if not has_magic(path):
         raise FileNotFoundError(f"there is no file {path}.")
-    found = [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)]
-    found = [file for file in found if not is_notes_file(file)]
+    return _of_pattern(path, [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)])
+
+
+def _at_address(address: str) -> list[str]:
+    if has_magic(address):
+        return _of_pattern(shown(address), matching(address))
+    names = names_in(address)
+    if names is None:
+        return [address]
+    return _of_folder(shown(address), [join(address, name) for name in lines_among(names)])
+
+
+def _of_folder(folder: str, files: list[str]) -> list[str]:
+    found = [file for file in files if not is_notes_file(file)]
     if not found:
-        raise FileNotFoundError(f"no file matches the pattern {path}.")
+        raise FileNotFoundError(f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}.")
+    return found
+
+
+def _of_pattern(pattern: str, files: list[str]) -> list[str]:
+    found = [file for file in files if not is_notes_file(file)]
+    if not found:
+        raise FileNotFoundError(f"no file matches the pattern {pattern}.")
     return found

@@ -33,6 +33,8 @@ class Line:
     trajectory: Trajectory
     data: bytes
     """The line, compressed where the file is; its media are in their folder already."""
+    size: int
+    """Bytes of the line before it was compressed."""
 
 
 class JSONLWriter:
@@ -115,7 +117,7 @@ class JSONLWriter:
                     f"the media of trajectory {trajectory.id} could not be written to {self._media.path}: {error}. "
                     f"Nothing of its line is in {self.path}, and the trajectory can be written again.",
                 ) from error
-        return Line(trajectory, line if self._compress is None else self._compress(line))
+        return Line(trajectory, line if self._compress is None else self._compress(line), len(line))
 
     def append(self, line: Line) -> None:
         """Appends what ``encode`` returned, once; after a failure the same line can be appended again.

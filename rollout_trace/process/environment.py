@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
+from rollout_trace.file.addresses import absolute, is_folder_target
 from rollout_trace.file.writer import check_path
 from rollout_trace.process import options
 from rollout_trace.process.child_tasks import BOOT, python_path
@@ -39,7 +40,8 @@ def child_environment(
     Where nothing is recorded, and no ``output`` is given, there are none: the child runs without recording.
 
     Args:
-        output: path of the file as the child sees it, in a container, say, that has its folder at another place.
+        output: path of the file or folder as the child sees it, in a container, say, that has it at another place; or
+            an address.
         boot: the folder ``rollout_trace/process/boot`` of the child's own installation, where that is not at the same
             place. The child's ``PYTHONPATH`` begins with it; that of this process is left out then.
 
@@ -49,7 +51,7 @@ def child_environment(
         TypeError: ``output`` or ``boot`` is no path.
         ValueError: ``output`` is no name of a file that trajectories can be written to, or ``boot`` is empty.
     """
-    if output is not None:
+    if output is not None and not (isinstance(output, (str, os.PathLike)) and is_folder_target(output)):
         check_path(output)
     if boot is not None and not (isinstance(boot, (str, os.PathLike)) and os.fspath(boot)):
         kind = ValueError if boot == "" else TypeError
@@ -61,7 +63,7 @@ def child_environment(
             f"rt.child_environment(): {problem}. Give the child a file of its own: "
             'rt.child_environment(output="child.jsonl").'
         )
-    found = _variables(file if output is None else os.path.abspath(output))
+    found = _variables(file if output is None else absolute(output))
     if found:
         _expect_calls()
         path = os.environ.get("PYTHONPATH") if boot is None else None

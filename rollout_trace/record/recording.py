@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
+from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
 from rollout_trace.record.handover import Family
 from rollout_trace.record.redaction import Redactor
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.file.media import MediaMode
+    from rollout_trace.file.shards import Compression
     from rollout_trace.record.journal import Journal
     from rollout_trace.record.redaction import Redact
 
 
 class recording:
-    """Writes every outermost trajectory that closes inside the block, with its children, to a file or a writer.
+    """Writes every outermost trajectory that closes inside the block, with its children.
+
+    They go to a file, to shards in a folder or at an address, or to a writer.
 
     It covers all threads of the process: a trajectory that closes in a thread without a recording of its own is written
     to the only one that is open. ``with ... as`` gives the writer. Trajectories are decoded and written on a thread of
@@ -39,8 +44,14 @@ class recording:
     A trajectory that cannot be written does not stop the agent: it is kept and tried again, and on leaving the block
     WriteError has what the file lacks.
 
+    In a folder each process writes whole files of its own, ``part-<host>-<process>-<number>.jsonl.zst``. Those of an
+    address (``s3://bucket/run``) are written to a local folder, the spool, and uploaded on a thread of their own when
+    they are complete, at the latest when the block is left; an upload that fails is tried again. See docs/shards.md.
+
     Args:
-        target: path of a JSONL file, which is appended to, or a writer, whose ``write`` runs on the recording's thread.
+        target: path of a JSONL file, which is appended to. Or of a folder: one that exists, or a path that ends with a
+            slash; any other name without a suffix is that of a file. Or an address that fsspec opens. Or a writer,
+            whose ``write`` runs on the recording's thread.
         media: where images, audio and files go, as for ``JSONLWriter``.
         prices: sets the cost of each call before its trajectory is written, unless the provider's answer or the user
             has set one.
@@ -52,13 +63,21 @@ class recording:
         lock_timeout: seconds to wait for a file that another process has locked; then the trajectory is kept and tried
             again.
         mode: permission bits of files that are created, such as ``0o600``; None leaves it to the process's umask.
+        shard_bytes: of a folder or an address: bytes of JSON after which the process begins its next shard.
+        shard_seconds: the same, the age of a shard in seconds. At an address a shard is uploaded when it is that old.
+        compression: of shards: ``zst``, ``gz`` or ``none``; None: ``zst`` where the package zstandard is installed,
+            else ``gz``.
+        spool: of an address: the local folder for its shards and journal until they are uploaded. None: the folder
+            that the environment variable ``ROLLOUT_TRACE_SPOOL`` names, else ``~/.local/state/rollout-trace/spool``.
 
     Raises:
         TypeError: the target is neither a path nor a writer (an open file is none), or ``prices`` is no ``PriceTable``.
         ValueError: ``media``, ``fsync`` or another setting of files is passed together with a writer, which has its
-            own, or has a value that ``JSONLWriter`` refuses; on entering the block, a path that it refuses.
+            own, or has a value that ``JSONLWriter`` refuses; settings of shards together with a file; on entering the
+            block, a path that is refused.
+        ImportError: on entering the block, a package is missing that opens the address.
         RuntimeError: the same object is entered again while it is open.
-        WriteError: on leaving the block, if trajectories could not be written.
+        WriteError: on leaving the block, if trajectories could not be written, or shards not uploaded.
     """
 
     def __init__(
@@ -72,6 +91,10 @@ class recording:
         redact: Redact | None = None,
         lock_timeout: float = 10.0,
         mode: int | None = None,
+        shard_bytes: int = 256 * 1024 * 1024,
+        shard_seconds: float = 600.0,
+        compression: Compression | None = None,
+        spool: str | os.PathLike[str] | None = None,
     ) -> None:
         _check_target(target)
         if prices is not None and not hasattr(prices, "apply"):
@@ -79,6 +102,13 @@ class recording:
         settings = {"media": media, "fsync": fsync, "lock_timeout": lock_timeout, "mode": mode}
         self._file_settings: dict[str, Any] = settings
         _check_file_settings(settings, is_path=isinstance(target, (str, os.PathLike)))
+        self._shard_settings: dict[str, Any] = {
+            "shard_bytes": shard_bytes,
+            "shard_seconds": shard_seconds,
+            "compression": compression,
+            "spool": spool,
+        }
+        _check_shard_settings(self._shard_settings, target)
         self._target = target
         self._prices = prices
         self._is_journaled = journal
@@ -133,10 +163,10 @@ class recording:
         self._writer = writer
         # Now: the program may change its folder.
         path = getattr(writer, "path", None)
-        self._path = os.path.abspath(path) if isinstance(path, (str, os.PathLike)) else None
+        self._path = absolute(path) if isinstance(path, (str, os.PathLike)) else None
         self._sink = Sink(
             writer,
-            str(self._target),
+            self.name,
             close=close,
             prices=self._prices,
             redactor=self._redactor,
@@ -154,15 +184,34 @@ class recording:
         """The writer of the file, and the function that closes it and the journal."""
         from rollout_trace.file.writer import JSONLWriter
 
-        writer = JSONLWriter(path, **self._file_settings)
+        if is_folder_target(path):
+            return self._open_shards(to_local(path))
+        writer = JSONLWriter(to_local(path), **self._file_settings)
         # Beside a device, such as /dev/null, is no place for a journal, and nothing to recover.
         is_device = os.path.exists(writer.path) and not os.path.isfile(writer.path)
-        if not self._is_journaled or is_device:
-            return writer, writer.close
+        return writer, self._with_journal(writer.close, None if is_device else writer.path)
+
+    def _open_shards(self, folder: str) -> tuple[Writer, Callable[[], object]]:
+        """The same of a folder, or an address, of shards."""
+        from rollout_trace.file.shards import Settings, ShardWriter
+        from rollout_trace.file.shards_upload import UploadedShards
+
+        settings = Settings(**self._shard_settings)
+        if not is_address(folder):
+            shards = ShardWriter(folder, settings, self._file_settings)
+            return shards, self._with_journal(shards.close, shards.path)
+        uploaded = UploadedShards(folder, settings, self._file_settings)
+        # Until a shard is uploaded, what has not been written to it is on this machine, as the shard is.
+        return uploaded, self._with_journal(uploaded.close, uploaded.spool)
+
+    def _with_journal(self, close: Callable[[], object], path: Path | None) -> Callable[[], object]:
+        """Opens the journal of an output, if there is to be one; the function that closes both."""
+        if not self._is_journaled or path is None:
+            return close
         from rollout_trace.record.journal import Journal
 
-        journal = self.journal = Journal(writer.path, mode=self._file_settings["mode"], redactor=self._redactor)
-        return writer, partial(guard.run_all, "close", writer.close, journal.close)
+        journal = self.journal = Journal(path, mode=self._file_settings["mode"], redactor=self._redactor)
+        return partial(guard.run_all, "close", close, journal.close)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -232,11 +281,11 @@ class recording:
     @property
     def name(self) -> str:
         """The target, for messages."""
-        return str(self._target)
+        return shown(str(self._target)) if is_address(self._target) else str(self._target)
 
     @property
     def path(self) -> str | None:
-        """Absolute path of the file; None outside the block, and for a writer that has no path."""
+        """Absolute path of the file or folder, or the address; None outside the block, and for a writer without one."""
         return self._path if self.is_open else None
 
     @property
@@ -279,7 +328,7 @@ class recording:
             return False
         for trajectory in family:
             if (state := state_of(trajectory)) is not None:
-                state.handed_to = str(self._target)
+                state.handed_to = self.name
         return True
 
 
@@ -322,6 +371,29 @@ def _check_file_settings(settings: dict[str, Any], *, is_path: bool) -> None:
         check_mode(settings["media"])
         check_permissions(settings["mode"])
         check_lock_timeout(settings["lock_timeout"])
+
+
+_SHARD_DEFAULTS: dict[str, Any] = {
+    "shard_bytes": 256 * 1024 * 1024,
+    "shard_seconds": 600.0,
+    "compression": None,
+    "spool": None,
+}
+
+
+def _check_shard_settings(settings: dict[str, Any], target: Any) -> None:
+    changed = [(name, value) for name, value in settings.items() if value != _SHARD_DEFAULTS[name]]
+    if not changed:
+        return
+    name, value = changed[0]
+    if not isinstance(target, (str, os.PathLike)) or not is_folder_target(target):
+        raise ValueError(
+            f'{name}={value!r} is for shards: give a folder, such as "rollouts/", or an address, such as '
+            '"s3://bucket/rollouts".'
+        )
+    from rollout_trace.file.shards import Settings
+
+    Settings(**settings).checked()
 
 
 def _check_target(target: Any) -> None:

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from rollout_trace import guard
+from rollout_trace.data import attempts
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file import journal_format as form
 from rollout_trace.file import journal_lock
+from rollout_trace.file.addresses import file_system, is_address, to_local
 from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
-from rollout_trace.file.output import cut_partial_line, ids_in
-from rollout_trace.file.writer import JSONLWriter
+from rollout_trace.file.shards import check_address
+from rollout_trace.file.shards_spool import spool_of
 from rollout_trace.record.recovered import Pieces, trajectory_of
+from rollout_trace.record.recovery_output import FolderOutput, Output, SpooledOutput, output_at
 from rollout_trace.record.recovery_report import DamagedPlace, RecoveryReport, UnreadJournal
 
 DAMAGED_SUFFIX = ".damaged"
@@ -38,16 +41,23 @@ class Recovered(list[Trajectory]):
         """What was found and done; ``str(report)`` is a text to read."""
 
 
-def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
+def recover(
+    path: str | os.PathLike[str], *, write: bool = False, spool: str | os.PathLike[str] | None = None
+) -> Recovered:
     """The trajectories that dead processes did not get to write, from the journal beside an output.
 
     One that had not closed has the status ``aborted``, and the calls that had ended. A stream that was arriving is
     ``abandoned``, with what had come of it. Trajectories that the output has already are left out: recovering twice is
     the same as once. Journals of processes that run are left alone.
 
+    Of a folder of shards, the journal is in it; the trajectories are written to a shard of their own. Of an address,
+    journal and spool are on the machine where the processes ran; shards that these did not get to upload are uploaded.
+
     Args:
-        path: the output, or its journal, the folder ``<output>.journal``.
-        write: appends the trajectories to the output and deletes the journals.
+        path: the output: a file, a folder of shards, or an address. Or its journal, the folder ``<output>.journal``.
+        write: appends the trajectories to the output and deletes the journals. At an address, uploads the shards that
+            dead processes left.
+        spool: of an address, as for ``rt.recording``.
 
     Returns:
         A list of the trajectories. Its ``report`` names what was read, left alone, damaged or not written.
@@ -55,32 +65,42 @@ def recover(path: str | os.PathLike[str], *, write: bool = False) -> Recovered:
     Raises:
         TypeError: ``path`` is not a path.
         ValueError: ``path`` is empty.
-        OSError: the output exists and cannot be read: what it has already is not known. Or it is a folder of files.
-        ImportError: the output is compressed with zstd and the package zstandard is not installed.
+        OSError: the output exists and cannot be read: what it has already is not known. Or it is a folder of outputs.
+        ImportError: the output is compressed with zstd and the package zstandard is not installed, or one is missing
+            that opens the address.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f'expected the path of an output, such as "rollouts.jsonl", got {brief(path)}.')
     if not os.fspath(path):
         raise ValueError("expected the path of an output, such as \"rollouts.jsonl\", got ''.")
-    text = os.path.abspath(os.fspath(path))
-    output = Path(os.path.realpath(text.removesuffix(SUFFIX) if os.path.basename(text) != SUFFIX else text))
-    if output.is_dir():
-        raise IsADirectoryError(
-            f"{output} is a folder: give the path of an output in it, or of a folder <output>{SUFFIX}."
-        )
-    report = RecoveryReport(output, is_write=write)
+    output = _output(path, spool)
+    report = RecoveryReport(output.place, is_write=write)
     with ExitStack() as stack:
         # Locked until the end: another recovery meanwhile leaves them alone, and then finds the output complete.
-        journals = [one for file in _files(folder_of(output), report) if (one := _open(file, report, stack))]
-        trajectories = _trajectories(journals, report)
+        journals = [one for file in _files(folder_of(output.place), report) if (one := _open(file, report, stack))]
+        trajectories = _trajectories(journals, output, report)
         report.recovered = [one.id for one in trajectories]
         if write:
-            _write(trajectories, journals, report)
+            _write(trajectories, journals, output, report)
             _delete(journals, report)
         for journal in journals:
             # They are views of the files, which could not be closed and unlocked.
             journal.records.clear()
+    # When the journals are gone: a shard that is uploaded is not looked into by the next recovery.
+    output.finish(report)
     return Recovered(trajectories, report)
+
+
+def _output(path: str | os.PathLike[str], spool: str | os.PathLike[str] | None) -> Output:
+    text = to_local(path)
+    if is_address(text):
+        address = check_address(text)
+        # Before anything is changed: what is missing to open it is said now.
+        file_system(address)
+        return SpooledOutput(address, spool_of(address, spool))
+    if spool is not None:
+        raise ValueError(f"spool={brief(spool)} is for addresses, such as s3://bucket/rollouts: {text} is a path.")
+    return output_at(os.path.abspath(text))
 
 
 def kept_trajectories(paths: Iterable[Path], ids: Iterable[str]) -> Iterator[tuple[str, Trajectory]]:
@@ -209,7 +229,7 @@ def _refusal(head: dict[str, Any], *, is_held: bool) -> str | None:
     )
 
 
-def _trajectories(journals: list[_Journal], report: RecoveryReport) -> list[Trajectory]:
+def _trajectories(journals: list[_Journal], output: Output, report: RecoveryReport) -> list[Trajectory]:
     """The trajectories that the output lacks."""
     pieces, places = _pieces(journals)
     found: dict[str, Trajectory] = {}
@@ -222,16 +242,17 @@ def _trajectories(journals: list[_Journal], report: RecoveryReport) -> list[Traj
             # What the records hold is not what this library writes: the other trajectories are recovered.
             problem = f"trajectory {name} cannot be restored: {guard.describe(error)}"
             damaged[name].append((one.first, problem))
-    if report.is_write and found:
-        _cut(found, report)
+    if report.is_write and (found or isinstance(output, FolderOutput)):
+        _cut(found, output, report)
     # After the locks were taken, and after the cut: a line that is found here is whole, and stays.
-    present = _present(found, report)
+    present = _present(found, journals, output)
     report.present = [name for name, one in pieces.items() if one.is_written or name in present]
     for name in pieces:
         # Of a trajectory that is in the output, a recovery that was killed may have deleted some files already.
         for record, problem in damaged[name] if name not in present else ():
             _report_damage(report, places, record, problem)
     lacking = [one for name, one in found.items() if name not in present]
+    attempts.mark_recovered(lacking)
     return sorted(lacking, key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
 
 
@@ -239,15 +260,17 @@ def _keep(damaged: list[tuple[form.Record, str]], record: form.Record, problem: 
     damaged.append((record, problem))
 
 
-def _present(found: dict[str, Trajectory], report: RecoveryReport) -> set[str]:
+def _present(found: dict[str, Trajectory], journals: list[_Journal], output: Output) -> set[str]:
     """Those that the output has, by the ids of their records: users may set another one."""
-    ids = ids_in(report.output, {one.id for one in found.values()}) if found else set()
+    names = filter(None, (_NAME.fullmatch(one.path.name) for one in journals))
+    pids = {match["process"].rsplit("-", 2)[1] for match in names}
+    ids = output.ids({one.id for one in found.values()}, pids) if found else set()
     return {name for name, one in found.items() if one.id in ids}
 
 
-def _cut(found: dict[str, Trajectory], report: RecoveryReport) -> None:
+def _cut(found: dict[str, Trajectory], output: Output, report: RecoveryReport) -> None:
     try:
-        report.bytes_cut = cut_partial_line(report.output, {one.id for one in found.values()}.__contains__)
+        report.bytes_cut = output.cut({one.id for one in found.values()})
     except OSError as error:
         report.not_written.append(f"the end of the output could not be looked at: {guard.describe(error)}")
 
@@ -280,12 +303,12 @@ def _report_damage(report: RecoveryReport, places: dict[int, _Journal], record: 
     report.damaged.append(DamagedPlace(journal.path, record.offset, length, problem))
 
 
-def _write(trajectories: list[Trajectory], journals: list[_Journal], report: RecoveryReport) -> None:
+def _write(trajectories: list[Trajectory], journals: list[_Journal], output: Output, report: RecoveryReport) -> None:
     try:
         if trajectories:
             # Where the output has to be made, nobody may read it who may not read the journals.
             mode = min(journal.path.stat().st_mode & 0o777 for journal in journals)
-            with JSONLWriter(report.output, mode=mode) as writer:
+            with output.open(mode) as writer:
                 for trajectory in trajectories:
                     writer.write(trajectory)
                     report.written.append(trajectory.id)

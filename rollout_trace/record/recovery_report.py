@@ -62,7 +62,11 @@ class RecoveryReport:
     kept: list[Path] = field(default_factory=list)
     """Journals with damaged places, which were renamed and not deleted."""
     bytes_cut: int = 0
-    """Bytes of a killed writer's partial line that were removed from the end of the output."""
+    """Bytes of killed writers' partial lines that were removed from the end of the output, or of its shards."""
+    spooled: list[Path] = field(default_factory=list)
+    """Of an address: shards of dead processes that wait to be uploaded, where nothing was to be written."""
+    uploaded: list[str] = field(default_factory=list)
+    """Of an address: names of the shards that were uploaded."""
 
     @property
     def is_clean(self) -> bool:
@@ -78,6 +82,10 @@ class RecoveryReport:
             lines.append(f"{len(self.written)} appended to the output")
         elif self.recovered:
             lines.append("nothing was written; write=True (--write) appends them and deletes the journals")
+        if self.spooled:
+            lines.append(f"{_count(len(self.spooled), 'shard', 'shards')} not uploaded; write=True (--write) does it")
+        if self.uploaded:
+            lines.append(f"{_count(len(self.uploaded), 'shard', 'shards')} uploaded")
         if self.bytes_cut:
             lines.append(f"{self.bytes_cut} bytes of a partial line were removed from the end of the output")
         for title, items in (

@@ -15,6 +15,7 @@ from rollout_trace.record.handover import Family, Member
 if TYPE_CHECKING:
     from rollout_trace.data.costs import PriceTable
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.file.shards_upload import Unsent
     from rollout_trace.record.journal import Journal
     from rollout_trace.record.log import TrajectoryJournal
     from rollout_trace.record.redaction import Redactor
@@ -238,8 +239,14 @@ class Sink:
 
     @property
     def has_lost(self) -> bool:
-        """Whether a trajectory was not written; final once ``finish`` has run."""
-        return bool(self.lost or self.dropped or self.unredacted)
+        """Whether a trajectory was not written, or a shard not uploaded; final once ``finish`` has run."""
+        return bool(self.lost or self.dropped or self.unredacted or self._unsent)
+
+    @property
+    def _unsent(self) -> list[Unsent]:
+        """Complete shards that could not be uploaded."""
+        found: list[Unsent] = getattr(self._writer, "unsent", [])
+        return found
 
     def _restore(self) -> None:
         """Writes what memory had no room for, or takes it back, to be lost with the rest."""
@@ -294,6 +301,24 @@ class Sink:
 
     def write_error(self) -> WriteError:
         """The exception for leaving the recording's block, if something is lost."""
+        if not (self.lost or self.dropped or self.unredacted):
+            return WriteError(self._not_uploaded())
+        error = self._of_trajectories()
+        if self._unsent:
+            error.args = (f"{error} {self._not_uploaded()}",)
+        return error
+
+    def _not_uploaded(self) -> str:
+        unsent = self._unsent
+        folder, count = unsent[0].path.parent, sum(one.trajectories for one in unsent)
+        shards = "1 shard" if len(unsent) == 1 else f"{len(unsent)} shards"
+        return (
+            f"{shards} with {_trajectories(count)} could not be uploaded to {self._name} "
+            f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
+            f"rt.recover({self._name!r}, write=True) uploads them."
+        )
+
+    def _of_trajectories(self) -> WriteError:
         if not self.lost:
             missing = [*self.dropped, *self.unredacted]
             count = len(missing)

@@ -47,7 +47,7 @@ class Tally:
         if shared(step, "completion_token_ids") is not None:
             self.counts["with_ids"] += 1
         else:
-            self.without_ids[_reason(step)] += 1
+            self.without_ids[reason_without_ids(step)] += 1
         for name in ("input", "output"):
             tokens = _tokens(step, name)
             self.counts[f"{name}_unknown" if tokens is None else name] += 1 if tokens is None else tokens
@@ -84,7 +84,8 @@ def _tokens(step: Step, name: str) -> int | None:
     return 0 if step.status in ("error", "cached") else None
 
 
-def _reason(step: Step) -> str:
+def reason_without_ids(step: Step) -> str:
+    """Why a step has no completion ids, in words that are the same for all such steps."""
     if step.token_issue is not None:
         # The rest is particular to one call, such as what a server answered.
         return step.token_issue.message.partition(" (")[0].removesuffix(".")

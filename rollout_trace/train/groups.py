@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.trajectory import each_trajectory
+from rollout_trace.train.attempts import last_attempts
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -31,6 +32,9 @@ class Group:
     """The runs, in input order."""
     n_repeated: int = 0
     """Number of inputs that were dropped as repetitions of these runs: of equal ids only the last counts."""
+    n_earlier_attempts: int = 0
+    """Number of runs that were dropped because ``rt.collect`` made another attempt at the same rollout: the last one
+    counts."""
 
     @property
     def rewards(self) -> tuple[float | None, ...]:
@@ -101,7 +105,8 @@ def groups(
     A trajectory whose key is None is in no group. Nor is one that was opened inside another of the same group, at any
     depth: it is a part of that run, not another run. Parents that are not among ``trajectories`` are not considered.
     Of several with one id (a run written twice, two files that overlap) the last counts, in the place of the first;
-    ``Group.n_repeated`` counts the others, and one warning is logged.
+    ``Group.n_repeated`` counts the others, and one warning is logged. Of several attempts of ``rt.collect`` at one
+    rollout (one name, task and index) the last counts; ``Group.n_earlier_attempts`` counts the others.
 
     Args:
         trajectories: any iterable, read once.
@@ -125,10 +130,17 @@ def groups(
     for run, run_key in zip(runs, keys, strict=True):
         if run_key is not None and not _is_inside(run, run_key, parents):
             members.setdefault(run_key, []).append(run)
-    return [
-        Group(id=run_key, trajectories=tuple(runs), n_repeated=sum(times[run.id] - 1 for run in runs))
-        for run_key, runs in members.items()
-    ]
+    return [_group(run_key, runs, times) for run_key, runs in members.items()]
+
+
+def _group(key: Hashable, runs: list[Trajectory], times: Counter[str]) -> Group:
+    counting = last_attempts(runs)
+    return Group(
+        id=key,
+        trajectories=tuple(counting),
+        n_repeated=sum(times[run.id] - 1 for run in runs),
+        n_earlier_attempts=len(runs) - len(counting),
+    )
 
 
 def _warn_repeated(times: Counter[str]) -> None:

@@ -73,6 +73,15 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
     return Sequences(closed, report)
 
 
+def count_drift(trajectory: Trajectory) -> int:
+    """The number of places that ``rt.drift()`` finds, without making the rows."""
+    usable = [step for step in trajectory.steps if reason_left_out(step) is None]
+    if len(usable) < 2:
+        return 0
+    breaks = [row.opening_break for row in _build(usable, SequenceOptions())]
+    return sum(one is not None and one.drift is not None for one in breaks)
+
+
 def _build(steps: list[Step], options: SequenceOptions) -> list[Row]:
     rows = Rows(options.get("linear", False))
     placed: list[Placed] = []

@@ -169,8 +169,10 @@ def test_a_bad_value_raises_at_once_and_nothing_is_written(
 def test_bad_places_are_refused(path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"^there is no file .*no\.jsonl: give the path of the file with the"):
         rt.annotate(path.parent / "no.jsonl", "trace", reward=1)
-    with pytest.raises(IsADirectoryError, match="is a folder"):
-        rt.annotate(path.parent, "trace", reward=1)
+    with pytest.raises(ValueError, match=r"^no file of the folder .* has trajectory 'other': nothing was noted\.$"):
+        rt.annotate(path.parent, "other", reward=1)
+    with pytest.raises(ValueError, match=r"^s3://b/run is an address, where nothing can be appended to: copy"):
+        rt.annotate("s3://b/run", "trace", reward=1)
     with pytest.raises(TypeError, match=r'^expected the path of a file, such as "rollouts\.jsonl", got 3\.$'):
         rt.annotate(3, "trace", reward=1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"keeps no trajectories"):

@@ -303,7 +303,7 @@ def test_a_path_that_names_nothing_is_an_error_at_once(tmp_path: Path) -> None:
         assert str(missing.value) == expected
     with pytest.raises(FileNotFoundError, match=r"^the list of files to read is empty"):
         read([])
-    with pytest.raises(IsADirectoryError, match=r"is a folder: name its files, as in '.*\*\.jsonl'\.$"):
+    with pytest.raises(FileNotFoundError, match=r"^there is no file of trajectories in .*: none ends with \.jsonl,"):
         read(tmp_path)
 
 

@@ -1,0 +1,103 @@
+"""What is printed while a bar is shown appears above the bar."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import IO, Any
+
+LONGEST = 65_536
+"""Characters of a line that is held until its end comes."""
+
+_active: list[Above] = []
+
+
+class Above:
+    """Takes the place of ``write`` of a stream: passes whole lines on, and holds what is no whole line yet.
+
+    The object that is ``sys.stderr`` stays, only its method is replaced: handlers of ``logging``, and others that took
+    the stream before, write above the bar too. Thread safe.
+
+    Args:
+        stream: of text, such as ``sys.stderr``.
+        put: called with whole lines.
+    """
+
+    def __init__(self, stream: IO[str], put: Callable[[str], object]) -> None:
+        self.write_through: Callable[[str], int] = stream.write
+        """The stream's own method."""
+        self._stream = stream
+        self._put = put
+        self._held = ""
+        # Reentrant: a signal handler may print while its thread does.
+        self._lock = threading.RLock()
+
+    def start(self) -> bool:
+        """Replaces the method; False where the stream does not let it be replaced."""
+        try:
+            self._stream.__dict__["write"] = self._write
+        except AttributeError:
+            return False
+        _active.append(self)
+        return True
+
+    def stop(self) -> None:
+        """Puts the method back, and writes what was held."""
+        if self not in _active:
+            return
+        _active.remove(self)
+        # Another tool may have replaced it since; then this one passes on what it gets.
+        if self._stream.__dict__.get("write") == self._write:
+            del self._stream.__dict__["write"]
+        with self._lock:
+            held, self._held = self._held, ""
+        if held:
+            self.write_through(held)
+
+    def _write(self, text: str) -> int:
+        if self not in _active:
+            return self.write_through(text)
+        if not isinstance(text, str):
+            return self.write_through(text)  # It raises what it would.
+        with self._lock:
+            whole, end, self._held = (self._held + text).rpartition("\n")
+            # A bar of the agent's own: what a terminal would show is what follows the last return.
+            self._held = self._held[self._held.rfind("\r") + 1 :] if not self._held.endswith("\r") else self._held
+            if len(self._held) > LONGEST:
+                whole, end, self._held = whole + end + self._held, "\n", ""
+            if end:
+                self._put(whole)
+        return len(text)
+
+
+class Direct:
+    """A file that writes to a stream, whatever takes the place of its ``write``."""
+
+    def __init__(self, stream: IO[str], write: Callable[[str], int]) -> None:
+        self.write = write
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def same_terminal(one: Any, other: Any) -> bool:
+    """Whether both streams are written to one terminal."""
+    try:
+        if one is None or other is None or not (one.isatty() and other.isatty()):
+            return False
+        return os.fstat(one.fileno()).st_rdev == os.fstat(other.fileno()).st_rdev
+    except (OSError, ValueError, AttributeError):  # Closed, or no file.
+        return False
+
+
+def _after_fork() -> None:
+    """A child process has no bar: its streams are as they were."""
+    for one in list(_active):
+        one._lock, one._held = threading.RLock(), ""
+        one.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

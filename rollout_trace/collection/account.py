@@ -1,0 +1,161 @@
+"""What came of a run of ``collect``, for the caller, a person and the history."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace._field_docs import document_fields
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.facts import CallTotals
+    from rollout_trace.collection.totals import PassRate, Percentiles
+    from rollout_trace.data.model import Cost
+
+NOT_SUCCEEDED = frozenset({"failed", "timeout", "aborted", "running"})
+"""Statuses of rollouts that did not come to their end. Any other, also one that a user set, is a success."""
+
+
+@document_fields
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectSummary:
+    """What came of a run of ``rt.collect``. ``str(summary)`` is what is printed at its end.
+
+    Counts of rollouts, statuses and rewards are of the whole plan, with what was in the output before. Calls, tokens,
+    costs, times, ids and drift are of what this run did, failed and repeated attempts included. Missing is None.
+    """
+
+    run_id: str
+    output: str
+    """Path or address."""
+    planned: int
+    """Rollouts of the whole plan."""
+    made: int
+    """Rollouts that this run has made, whatever their status."""
+    earlier: int
+    """Rollouts that were in the output before, and were not made again."""
+    by_status: dict[str, int]
+    """Rollouts by status: ``completed``, ``failed``, ``timeout``, ``aborted``, the most frequent first."""
+    errors: dict[str, int]
+    """Rollouts of this run that an exception ended, by its class."""
+    attempts: int
+    """Attempts of this run."""
+    unwritten: int
+    """Of these, those that are not in the output: the log has the reason."""
+    retried: int
+    """Of these, those that another attempt followed."""
+    left_behind: int
+    """Of these, those whose agent could not be stopped, and ran on in its thread."""
+    interrupted: bool
+    """Whether Ctrl-C, or a cancellation, ended the run."""
+    stopped: str | None
+    """Why the run ended before all rollouts were made; None where nothing stopped it."""
+    n_tasks: int
+    """Tasks with a rollout."""
+    n_scored: int
+    """Rollouts with a reward."""
+    mean_reward: float | None
+    """Of the scored rollouts."""
+    std_reward: float | None
+    """Standard deviation of the sample (n - 1)."""
+    stderr_reward: float | None
+    """Standard error of the mean, clustered by task; None with fewer than two tasks."""
+    rewards: dict[str, float]
+    """Mean of each named reward, of the rollouts that have it."""
+    unscored: dict[str, int]
+    """Rollouts without a reward, by the reason."""
+    reward_failures: int
+    """Rollouts of this run with a reward function that failed."""
+    threshold: float | None
+    """A run passes with this reward or more: 1 where all rewards are 0 or 1. None: there is no pass@k."""
+    pass_at_k: dict[int, PassRate]
+    """For k = 1, 2, 4, ...: the chance that one of k runs of a task passes."""
+    pass_hat_k: dict[int, PassRate]
+    """pass^k: the chance that all of k runs of a task pass."""
+    usage: CallTotals
+    """Calls of the agents, their tokens and costs."""
+    reward_usage: CallTotals
+    """Calls of the reward functions."""
+    latency: Percentiles | None
+    """Of the answered calls of the agents: seconds to the end of the answer."""
+    time_to_first_token: Percentiles | None
+    """Of those that were streamed: seconds to the first bytes."""
+    steps: int
+    """Of the agents."""
+    steps_with_ids: int
+    """Of these, those with the token ids of their completion."""
+    without_ids: dict[str, int]
+    """The others, by the reason."""
+    drift: int
+    """Places where a prompt repeats an earlier completion in text, but not in ids: see ``rt.drift()``."""
+    drifted: int
+    """Attempts with such a place."""
+    seconds: float
+    """That the run took."""
+
+    @property
+    def not_made(self) -> int:
+        """Rollouts of the plan that are still to be made."""
+        return max(0, self.planned - self.made - self.earlier)
+
+    @property
+    def succeeded(self) -> int:
+        """Rollouts that came to their end, whatever their reward."""
+        return sum(count for status, count in self.by_status.items() if status not in NOT_SUCCEEDED)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all of the plan succeeded and is in the output, and no reward function failed."""
+        return self.succeeded >= self.planned and not (self.unwritten or self.reward_failures)
+
+    @property
+    def exit_code(self) -> int:
+        """0; 1 where no rollout succeeded."""
+        return 0 if self.succeeded else 1
+
+    @property
+    def input_tokens(self) -> int | None:
+        """Sum of the known counts of the agents' calls; ``usage.input_unknown`` calls have none. None: no call has."""
+        return self.usage.known_input
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As ``input_tokens``, of what was sampled."""
+        return self.usage.known_output
+
+    @property
+    def cost(self) -> Cost | None:
+        """Sum of the known costs of the agents' calls; ``usage.cost_unknown`` calls have none.
+
+        None where no call has one, or their currencies differ: ``usage.amounts`` has each.
+        """
+        return self.usage.cost
+
+    @property
+    def rollouts_per_second(self) -> float | None:
+        """Rollouts that this run made, by its time."""
+        return self.made / self.seconds if self.made and self.seconds > 0 else None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields as JSON has them, for ``history.jsonl`` and other programs."""
+        found = {item.name: _json(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        return {**found, "not_made": self.not_made, "succeeded": self.succeeded, "exit_code": self.exit_code}
+
+    def render(self, width: int) -> str:
+        """The summary as lines of at most so many characters."""
+        from rollout_trace.collection.account_text import render
+
+        return render(self, width)
+
+    def __str__(self) -> str:
+        return self.render(shutil.get_terminal_size((100, 24)).columns)
+
+
+def _json(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {item.name: _json(getattr(value, item.name)) for item in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {"/".join(key) if isinstance(key, tuple) else str(key): _json(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,227 @@
+"""What the trajectories of one rollout hold, in a few hundred bytes: for resuming, progress and the summary."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.collection.job import Key
+from rollout_trace.data import costs
+from rollout_trace.data.model import Cost, Step, shared
+from rollout_trace.record.tally import reason_without_ids
+from rollout_trace.train.attempts import attempt_number, rollout_key
+from rollout_trace.train.sequences import count_drift
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import ErrorInfo
+    from rollout_trace.data.trajectory import Trajectory
+
+REWARD = "reward"
+"""Name of the trajectory with the calls that a reward function makes."""
+_ANSWERED = ("ok", "superseded")
+
+
+@dataclass(slots=True)
+class CallTotals:
+    """Calls, and what they used. Sums are of what is known; beside each is the number of calls that it lacks."""
+
+    calls: int = 0
+    """Calls made; answers from a framework's cache are none."""
+    failed: int = 0
+    """Of these, those that ended with an error."""
+    input_tokens: int = 0
+    input_unknown: int = 0
+    """Calls that used tokens without a count of their prompt's."""
+    output_tokens: int = 0
+    output_unknown: int = 0
+    amounts: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Costs by currency and source."""
+    cost_unknown: int = 0
+    """Calls that used tokens and have no cost."""
+
+    def add_call(self, call: costs.Call) -> None:
+        """Counts one call; ``call``: its steps."""
+        self.calls += 1
+        self.failed += call[0].status == "error"
+        consumed = costs.has_consumed(call)
+        tokens = costs.tokens_of(call, "input")
+        if tokens is not None:
+            self.input_tokens += tokens
+        elif consumed:
+            self.input_unknown += 1
+        tokens = costs.tokens_of(call, "output")
+        if tokens is not None:
+            self.output_tokens += tokens
+        elif consumed:
+            self.output_unknown += 1
+        cost = costs.cost_of(call)
+        if cost is not None:
+            place = cost.currency, cost.source
+            self.amounts[place] = self.amounts.get(place, 0.0) + cost.amount
+        elif consumed:
+            self.cost_unknown += 1
+
+    def add(self, other: CallTotals) -> None:
+        """Adds the totals of another."""
+        self.calls += other.calls
+        self.failed += other.failed
+        self.input_tokens += other.input_tokens
+        self.input_unknown += other.input_unknown
+        self.output_tokens += other.output_tokens
+        self.output_unknown += other.output_unknown
+        self.cost_unknown += other.cost_unknown
+        for place, amount in other.amounts.items():
+            self.amounts[place] = self.amounts.get(place, 0.0) + amount
+
+    @property
+    def known_input(self) -> int | None:
+        """Sum of the known counts; None where there are calls, and none of them has one."""
+        return None if self.input_unknown and not self.input_tokens else self.input_tokens
+
+    @property
+    def known_output(self) -> int | None:
+        """As ``known_input``, of what was sampled."""
+        return None if self.output_unknown and not self.output_tokens else self.output_tokens
+
+    @property
+    def cost(self) -> Cost | None:
+        """Sum of the known costs; None where no call has one, or currencies differ."""
+        if len({currency for currency, _ in self.amounts}) != 1:
+            return None
+        sources: set[Any] = {source for _, source in self.amounts}
+        return Cost(
+            amount=sum(self.amounts.values()),
+            currency=next(iter(self.amounts))[0],
+            source=sources.pop() if len(sources) == 1 else "unknown",
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Facts:
+    """Of one attempt at one rollout: its trajectory and those opened inside it. Small, and can be pickled."""
+
+    key: Key
+    trajectory_id: str
+    """Of the rollout's own trajectory; status, reward and the like are this one's alone."""
+    attempt: int
+    status: str
+    reward: float | None
+    rewards: Mapping[str, float] | None
+    group: str | None
+    error: ErrorInfo | None
+    reward_errors: tuple[str, ...]
+    """Why rewards are missing: the name of each function that failed, with its exception."""
+    usage: CallTotals
+    """Of the agent's calls, sub-agents included."""
+    reward_usage: CallTotals
+    """Of the calls that reward functions made."""
+    latencies: array[float]
+    """float32, seconds: of each of the agent's calls that was answered."""
+    first_tokens: array[float]
+    """float32, seconds to the first token: of the calls that have one."""
+    steps: int
+    """Of the agent, sub-agents included."""
+    steps_with_ids: int
+    without_ids: Counter[str]
+    """Steps without completion ids, by the reason."""
+    drift: int
+    """Places where prompts repeat completions in other ids."""
+
+    @property
+    def calls(self) -> int:
+        """Number of the agent's calls."""
+        return self.usage.calls
+
+    @property
+    def input_tokens(self) -> int | None:
+        """Sum of the known counts of the agent's calls; None where there are calls, and none of them has one."""
+        return self.usage.known_input
+
+    @property
+    def output_tokens(self) -> int | None:
+        """As ``input_tokens``, of what was sampled."""
+        return self.usage.known_output
+
+    @property
+    def cost(self) -> Cost | None:
+        """Sum of the known costs of the agent's calls; None where none has one, or currencies differ."""
+        return self.usage.cost
+
+
+def facts_of(family: Sequence[Trajectory]) -> Facts | None:
+    """The facts of the trajectories of one rollout; None where none of them was made by ``collect``."""
+    own = next((one for one in family if key_of(one) is not None), None)
+    key = None if own is None else key_of(own)
+    if own is None or key is None:
+        return None
+    metadata = own.metadata or {}
+    of_reward = _inside_reward(own, family)
+    usage, reward_usage = CallTotals(), CallTotals()
+    latencies, first_tokens = array("f"), array("f")
+    with_ids, without_ids, steps, drifts = 0, Counter[str](), 0, 0
+    for one in family:
+        if one.id in of_reward:
+            for call in costs.calls_of(one.steps):
+                reward_usage.add_call(call)
+            continue
+        for call in costs.calls_of(one.steps):
+            usage.add_call(call)
+            _add_times(call[0], latencies, first_tokens)
+        for step in one.steps:
+            steps += 1
+            if shared(step, "completion_token_ids") is not None:
+                with_ids += 1
+            else:
+                without_ids[reason_without_ids(step)] += 1
+        drifts += count_drift(one)
+    return Facts(
+        key=key,
+        trajectory_id=own.id,
+        attempt=attempt_number(own),
+        status=own.status,
+        reward=own.reward,
+        rewards=own.rewards,
+        group=own.group_id,
+        error=own.error,
+        reward_errors=_reward_errors(metadata.get("reward_errors")),
+        usage=usage,
+        reward_usage=reward_usage,
+        latencies=latencies,
+        first_tokens=first_tokens,
+        steps=steps,
+        steps_with_ids=with_ids,
+        without_ids=without_ids,
+        drift=drifts,
+    )
+
+
+def key_of(trajectory: Trajectory) -> Key | None:
+    """The rollout that a trajectory of ``collect`` is an attempt at; None for any other."""
+    found = rollout_key(trajectory)
+    return None if found is None else Key(*found)
+
+
+def _inside_reward(own: Trajectory, family: Iterable[Trajectory]) -> set[str]:
+    """Ids of the trajectories of reward functions, and of those opened inside them."""
+    found = {one.id for one in family if one.name == REWARD and one.parent_id == own.id}
+    size = -1
+    while found and size != len(found):
+        size = len(found)
+        found |= {one.id for one in family if one.parent_id in found}
+    return found
+
+
+def _reward_errors(found: Any) -> tuple[str, ...]:
+    return tuple(f"{name}: {text}" for name, text in found.items()) if isinstance(found, dict) else ()
+
+
+def _add_times(step: Step, latencies: array[float], first_tokens: array[float]) -> None:
+    if step.status not in _ANSWERED:
+        return
+    if step.latency is not None:
+        latencies.append(step.latency)
+    if step.time_to_first_token is not None:
+        first_tokens.append(step.time_to_first_token)

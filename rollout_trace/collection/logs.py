@@ -1,0 +1,234 @@
+"""Log files: what is logged while a rollout is made, one file for each attempt.
+
+A record is put into the file of the rollout in whose context it was logged, in threads too where the trajectory is
+carried into them. What a logger's level or filters leave out is not logged, and so not in the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from contextvars import ContextVar
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace.collection.log_lines import entry, safe_name, traceback_lines
+from rollout_trace.process.patches import Patches
+from rollout_trace.record import scope
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.job import Job
+
+PARENT = "rollout_trace.rollout"
+"""Name of the logger above those of the rollouts: its level and its handlers are theirs."""
+
+# Reentrant: a record may be logged by a signal handler, or by the garbage collector, while one is written.
+_lock = threading.RLock()
+_open: dict[str, RolloutLog] = {}
+"""Those with a file that have not ended, by the id of the rollout's trajectory."""
+_here: ContextVar[RolloutLog | None] = ContextVar("rollout_trace_log", default=None)
+_patches: Patches | None = None
+_installed = 0
+
+
+class RolloutLogger(logging.Logger):
+    """The logger of one rollout. ``logging`` keeps no reference to it, nor to its children.
+
+    What it logs is passed on as its parent's level says. Its file gets all of it, unless that logger, or the one above,
+    has a level of its own: the level of the root is meant for terminals, and leaves INFO out by default.
+    """
+
+    def __init__(self, name: str, parent: logging.Logger, log: RolloutLog) -> None:
+        super().__init__(name)
+        self.parent = parent
+        self._rollout = log
+
+    def isEnabledFor(self, level: int) -> bool:
+        """Whether a record of this level is passed on, or is for the file. Not cached: levels change."""
+        return (
+            not self.disabled
+            and level > self.manager.disable
+            and level >= min(self.getEffectiveLevel(), self._file_level())
+        )
+
+    def callHandlers(self, record: logging.LogRecord) -> None:
+        """Writes the record to the file, and passes it on."""
+        if record.levelno >= self._file_level():
+            self._rollout.write(record)
+        if record.levelno >= self.getEffectiveLevel():
+            super().callHandlers(record)
+
+    def getChild(self, suffix: str) -> RolloutLogger:
+        """A logger below this one, which ``logging`` does not keep either."""
+        return RolloutLogger(f"{self.name}.{suffix}", self, self._rollout)
+
+    def _file_level(self) -> float:
+        if self._rollout.path is None:
+            return float("inf")
+        logger: logging.Logger | None = self
+        while logger is not None and logger is not self.root:
+            if logger.level:
+                return logger.level
+            logger = logger.parent
+        return logging.NOTSET
+
+
+class RolloutLog:
+    """What one attempt at a rollout logs. Thread safe."""
+
+    def __init__(self, path: Path | None, first: str, name: str, trajectory_id: str) -> None:
+        self.path = path
+        """The file; None where none is written."""
+        self.logger: logging.Logger = RolloutLogger(name, logging.getLogger(PARENT), self)
+        """The rollout's own."""
+        self._first = first
+        self._id = trajectory_id
+        self._file: IO[str] | None = None
+        self._has_ended = False
+        self._lock = threading.RLock()
+
+    def write(self, record: logging.LogRecord) -> None:
+        """Puts a record into the file; does nothing where there is none, or once it has ended. Never raises."""
+        if self.path is None or self._has_ended:
+            return
+        try:
+            self._put(entry(record))
+        except Exception as error:
+            _warn(self.path, error)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the file, with the exception that ended the attempt, if any. Never raises."""
+        if self.path is None:
+            return
+        with _lock:
+            _open.pop(self._id, None)
+        if _here.get() is self:
+            _here.set(None)
+        with self._lock:
+            if self._has_ended:
+                return
+            try:
+                self._put(traceback_lines(error) if error is not None else "# ended\n")
+            except Exception as failure:
+                _warn(self.path, failure)
+            self._has_ended = True
+            file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # What it holds has been flushed.
+                file.close()
+
+    def _put(self, text: str) -> None:
+        with self._lock:
+            if self._has_ended or self.path is None:
+                return
+            if self._file is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                # Appended: a run that was interrupted may have begun the same attempt.
+                self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+                text = self._first + text
+            self._file.write(text)
+            self._file.flush()
+
+
+class RolloutLogs:
+    """The log files of the rollouts that this process makes in one run of ``collect``.
+
+    Args:
+        folder: where they are, one for each attempt: ``<task>-<index>-<attempt>.log``. None: rollouts have loggers,
+            and no files.
+    """
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._is_installed = False
+
+    def install(self) -> None:
+        """From now on, what all loggers of this process log in the context of a rollout is in its file too."""
+        global _patches, _installed
+        if self._folder is None or self._is_installed:
+            return
+        with _lock:
+            self._is_installed = True
+            _installed += 1
+            if _patches is None:
+                _patches = Patches()
+                # Not a handler of the root: with one there, `logging.basicConfig` of an agent would do nothing, and
+                # warnings that no handler takes would no longer be printed.
+                _patches.replace(logging.Logger, "callHandlers", _writing(_patches))
+
+    def uninstall(self) -> None:
+        """Undoes ``install``; the last one of several has an effect."""
+        global _patches, _installed
+        if not self._is_installed:
+            return
+        with _lock:
+            self._is_installed = False
+            _installed -= 1
+            if _installed == 0 and _patches is not None:
+                _patches.undo()
+                _patches = None
+
+    def begin(self, job: Job, trajectory_id: str) -> RolloutLog:
+        """The log of an attempt. To be called in the context in which the agent runs, or that this one is copied to."""
+        task = safe_name(job.task.id)
+        name = f"{PARENT}.{task.replace('.', '_')}.{job.index}"
+        if self._folder is None:
+            return RolloutLog(None, "", name, trajectory_id)
+        first = (
+            f"# task {guard.printable(job.task.id, 300)}, sample {job.index}, attempt {job.attempt}, "
+            f"trajectory {trajectory_id}, run {job.work.run_id}\n"
+        )
+        log = RolloutLog(self._folder / f"{task}-{job.index}-{job.attempt}.log", first, name, trajectory_id)
+        with _lock:
+            _open[trajectory_id] = log
+        _here.set(log)
+        return log
+
+
+def _writing(patches: Patches) -> Any:
+    def make(original: Any) -> Any:
+        def callHandlers(self: logging.Logger, record: logging.LogRecord) -> None:
+            if patches.is_active and not isinstance(self, RolloutLogger):
+                log = _current()
+                if log is not None:
+                    log.write(record)
+            original(self, record)
+
+        return callHandlers
+
+    return make
+
+
+def _current() -> RolloutLog | None:
+    """The log of the rollout that this code runs in."""
+    trajectory = scope.here()
+    if trajectory is not None:
+        # In a thread that the trajectory was carried into there is nothing else. Inner ones share the episode's id.
+        log = _open.get(trajectory.episode_id or trajectory.id)
+        if log is not None:
+            return log
+    return _here.get()
+
+
+def _warn(path: Path, error: Exception) -> None:
+    guard.warn_once(
+        f"rollout log:{path.parent}:{type(error).__name__}",
+        f"log files of rollouts in {path.parent} cannot be written ({guard.describe(error)}); the rollouts go on",
+    )
+
+
+def _after_fork() -> None:
+    """Locks that other threads held are free in a child process."""
+    global _lock
+    _lock = threading.RLock()
+    for log in _open.values():
+        log._lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["RolloutLog", "RolloutLogger", "RolloutLogs", "safe_name"]

@@ -1,0 +1,314 @@
+"""Workers of an executor, and which of them makes which rollout. All methods run in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+from rollout_trace.collection.job import Job, Key, Outcome, Work, WorkerLost
+
+MOST_STARTS = 3
+"""So many workers may end in a row before they are ready; then no further ones are started."""
+
+
+class PoolWorker(ABC):
+    """A worker, and the account of the rollouts that it was given."""
+
+    patience: float | None = None
+    """Seconds that rollouts wait for it to be ready, once others are; None: as long as that takes."""
+
+    def __init__(self, quota: int | None) -> None:
+        self.quota = quota
+        """Rollouts after which it is replaced; None for no limit."""
+        self.load = 0
+        """Rollouts that it makes now."""
+        self.given = 0
+        """Rollouts that it was given since its start."""
+        self.is_retired = False
+        """Whether it is given no more rollouts, and ends when it has none."""
+        self.has_failed = False
+        """Whether it ended before it was ready."""
+        self.is_ending = False
+        self.kept_for: object = None
+        """The request of a rollout that it is to make alone, or makes."""
+        self.is_late = False
+        """Whether it has not become ready in ``patience`` seconds: it is given rollouts when it is."""
+        self._watches: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def open(self, work: Work) -> None:
+        """Waits until it can make rollouts of a run.
+
+        Raises:
+            WorkerLost: it has ended.
+            Exception: it never will be able to.
+        """
+
+    @abstractmethod
+    def begin(self, job: Job) -> asyncio.Future[Outcome]:
+        """Has it make a rollout."""
+
+    @abstractmethod
+    def stop(self, made: asyncio.Future[Outcome]) -> None:
+        """Has it stop one that it makes. The future is done when it has."""
+
+    @abstractmethod
+    async def end(self) -> None:
+        """Has it complete what it wrote and end; returns when it has ended. Never raises."""
+
+    @abstractmethod
+    def ask(self) -> asyncio.Future[None]:
+        """A future that is done when its event loop has answered, or when it has ended."""
+
+    @abstractmethod
+    def kill(self, why: str) -> None:
+        """Ends its process now. Does nothing where it has ended."""
+
+    def watch(self, made: asyncio.Future[Outcome], timeout: float, grace: float) -> None:
+        """Kills it if it does not answer any more when a rollout should long have ended.
+
+        A worker itself ends rollouts that take too long. One whose event loop stands still, or in which C code holds
+        Python's lock, cannot.
+        """
+        self._keep(self._watch(made, timeout, grace))
+
+    def _keep(self, watching: Coroutine[Any, Any, None]) -> None:
+        watch = asyncio.ensure_future(watching)
+        self._watches.add(watch)
+        watch.add_done_callback(self._watches.discard)
+
+    async def _watch(self, made: asyncio.Future[Outcome], timeout: float, grace: float) -> None:
+        await asyncio.wait([made], timeout=timeout + grace / 2)
+        while not made.done():
+            answer = self.ask()
+            either: list[asyncio.Future[Any]] = [made, answer]
+            done, _ = await asyncio.wait(either, timeout=grace / 2, return_when=asyncio.FIRST_COMPLETED)
+            if not done:
+                answer.cancel()
+                self.kill(f"it did not answer {grace:g} seconds after the time of a rollout was over")
+                return
+            await asyncio.wait([made], timeout=grace)
+
+
+Worker = TypeVar("Worker", bound=PoolWorker)
+
+
+class _Request(Generic[Worker]):
+    """A rollout that waits for a worker."""
+
+    def __init__(self, alone: bool) -> None:
+        self.alone = alone
+        """Whether the worker is to make no other one at the same time."""
+        self.worker: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+
+
+class Pool(Generic[Worker]):
+    """Starts workers when they are needed, at most so many, and gives each rollout to the one that makes the fewest.
+
+    The first one has to be ready before others are started: what hinders one hinders all.
+
+    Args:
+        most: workers at the same time.
+        start: makes a worker; called with the number of those made before.
+    """
+
+    def __init__(self, most: int, start: Callable[[int], Worker]) -> None:
+        self._most = most
+        self._start = start
+        self._workers: list[Worker] = []
+        self._waiting: deque[_Request[Worker]] = deque()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._suspects: set[Key] = set()
+        self._started = 0
+        self._failed_starts = 0
+        self._is_proven = False
+        self._failure: Exception | None = None
+
+    async def make(self, job: Job) -> Outcome:
+        """Has a worker make a rollout.
+
+        Raises:
+            WorkerLost: the worker has ended.
+            Exception: no worker can be started, or the rollout cannot be made in one.
+        """
+        worker = await self._opened(job)
+        made = worker.begin(job)
+        made.add_done_callback(lambda _: self._ended(worker, job, made))
+        try:
+            return await asyncio.shield(made)
+        except asyncio.CancelledError:
+            worker.stop(made)
+            raise
+
+    async def close(self) -> None:
+        """Ends all workers. A call that is cancelled has each kill its process, as ``end`` does then."""
+        self._refuse(RuntimeError("the executor was closed while rollouts were made."))
+        workers, self._workers = self._workers, []
+        await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
+
+    async def _opened(self, job: Job) -> Worker:
+        """A worker that is ready for a rollout, which is in its account."""
+        while True:
+            worker = await self._take(alone=job.key in self._suspects)
+            try:
+                if not await self._opens(worker, job.work):
+                    worker.given -= 1
+                    self._give_back(worker)
+                    continue
+            except WorkerLost as error:
+                self._lost_at_start(worker, error)
+                continue
+            except asyncio.CancelledError:
+                self._give_back(worker)
+                raise
+            except Exception as error:
+                if not self._is_proven:
+                    self._refuse(error)
+                self._give_back(worker)
+                raise
+            self._failed_starts = 0
+            if not self._is_proven:
+                self._is_proven = True
+                self._dispatch()
+            return worker
+
+    async def _opens(self, worker: Worker, work: Work) -> bool:
+        """Waits until a worker is ready; False where that takes too long. Raises as ``open``."""
+        opening = asyncio.ensure_future(worker.open(work))
+        try:
+            done, _ = await asyncio.wait([opening], timeout=worker.patience if self._is_proven else None)
+        except asyncio.CancelledError:
+            opening.cancel()
+            raise
+        if done:
+            opening.result()
+            return True
+        worker.is_late = True
+        opening.add_done_callback(lambda _: self._opened_late(worker, opening))
+        return False
+
+    def _opened_late(self, worker: Worker, opening: asyncio.Future[None]) -> None:
+        worker.is_late = False
+        if opening.cancelled() or opening.exception() is not None:
+            self.lost(worker)
+        self._dispatch()
+
+    def _lost_at_start(self, worker: Worker, error: WorkerLost) -> None:
+        # Several rollouts may wait for it.
+        if not worker.has_failed:
+            worker.has_failed = worker.is_retired = True
+            self._failed_starts += 1
+            if not self._is_proven or self._failed_starts >= MOST_STARTS:
+                self._refuse(RuntimeError(f"no worker for rollouts can be started: {error}"))
+        self._give_back(worker)
+
+    def _refuse(self, error: Exception) -> None:
+        """Gives no more rollouts to workers."""
+        self._failure = error
+        waiting, self._waiting = self._waiting, deque()
+        for request in waiting:
+            if not request.worker.done():
+                request.worker.set_exception(error)
+
+    async def _take(self, *, alone: bool) -> Worker:
+        if self._failure is not None:
+            raise self._failure
+        request = _Request[Worker](alone)
+        self._waiting.append(request)
+        self._dispatch()
+        try:
+            return await request.worker
+        except asyncio.CancelledError:
+            if request in self._waiting:
+                self._waiting.remove(request)
+            for worker in self._workers:
+                if worker.kept_for is request and not request.worker.done():
+                    worker.kept_for = None
+            if request.worker.done() and not request.worker.cancelled() and request.worker.exception() is None:
+                self._give_back(request.worker.result())
+            else:
+                self._dispatch()
+            raise
+
+    def _dispatch(self) -> None:
+        """Gives workers to the rollouts that wait, in their order."""
+        is_full = False
+        for request in list(self._waiting):
+            if is_full and not request.alone:
+                continue
+            try:
+                worker = self._find(request)
+            except Exception as error:
+                self._refuse(error)
+                return
+            if worker is None:
+                is_full = is_full or not request.alone
+                continue
+            self._waiting.remove(request)
+            worker.load += 1
+            worker.given += 1
+            worker.is_retired = worker.given == worker.quota
+            request.worker.set_result(worker)
+
+    def _find(self, request: _Request[Worker]) -> Worker | None:
+        if self._workers and not self._is_proven:
+            return None
+        free = [
+            one for one in self._workers if not one.is_retired and not one.is_late and one.kept_for in (None, request)
+        ]
+        idlest = min(free, key=lambda one: one.load, default=None)
+        if (idlest is None or idlest.load) and len(self._workers) < self._most:
+            idlest = self._start(self._started)
+            self._started += 1
+            self._workers.append(idlest)
+        if idlest is None or not request.alone:
+            return idlest
+        kept = next((one for one in free if one.kept_for is request), None)
+        if kept is not None and not idlest.load:
+            kept.kept_for = None
+        if kept is None or not idlest.load:
+            idlest.kept_for = request
+        return None if idlest.load else idlest
+
+    def _ended(self, worker: Worker, job: Job, made: asyncio.Future[Outcome]) -> None:
+        """Takes a rollout that a worker has ended, or was lost with, out of its account."""
+        error = None if made.cancelled() else made.exception()
+        if isinstance(error, WorkerLost):
+            # Any of those that it made may be the reason. Made alone, one of them ends no other.
+            self._suspects.add(job.key)
+        elif error is None and not made.cancelled():
+            self._suspects.discard(job.key)
+            if made.result().is_left_behind:
+                # The agent's thread ends with the process.
+                worker.is_retired = True
+        self._give_back(worker)
+
+    def lost(self, worker: Worker) -> None:
+        """A worker has ended by itself."""
+        worker.is_retired = True
+        self._end_if_idle(worker)
+
+    def _give_back(self, worker: Worker) -> None:
+        worker.load -= 1
+        if not worker.load and isinstance(worker.kept_for, _Request) and worker.kept_for.worker.done():
+            worker.kept_for = None
+        self._end_if_idle(worker)
+        self._dispatch()
+
+    def _end_if_idle(self, worker: Worker) -> None:
+        if worker.is_retired and not worker.load and not worker.is_ending and worker in self._workers:
+            worker.is_ending = True
+            ending = asyncio.ensure_future(self._retire(worker))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def _retire(self, worker: Worker) -> None:
+        try:
+            await worker.end()
+        finally:
+            if worker in self._workers:
+                self._workers.remove(worker)
+            self._dispatch()

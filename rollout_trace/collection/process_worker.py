@@ -1,0 +1,310 @@
+"""A worker of ``ProcessExecutor``, as the process that starts it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing import spawn
+from typing import Any
+
+from rollout_trace import guard
+from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
+from rollout_trace.collection.messages import LENGTH, packed, pickled_job
+from rollout_trace.collection.pool import PoolWorker
+from rollout_trace.collection.process_main import UNGUARDED
+from rollout_trace.process.child_tasks import BOOT
+
+NO_GUARD = (
+    "each process for rollouts imports the main module of the program, which calls collect while it is imported. Put "
+    'what the program does under `if __name__ == "__main__":`, and leave the agent outside of it.'
+)
+_PROGRAM = """
+import pickle, socket, sys
+channel = {socket}
+stream = channel.makefile("rb")
+sys.path[:] = pickle.load(stream)
+from rollout_trace.collection.process_main import main
+main(channel, stream)
+"""
+_LABEL = "rollout_trace-worker"
+"""The last argument of the command line of each worker."""
+
+
+class WorkerProcess(PoolWorker):
+    """A process that makes rollouts, and the connection to it.
+
+    Args:
+        number: of its start, for its name.
+        quota: as of ``PoolWorker``.
+        grace: seconds until it is killed, where it does not answer.
+        load: gives the number of a run, and what its rollouts share, pickled.
+        on_lost: called when the process has ended, whatever the reason.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        quota: int | None,
+        grace: float,
+        load: Callable[[Work], tuple[int, bytes]],
+        on_lost: Callable[[WorkerProcess], None],
+    ) -> None:
+        super().__init__(quota)
+        self._name = f"rollouts-{number + 1}"
+        self._grace = grace
+        self._load = load
+        self._on_lost = on_lost
+        self._numbers = itertools.count()
+        self._made: dict[int, asyncio.Future[Outcome]] = {}
+        self._stopped: set[int] = set()
+        self._opened: dict[int, asyncio.Future[None]] = {}
+        self._answers: dict[int, asyncio.Future[None]] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._why: str | None = None
+        """Why it was killed; None if it was not."""
+        self._end: Exception | None = None
+        """What rollouts get that it cannot make any more; None while it runs."""
+        self._is_complete = False
+        """Whether all that it recorded is written."""
+        self._connected = asyncio.get_running_loop().create_future()
+        # In a context of its own: what is current here is not the process's.
+        self._run = asyncio.ensure_future(self._serve())
+
+    async def open(self, work: Work) -> None:
+        """As of ``PoolWorker``.
+
+        Raises:
+            TypeError: the work cannot be pickled, or not made again there.
+            RuntimeError: the program's main module cannot be imported there.
+        """
+        number, payload = self._load(work)
+        await asyncio.shield(self._connected)
+        if number not in self._opened:
+            self._opened[number] = self._future()
+            self._send(("work", number, payload))
+        await asyncio.shield(self._opened[number])
+
+    def begin(self, job: Job) -> asyncio.Future[Outcome]:
+        made: asyncio.Future[Outcome] = self._future()
+        number = next(self._numbers)
+        try:
+            message = ("job", number, self._load(job.work)[0], pickled_job(job))
+        except TypeError as error:
+            made.set_exception(error)
+            return made
+        if not made.done():
+            self._made[number] = made
+            self._send(message)
+            if job.work.timeout is not None:
+                self.watch(made, job.work.timeout, self._grace)
+        return made
+
+    def stop(self, made: asyncio.Future[Outcome]) -> None:
+        for number, one in self._made.items():
+            if one is made:
+                self._stopped.add(number)
+                self._send(("stop", number))
+                self._keep(self._check_stopped(made))
+                return
+
+    async def end(self) -> None:
+        try:
+            if self._writer is None:
+                # It has made nothing.
+                self.kill("not needed")
+            self._send(("end",))
+            done, _ = await asyncio.wait([self._run], timeout=self._grace)
+            if not done and not self._is_complete:
+                guard.warn(
+                    f"a process for rollouts did not end within {self._grace:g} seconds and was killed: what it had "
+                    "not written is in its journal, from where rt.recover brings it."
+                )
+        finally:
+            self.kill("not ended in time")
+            await self._run
+
+    def ask(self) -> asyncio.Future[None]:
+        number = next(self._numbers)
+        self._answers[number] = self._future()
+        self._send(("ping", number))
+        return self._answers[number]
+
+    def kill(self, why: str) -> None:
+        self._why = self._why or why
+        if self._process is not None and self._end is None:
+            self._process.kill()
+
+    def _future(self) -> asyncio.Future[Any]:
+        """A future that gets the exception of this worker, once it has ended."""
+        made: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._end is not None:
+            made.set_exception(self._end)
+        return made
+
+    def _send(self, message: tuple[Any, ...]) -> None:
+        if self._writer is not None and self._end is None:
+            self._writer.write(packed(message))
+
+    async def _serve(self) -> None:
+        """Starts the process and takes its messages, until it has ended. Never raises."""
+        loop = asyncio.get_running_loop()
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._process = await loop.run_in_executor(None, _start, theirs)
+            reader, self._writer = await asyncio.open_connection(sock=ours)
+            self._writer.write(pickle.dumps(_import_path()))
+            self._send(("prepare", _preparation(self._name), self._grace))
+            if self._why is not None:
+                self._process.kill()
+            while True:
+                head = await reader.readexactly(LENGTH.size)
+                self._take(*pickle.loads(await reader.readexactly(LENGTH.unpack(head)[0])))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            self._ended(_lost(await loop.run_in_executor(None, self._wait), self._why))
+        except Exception as error:
+            if self._process is not None:
+                self._process.kill()
+                await loop.run_in_executor(None, self._process.wait)
+            self._ended(RuntimeError(f"a process for rollouts cannot be started: {guard.describe(error)}"))
+
+    def _wait(self) -> int:
+        """Waits for the end of a process that has closed its connection, and returns its exit code."""
+        assert self._process is not None
+        try:
+            return self._process.wait(self._grace)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def _ended(self, error: Exception) -> None:
+        self._end = error
+        if self._writer is not None:
+            self._writer.close()
+        for waiting in (self._connected, *self._opened.values(), *self._made.values(), *self._answers.values()):
+            if not waiting.done():
+                waiting.set_exception(error)
+                # Nobody may wait for it.
+                waiting.exception()
+        self._made.clear()
+        self._on_lost(self)
+
+    def _take(self, kind: str, *rest: Any) -> None:
+        """Takes a message of the process."""
+        if kind == "prepared":
+            _set(self._connected, None)
+        elif kind == "unprepared":
+            _set(self._connected, RuntimeError(f"a process for rollouts cannot import the main module: {rest[0]}"))
+        elif kind == "ready":
+            _set(self._opened[rest[0]], None)
+        elif kind == "refused":
+            _set(self._opened[rest[0]], _refused(rest[1]))
+        elif kind == "pong":
+            _set(self._answers.pop(rest[0]), None)
+        elif kind == "ended":
+            self._is_complete = True
+        else:
+            self._take_outcome(kind, *rest)
+
+    def _take_outcome(self, kind: str, number: int, result: Any = None) -> None:
+        made = self._made.pop(number)
+        if kind != "stopped":
+            _set(made, result)
+        elif number in self._stopped:
+            made.cancel()
+        else:
+            _set(made, RuntimeError("the rollout was cancelled in its process."))
+        self._stopped.discard(number)
+
+    async def _check_stopped(self, made: asyncio.Future[Outcome]) -> None:
+        """Kills the process if it makes nothing but rollouts that were stopped long ago."""
+        await asyncio.wait([made], timeout=self._grace)
+        if not made.done() and self._made.keys() <= self._stopped:
+            self.kill("a rollout was stopped and did not end")
+
+
+def _set(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+        future.exception()
+    else:
+        future.set_result(result)
+
+
+def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """Starts a worker with its end of a connection."""
+    # Of the recorder's variables none: what is recorded there has no parent here.
+    path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != BOOT]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUT_TRACE_")}
+    environment.pop("PYTHONPATH", None)
+    if any(path):
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    command = [os.fsdecode(spawn.get_executable() or sys.executable), *options, "-c"]
+    if sys.platform == "win32":
+        program = _PROGRAM.format(socket="socket.fromshare(pickle.load(sys.stdin.buffer))")
+        started = subprocess.Popen([*command, program, _LABEL], stdin=subprocess.PIPE, env=environment)
+        assert started.stdin is not None
+        with started.stdin:
+            pickle.dump(theirs.share(started.pid), started.stdin)
+        return started
+    program = _PROGRAM.format(socket="socket.socket(fileno=int(sys.argv[1]))")
+    # Ctrl-C reaches all processes of a terminal. Blocked at the start, it cannot end one before that has a handler.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return subprocess.Popen(
+            [*command, program, str(theirs.fileno()), _LABEL],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _import_path() -> list[str]:
+    return [os.getcwd() if entry == "" else entry for entry in sys.path]
+
+
+def _preparation(name: str) -> dict[str, Any]:
+    """What ``multiprocessing`` gives to a new process, so that it has the program's main module, path and arguments."""
+    data = dict(spawn.get_preparation_data(name))
+    data["authkey"] = bytes(data["authkey"])
+    if not os.path.isfile(data.get("init_main_from_path", "")):
+        # A program that came through a pipe: `<stdin>`.
+        data.pop("init_main_from_path", None)
+    return data
+
+
+def _lost(code: int, why: str | None) -> Exception:
+    if code == UNGUARDED:
+        return RuntimeError(NO_GUARD)
+    if why is not None:
+        return WorkerLost(f"the process that made the rollout was killed: {why}.")
+    if code >= 0:
+        return WorkerLost(f"the process that made the rollout ended with exit code {code}.")
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = str(-code)
+    hint = ": the machine may be short of memory" if name == "SIGKILL" else ""
+    return WorkerLost(f"the process that made the rollout was ended by {name}{hint}.")
+
+
+def _refused(reason: str) -> TypeError:
+    return TypeError(
+        f"a process for rollouts cannot make the agent, or the reward, from what it was sent ({reason}). Define them "
+        "in a module that can be imported, not in a notebook or a session; or make the rollouts in this process "
+        "(executor=None)."
+    )

@@ -1,0 +1,127 @@
+"""``ProcessExecutor``: rollouts in processes of their own, for agents that block, leak or crash."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from rollout_trace.collection.job import Job, Outcome, Work
+from rollout_trace.collection.messages import pickled_work
+from rollout_trace.collection.pool import Pool
+from rollout_trace.collection.process_main import leave_if_preparing
+from rollout_trace.collection.process_worker import WorkerProcess
+
+
+class ProcessExecutor:
+    """Makes rollouts in processes that it starts, for ``rt.collect(executor=rt.ProcessExecutor())``.
+
+    Each process makes several rollouts at once where ``concurrency`` is larger than ``processes``. One that ends, by a
+    crash or for want of memory, is replaced; its rollouts are made again, each alone in a process the next time. One
+    in which a rollout was left behind, because it could not be stopped when its time was over, is replaced when its
+    other rollouts have ended.
+
+    The agent and the reward functions are pickled: they are defined at the top level of a module, and a program that
+    calls ``collect`` does so under ``if __name__ == "__main__":``.
+
+    Args:
+        processes: at most so many. None: as many as there are cores.
+        rollouts_per_process: a process is replaced after so many. None: it is used until the end.
+        grace: seconds until a process is killed that does not answer when the timeout of a rollout is over, or that
+            does not end when it is told to.
+
+    Raises:
+        TypeError, ValueError: an argument is no number of the kind, or too small.
+    """
+
+    def __init__(
+        self, processes: int | None = None, *, rollouts_per_process: int | None = None, grace: float = 30.0
+    ) -> None:
+        leave_if_preparing()
+        self.processes = cores() if processes is None else whole_number("processes", processes)
+        self.rollouts_per_process = (
+            None if rollouts_per_process is None else whole_number("rollouts_per_process", rollouts_per_process)
+        )
+        self.grace = seconds("grace", grace)
+        self._pool: Pool[WorkerProcess] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._works: dict[int, tuple[Work, int, bytes]] = {}
+
+    async def run(self, job: Job) -> Outcome:
+        """Makes one rollout in one of the processes.
+
+        Raises:
+            WorkerLost: the process has ended.
+            TypeError: the agent, a reward or the task cannot be pickled.
+            RuntimeError: no process can be started, or the executor is used in two event loops at once.
+        """
+        loop = asyncio.get_running_loop()
+        if self._pool is None:
+            self._pool, self._loop = Pool(self.processes, self._start), loop
+        if self._loop is not loop:
+            raise RuntimeError("a ProcessExecutor is used in two event loops at once: give each collect its own.")
+        # Before a process is started.
+        self._load(job.work)
+        return await self._pool.make(job)
+
+    def check(self, work: Work) -> None:
+        """Checks that what the rollouts of a run share can be sent to a process, before any is made.
+
+        Raises:
+            TypeError: the agent or a reward cannot be pickled.
+        """
+        self._load(work)
+
+    async def close(self) -> None:
+        """Has each process complete what it wrote, and end. The executor can be used again."""
+        pool, self._pool = self._pool, None
+        self._works.clear()
+        if pool is not None:
+            await pool.close()
+
+    def _start(self, number: int) -> WorkerProcess:
+        quota = self.rollouts_per_process
+        if quota is not None and number < self.processes:
+            # Not all of the first ones are to be replaced at the same time.
+            quota = max(1, quota * (number + 1) // self.processes)
+        assert self._pool is not None
+        return WorkerProcess(number, quota=quota, grace=self.grace, load=self._load, on_lost=self._pool.lost)
+
+    def _load(self, work: Work) -> tuple[int, bytes]:
+        """Number of a run, and what its rollouts share, pickled once."""
+        if id(work) not in self._works:
+            self._works[id(work)] = (work, len(self._works), pickled_work(work))
+        _, number, payload = self._works[id(work)]
+        return number, payload
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def whole_number(name: str, value: int) -> int:
+    """An argument that is a number of things, at least 1.
+
+    Raises:
+        TypeError, ValueError: it is not; the message names it.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={value!r:.80}: expected a whole number.")
+    if value < 1:
+        raise ValueError(f"{name}={value}: expected at least 1.")
+    return value
+
+
+def seconds(name: str, value: float) -> float:
+    """An argument that is a number of seconds, more than 0.
+
+    Raises:
+        TypeError, ValueError: it is not; the message names it.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name}={value!r:.80}: expected a number of seconds.")
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name}={value}: expected more than 0 seconds.")
+    return float(value)

@@ -1,0 +1,209 @@
+"""How far a run of ``collect`` is, computed while it runs, and who shows it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from importlib.util import find_spec
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Protocol
+
+from rollout_trace import guard
+from rollout_trace.collection.rate import Rate
+from rollout_trace.collection.snapshot import Progress, State
+from rollout_trace.data.user_values import brief
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.job import Outcome
+    from rollout_trace.collection.summary import CollectSummary, Tally
+
+KINDS = 20
+"""Most kinds of failures that are counted apart; the rest is counted as ``other``."""
+
+
+class Monitor:
+    """Computes the progress from what is counted. Made when the earlier rollouts are in the tally.
+
+    Args:
+        tally: what has ended.
+        concurrency: rollouts at the same time.
+        output: of the run.
+        run_id: of the run.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(
+        self,
+        tally: Tally,
+        *,
+        concurrency: int,
+        output: str,
+        run_id: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.state: State = "running"
+        """Set by the runner."""
+        self._tally = tally
+        self._output = output
+        self._run_id = run_id
+        self._clock = clock
+        self._began = clock()
+        self._rate = Rate(self._began, tally.ended, tally.output_tokens, least=2 * concurrency)
+        self._latest_failure: str | None = None
+
+    def add(self, outcome: Outcome) -> None:
+        """Keeps the latest failure. To be called for each attempt that ended."""
+        if outcome.will_retry or outcome.status == "completed":
+            return
+        error = outcome.error
+        text = "" if error is None else f": {error.type}: {error.message}"
+        # Text of the task and of the exception: it goes to a terminal.
+        self._latest_failure = guard.printable(f"{outcome.key.task}[{outcome.key.index}] {outcome.status}{text}", 300)
+
+    def progress(self, running: int) -> Progress:
+        """How far the run is now, with so many rollouts running."""
+        tally, now = self._tally, self._clock()
+        self._rate.add(now, tally.ended, tally.output_tokens)
+        return Progress(
+            run_id=self._run_id,
+            output=self._output,
+            state=self.state,
+            planned=tally.planned,
+            earlier=tally.earlier,
+            ended=tally.ended,
+            running=running,
+            by_status=dict(tally.by_status),
+            failures=_most(tally.errors),
+            retried=tally.retried,
+            left_behind=tally.left_behind,
+            reward_failures=tally.reward_failures,
+            calls=tally.calls,
+            input_tokens=tally.input_tokens,
+            output_tokens=tally.output_tokens,
+            tokens_per_second=self._rate.tokens(),
+            mean_reward=tally.mean_reward,
+            n_scored=tally.n_scored,
+            cost=tally.cost,
+            elapsed=now - self._began,
+            eta=self._eta(),
+            latest_failure=self._latest_failure,
+        )
+
+    def _eta(self) -> float | None:
+        left = self._tally.planned - self._tally.earlier - self._tally.ended
+        if left <= 0 or self.state == "ended":
+            return 0.0 if left <= 0 else None
+        rate = self._rate.rollouts() if self.state == "running" else None
+        return None if rate is None else left / rate
+
+
+def _most(errors: Counter[str]) -> dict[str, int]:
+    """The most frequent kinds; the sum is kept."""
+    found = dict(errors.most_common(KINDS))
+    if len(errors) > KINDS:
+        found["other"] = found.get("other", 0) + sum(errors.values()) - sum(found.values())
+    return found
+
+
+class Reporter(Protocol):
+    """Shows the progress of one run. All methods are called in one thread."""
+
+    def begin(self, progress: Progress) -> None:
+        """The run begins."""
+
+    def update(self, progress: Progress) -> None:
+        """Something may have changed; called after each attempt, and about 4 times a second."""
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        """The run has ended."""
+
+    def note(self, text: str) -> None:
+        """One line for a person."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def begin(self, progress: Progress) -> None:
+        """Does nothing."""
+
+    def update(self, progress: Progress) -> None:
+        """Does nothing."""
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        """Does nothing."""
+
+    def note(self, text: str) -> None:
+        """Does nothing."""
+
+
+class Callback(Silent):
+    """Calls a function of the user's with each progress. Once it has raised it is not called again."""
+
+    def __init__(self, function: Callable[[Progress], object]) -> None:
+        self._function: Callable[[Progress], object] | None = function
+
+    def begin(self, progress: Progress) -> None:
+        """Calls it."""
+        self.update(progress)
+
+    def update(self, progress: Progress) -> None:
+        """Calls it."""
+        if self._function is None:
+            return
+        try:
+            self._function(progress)
+        except Exception as error:
+            self._function = None
+            guard.warn(f"the function given as progress= raised {guard.describe(error)}; it is not called again")
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        """Calls it a last time."""
+        self.update(progress)
+
+
+def reporter_for(progress: bool | Callable[[Progress], object] | None) -> Reporter:
+    """Who shows the progress.
+
+    Args:
+        progress: None or True: a bar where stderr is a terminal and rich is installed, else lines; False: nobody; a
+            function is called with each ``Progress``.
+
+    Raises:
+        TypeError: it is none of these, or a coroutine function.
+    """
+    if progress is False:
+        return Silent()
+    if progress is None or progress is True:
+        return _on_stderr()
+    if not callable(progress) or iscoroutinefunction(progress):
+        raise TypeError(f"progress is {brief(progress)}; give None, True, False, or a function that is not async.")
+    return Callback(progress)
+
+
+def _on_stderr() -> Reporter:
+    if has_bar():
+        from rollout_trace.collection.progress_bar import Bar
+
+        return Bar()
+    from rollout_trace.collection.progress_lines import Lines
+
+    return Lines()
+
+
+def has_bar() -> bool:
+    """Whether a bar can be shown: stderr is a terminal that moves its cursor, no CI's log, and rich is installed."""
+    stderr = sys.stderr
+    try:
+        is_terminal = stderr is not None and stderr.isatty()
+    except ValueError:  # It is closed.
+        return False
+    if not is_terminal or os.environ.get("TERM", "").lower() in ("dumb", "unknown") or os.environ.get("CI"):
+        return False
+    return find_spec("rich") is not None
+
+
+__all__ = ["Callback", "Monitor", "Progress", "Reporter", "Silent", "has_bar", "reporter_for"]

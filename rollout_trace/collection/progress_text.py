@@ -1,0 +1,148 @@
+"""The progress as text: pieces, and which of them fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from rollout_trace import guard
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.snapshot import Progress
+    from rollout_trace.data.model import Cost
+
+GAP = "  "
+_BAR = (8, 40)
+"""Columns of the shortest bar and of the longest."""
+_SHOWN_KINDS = 4
+_FREE = 3
+"""Columns that stay free: a terminal shows ``^C`` behind the bar, and must not begin a new line for it."""
+_SHORTENED = 8
+"""Pieces of a higher rank are left out before any is shortened."""
+
+
+class Piece(NamedTuple):
+    """A part of the text."""
+
+    text: str
+    rank: int
+    """Pieces of a higher rank are left out first where the line is too short."""
+    style: str = ""
+    shorter: tuple[str, ...] = ()
+    """Instead of the text, where the line is too short; the longest first."""
+
+
+def duration(seconds: float) -> str:
+    """Hours, minutes and seconds: ``4:05``, ``1:04:05``, ``2d 1:04:05``."""
+    whole = round(seconds)
+    days, hours, minutes = whole // 86_400, whole // 3600 % 24, whole // 60 % 60
+    text = f"{hours}:{minutes:02}:{whole % 60:02}" if days or hours else f"{minutes}:{whole % 60:02}"
+    return f"{days}d {text}" if days else text
+
+
+def compact(number: float) -> str:
+    """Three digits at most, and a unit: ``8.5``, ``12``, ``1.2k``, ``34M``."""
+    for unit in ("", "k", "M", "G"):
+        if number < 9.95 and (unit or number % 1):
+            return f"{number:.1f}{unit}"
+        if number < 999.5:
+            return f"{number:.0f}{unit}"
+        number /= 1000
+    return f"{number:.0f}T"
+
+
+def money(cost: Cost) -> str:
+    """An amount of money: ``$1.23``, ``$0.0042``, ``1.23 EUR``."""
+    amount = f"{cost.amount:,.2f}" if cost.amount >= 0.1 or not cost.amount else f"{cost.amount:.2g}"
+    return f"${amount}" if cost.currency == "USD" else f"{amount} {guard.printable(cost.currency, 10)}"
+
+
+def failed(progress: Progress) -> int:
+    """Rollouts that ended otherwise than completed."""
+    return sum(number for status, number in progress.by_status.items() if status != "completed")
+
+
+def kinds(failures: Mapping[str, int], shown: int = _SHOWN_KINDS) -> str:
+    """Failures by their kind, the most frequent first: ``2 RateLimitError, 1 timeout``."""
+    most = sorted(failures.items(), key=lambda item: (-item[1], item[0]))
+    texts = [f"{number:,} {guard.printable(kind, 40)}" for kind, number in most[:shown]]
+    if len(most) > shown:
+        texts.append(f"{sum(number for _, number in most[shown:]):,} other")
+    return ", ".join(texts)
+
+
+def first_pieces(progress: Progress) -> list[Piece]:
+    """How far it is."""
+    found = [Piece(f"{progress.done:,}/{progress.planned:,}", 0, "bold")]
+    if progress.planned:
+        # Rounded down: 100% is the end.
+        found.append(Piece(f"{100 * progress.done // progress.planned}%", 9))
+    if progress.state == "stopping":
+        found.append(Piece(f"stopping, {progress.running} running", 2, "yellow", ("stopping",)))
+    elif progress.state == "running":
+        found.append(Piece(f"{progress.running} running", 2))
+    if progress.state == "ended":
+        found.append(Piece(f"in {duration(progress.elapsed)}", 3))
+    elif progress.eta is not None:
+        found.append(Piece(f"{duration(progress.eta)} left", 3, "cyan"))
+    else:
+        found.append(Piece(duration(progress.elapsed), 6))
+    return found
+
+
+def second_pieces(progress: Progress) -> list[Piece]:
+    """How well it goes."""
+    found = []
+    if number := failed(progress):
+        text = f"{number:,} failed"
+        named = [f"{text} ({kinds(progress.failures, shown)})" for shown in (_SHOWN_KINDS, 1) if progress.failures]
+        found.append(Piece(named[0] if named else text, 1, "red", (*named[1:], text)))
+    if progress.left_behind:
+        found.append(Piece(f"{progress.left_behind:,} left behind", 5, "yellow"))
+    if progress.retried:
+        found.append(Piece(f"{progress.retried:,} retried", 9))
+    if progress.mean_reward is not None:
+        found.append(Piece(f"reward {progress.mean_reward:.3g}", 4))
+    if progress.reward_failures:
+        found.append(Piece(f"{progress.reward_failures:,} rewards failed", 5, "yellow"))
+    if progress.tokens_per_second is not None:
+        found.append(Piece(f"{compact(progress.tokens_per_second)} tok/s", 6))
+    if progress.cost is not None:
+        found.append(Piece(money(progress.cost), 7))
+    return found
+
+
+def arrange(progress: Progress, width: int) -> list[tuple[int, list[Piece]]]:
+    """The lines for a terminal of this width, each as the columns of its bar (0: it has none) and its pieces.
+
+    One line where all of it fits, else two.
+    """
+    first, second = first_pieces(progress), second_pieces(progress)
+    room = max(1, width - _FREE)
+    if not second or _columns([*first, *second]) + _BAR[0] + len(GAP) <= room:
+        return [_fitted([*first, *second], room, has_bar=True)]
+    return [_fitted(first, room, has_bar=True), _fitted(second, room, has_bar=False)]
+
+
+def _fitted(pieces: list[Piece], width: int, *, has_bar: bool) -> tuple[int, list[Piece]]:
+    shortest = _BAR[0] + len(GAP) if has_bar else 0
+    left = list(pieces)
+    while _columns(left) + shortest > width:
+        at = max(range(len(left)), key=lambda at: _SHORTENED if left[at].shorter else left[at].rank)
+        if left[at].shorter:
+            left[at] = left[at]._replace(text=left[at].shorter[0], shorter=left[at].shorter[1:])
+        elif len(left) > 1:
+            del left[at]
+        else:
+            break
+    room = width - _columns(left) - len(GAP)
+    return (min(_BAR[1], room) if has_bar and room >= _BAR[0] else 0), left
+
+
+def _columns(pieces: list[Piece]) -> int:
+    return sum(len(piece.text) for piece in pieces) + len(GAP) * (len(pieces) - 1)
+
+
+def line(progress: Progress) -> str:
+    """The progress on one line, for a log."""
+    return ", ".join(piece.text for piece in [*first_pieces(progress), *second_pieces(progress)])

@@ -1,0 +1,178 @@
+"""``RayExecutor``: rollouts in actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from rollout_trace import guard
+from rollout_trace.collection.job import Job, Outcome, Work
+from rollout_trace.collection.pool import Pool
+from rollout_trace.collection.processes import seconds, whole_number
+from rollout_trace.collection.ray_worker import RayWorker
+
+
+class RayExecutor:
+    """Makes rollouts in actors of a Ray cluster, for ``rt.collect(executor=rt.RayExecutor())``. Needs the extra ray.
+
+    Each actor makes several rollouts at once where ``concurrency`` is larger than ``actors``, and writes shards of its
+    own: give ``collect`` a folder that all nodes see, or an address. Ray's own clean-up applies to the rest: an actor
+    that is lost is replaced, and its rollouts are made again.
+
+    The cluster is the one that this process is connected to (``ray.init``); else that at ``address``; else the one that
+    ``RAY_ADDRESS`` names or that runs on this machine; else one is started here, and ended with the collection.
+
+    Args:
+        address: of the cluster, as for ``ray.init``.
+        actors: at most so many. None: as many as the CPUs of the cluster allow when the first rollout begins.
+        num_cpus: CPUs of each actor, for Ray's account; 0.5 for agents that mostly wait.
+        num_gpus: GPUs of each actor.
+        resources: further resources of each actor, by name.
+        runtime_env: as for Ray: packages, environment variables, ``{"working_dir": "."}`` for the agent's code.
+        rollouts_per_actor: an actor is replaced after so many. None: it is used until the end.
+        grace: seconds until an actor is killed that does not answer when the timeout of a rollout is over, or that does
+            not end when it is told to.
+
+    Raises:
+        TypeError, ValueError: an argument is no number of the kind, or too small.
+        ImportError: Ray is not installed.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        actors: int | None = None,
+        num_cpus: float = 1,
+        num_gpus: float | None = None,
+        resources: Mapping[str, float] | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+        rollouts_per_actor: int | None = None,
+        grace: float = 30.0,
+    ) -> None:
+        self._ray = import_ray()
+        self.address = address
+        self.actors = None if actors is None else whole_number("actors", actors)
+        self.rollouts_per_actor = (
+            None if rollouts_per_actor is None else whole_number("rollouts_per_actor", rollouts_per_actor)
+        )
+        self.grace = seconds("grace", grace)
+        self.num_cpus = num_cpus
+        given = {
+            "num_cpus": num_cpus,
+            "num_gpus": num_gpus,
+            "resources": None if resources is None else dict(resources),
+            "runtime_env": None if runtime_env is None else dict(runtime_env),
+        }
+        self._options = {name: value for name, value in given.items() if value is not None}
+        self._is_ours = False
+        """Whether this object connected to the cluster."""
+        self._connecting: asyncio.Future[None] | None = None
+        self._pool: Pool[RayWorker] | None = None
+        self._works: dict[int, tuple[Work, int, Any]] = {}
+
+    async def run(self, job: Job) -> Outcome:
+        """Makes one rollout in one of the actors.
+
+        Raises:
+            WorkerLost: the actor has ended.
+            TypeError: the agent, a reward or the task cannot be sent there.
+            ConnectionError: there is no cluster at the address.
+        """
+        if self._connecting is None:
+            self._connecting = asyncio.ensure_future(asyncio.to_thread(self._connect))
+        await asyncio.shield(self._connecting)
+        if self._pool is None:
+            self._pool = Pool(self.actors or self._room(), self._start)
+        self._load(job.work)
+        return await self._pool.make(job)
+
+    async def close(self) -> None:
+        """Has each actor complete what it wrote, and ends it. A cluster that ran before goes on."""
+        pool, self._pool = self._pool, None
+        connecting, self._connecting = self._connecting, None
+        try:
+            if connecting is not None:
+                await asyncio.wait([connecting])
+            if pool is not None:
+                await pool.close()
+        finally:
+            self._works.clear()
+            if self._is_ours:
+                self._is_ours = False
+                await asyncio.to_thread(self._ray.shutdown)
+
+    def _connect(self) -> None:
+        ray = self._ray
+        if ray.is_initialized():
+            return
+        # What actors print goes to Ray's log files, and not between the lines of the progress.
+        quiet = {"log_to_driver": False, "logging_level": "WARNING"}
+        self._is_ours = True
+        try:
+            ray.init(address=self.address or "auto", **quiet)
+        except ConnectionError:
+            if self.address is not None or "RAY_ADDRESS" in os.environ:
+                raise
+            ray.init(address="local", include_dashboard=False, **quiet)
+            guard.warn(
+                f"no Ray cluster was found: one was started on this machine, with {ray.cluster_resources()['CPU']:g} "
+                "CPUs, for this collection. Give rt.RayExecutor the address of yours."
+            )
+
+    def _room(self) -> int:
+        """How many actors the CPUs of the cluster have room for."""
+        cpus = float(self._ray.cluster_resources().get("CPU", 1))
+        return max(1, int(cpus / self.num_cpus)) if self.num_cpus else max(1, int(cpus))
+
+    def _start(self, number: int) -> RayWorker:
+        quota = self.rollouts_per_actor
+        assert self._pool is not None
+        return RayWorker(
+            self._ray,
+            quota=quota,
+            grace=self.grace,
+            options=self._options,
+            load=self._load,
+            on_lost=self._pool.lost,
+        )
+
+    def _load(self, work: Work) -> tuple[int, Any]:
+        """Number of a run, and a reference to what its rollouts share, which is sent to the cluster once."""
+        if id(work) not in self._works:
+            self._warn_of_local_output(work)
+            try:
+                reference = self._ray.put(work)
+            except Exception as error:
+                raise TypeError(
+                    f"the agent, or a reward, cannot be sent to a Ray actor ({guard.describe(error)}). Give functions "
+                    'that hold no clients, locks or open files, or their place, "module:name".'
+                ) from None
+            self._works[id(work)] = (work, len(self._works), reference)
+        _, number, reference = self._works[id(work)]
+        return number, reference
+
+    def _warn_of_local_output(self, work: Work) -> None:
+        nodes = sum(bool(node.get("Alive")) for node in self._ray.nodes())
+        if nodes > 1 and "://" not in work.output:
+            guard.warn(
+                f"the cluster has {nodes} nodes, and the output is the path {work.output}: each node writes to its own "
+                "disk, unless that is a folder that all of them mount. Give an address, such as s3://bucket/runs."
+            )
+
+
+def import_ray() -> Any:
+    """The module ray, an optional dependency.
+
+    Raises:
+        ImportError: it is not installed; the message has the command.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ImportError(
+            "Rollouts on a Ray cluster need the package ray. Install it with: pip install 'rollout-trace[ray]'"
+        ) from None
+    return ray

@@ -1,0 +1,122 @@
+"""``status.json``: the progress of a run, for other programs, while it runs and after it."""
+
+from __future__ import annotations
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from rollout_trace import guard
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.snapshot import Progress
+    from rollout_trace.collection.summary import CollectSummary
+
+SCHEMA = "rollout-trace-status/1"
+EVERY = 1.0
+"""Seconds between two writes."""
+_PATIENCE = 5.0
+"""Seconds to wait at the end for the last write."""
+
+
+def write_status(path: str | os.PathLike[str], progress: Progress, *, started_at: datetime | None = None) -> None:
+    """Writes the progress to a file: readers see the one before, or this one, never a part.
+
+    Beside the fields of ``Progress`` it holds ``schema``, ``pid``, ``host``, ``started_at`` and ``updated_at``.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    now = datetime.now(timezone.utc)
+    status: dict[str, Any] = {
+        "schema": SCHEMA,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "started_at": started_at or now,
+        "updated_at": now,
+        **asdict(progress),
+        "done": progress.done,
+    }
+    data = orjson.dumps(_sound(status), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, target)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _sound(value: Any) -> Any:
+    """Text that is no valid Unicode, as file names can be, with its bad parts escaped: JSON cannot hold it."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_sound(name): _sound(one) for name, one in value.items()}
+    return value
+
+
+class StatusFile:
+    """Keeps the file of a run up to date, at most once a second, on a thread of its own: a slow disk holds up nobody.
+
+    Args:
+        path: of the file.
+        clock: seconds, of any origin.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = Path(path)
+        self._clock = clock
+        self._written = float("-inf")
+        self._started_at = datetime.now(timezone.utc)
+        self._waiting: queue.SimpleQueue[Progress | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, progress: Progress) -> None:
+        """Writes it."""
+        self._started_at = datetime.now(timezone.utc)
+        self._thread = threading.Thread(target=self._write_all, name="rollout_trace status", daemon=True)
+        self._thread.start()
+        self.update(progress)
+
+    def update(self, progress: Progress) -> None:
+        """Writes it, unless it was written within the last second, or the write before has not ended."""
+        now = self._clock()
+        if now - self._written >= EVERY and self._waiting.empty():
+            self._written = now
+            self._waiting.put(progress)
+
+    def end(self, progress: Progress, summary: CollectSummary) -> None:
+        """Writes it a last time, and waits for that."""
+        self._waiting.put(progress)
+        self._waiting.put(None)
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                guard.warn(f"{self._path} is not up to date: writing it takes longer than {_PATIENCE:g} seconds")
+
+    def note(self, text: str) -> None:
+        """Nothing of it is in the file."""
+
+    def _write_all(self) -> None:
+        while (progress := self._waiting.get()) is not None:
+            try:
+                write_status(self._path, progress, started_at=self._started_at)
+            except Exception as error:
+                guard.warn_once(
+                    f"status:{self._path}",
+                    f"{self._path} cannot be written ({guard.describe(error)}); the run goes on without it",
+                )

@@ -1,0 +1,189 @@
+"""Addresses that the package fsspec opens (``s3://``, ``gs://``, ``memory://``, ...), and paths, by one set of names.
+
+Imports fsspec on use. Its own settings (environment variables ``FSSPEC_S3_...``, ``AWS_...``, ``fsspec.config``) say
+how a file system is reached: nothing of it is in an address here.
+"""
+
+from __future__ import annotations
+
+import glob as local_glob
+import os
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+from urllib.parse import unquote, urlsplit
+
+from rollout_trace.guard import describe
+
+# Two characters at least: one is a drive of Windows. Chains such as `simplecache::s3://` are fsspec's too.
+_ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_COLLAPSED = re.compile(r"(s3|s3a|gs|gcs|az|abfs|adl|hdfs|memory|https?|oci|r2|webhdfs|sftp|ftp):/(?!/)")
+_MAGIC = re.compile(r"[*?\[]")
+_NOT_SHOWN = re.compile(r"//[^/@\s]*@")
+
+
+def is_address(path: object) -> bool:
+    """Whether a path is an address for fsspec. ``file://`` is none: it names a local path, see ``to_local``."""
+    return isinstance(path, str) and _ADDRESS.match(path) is not None and not _is_local(path)
+
+
+def to_local(path: str | os.PathLike[str]) -> str:
+    """The text of a path. Of ``file://`` and ``local://``, the local path that it names.
+
+    Raises:
+        ValueError: a ``Path`` was made of an address, and has lost a slash of it.
+    """
+    text = os.fspath(path)
+    if isinstance(path, Path) and _COLLAPSED.match(text):
+        fixed = text.replace(":/", "://", 1)
+        raise ValueError(f"{text} was an address, and a Path drops a slash of it: give the text {fixed!r}.")
+    if isinstance(text, str) and _is_local(text):
+        return unquote(urlsplit(text).path) or "/"
+    return text
+
+
+def is_folder_target(target: str | os.PathLike[str]) -> bool:
+    """Whether an output is a folder of shards: an address, a folder that exists, or a path that ends with a slash."""
+    text = to_local(target)
+    return is_address(text) or text.endswith(("/", os.sep)) or os.path.isdir(text)
+
+
+def absolute(path: str | os.PathLike[str]) -> str:
+    """The absolute path of an output; an address as it is."""
+    text = to_local(path)
+    return text if is_address(text) else os.path.abspath(text)
+
+
+def _is_local(text: str) -> bool:
+    return text.lower().startswith(("file://", "local://"))
+
+
+def shown(address: str) -> str:
+    """An address for messages: without the user and password that it may have."""
+    return _NOT_SHOWN.sub("//", address)
+
+
+def file_system(address: str) -> tuple[Any, str]:
+    """The file system of an address, and the path in it. To be asked for in each process anew: some have threads.
+
+    Raises:
+        ImportError: fsspec, or the package for this scheme, is not installed.
+        ValueError: no such scheme is known, or the address cannot be read.
+    """
+    try:
+        # Not an import statement: whoever has no fsspec type-checks this too.
+        core: Any = import_module("fsspec.core")
+    except ImportError:
+        raise ImportError(
+            f"{shown(address)} is opened with the package fsspec, which is not installed. Install it with: "
+            "pip install '.[fsspec]'"
+        ) from None
+    try:
+        system, path = core.url_to_fs(address)
+    except ImportError as error:
+        scheme = address.partition("://")[0]
+        raise ImportError(
+            f"{shown(address)}: fsspec needs a further package for {scheme}:// ({error}). Install it, such as s3fs for "
+            "s3://, gcsfs for gs:// or adlfs for az://, beside: pip install '.[fsspec]'"
+        ) from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{shown(address)} is no address that fsspec can open: {describe(error)}") from error
+    return system, str(path)
+
+
+def open_binary(path: str) -> BinaryIO:
+    """Opens a file, or what an address names, to be read. Of an address, blocks are fetched as they are read.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+    """
+    if not is_address(path):
+        return open(path, "rb")
+    system, place = file_system(path)
+    try:
+        file: BinaryIO = system.open(place, "rb")
+    except Exception as error:
+        _raise_unreadable(path, error)
+    return file
+
+
+def is_file(path: str) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        OSError: at an address, it cannot be found out.
+    """
+    if not is_address(path):
+        return os.path.isfile(path)
+    system, place = file_system(path)
+    try:
+        return bool(system.isfile(place))
+    except Exception as error:
+        _raise_unreadable(path, error)
+
+
+def has_magic(path: str) -> bool:
+    """Whether a path is a pattern."""
+    return _MAGIC.search(path) is not None if is_address(path) else local_glob.has_magic(path)
+
+
+def matching(pattern: str) -> list[str]:
+    """The files that the pattern of an address matches, sorted, as addresses.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    system, place = file_system(pattern)
+    try:
+        system.invalidate_cache()
+        found = system.glob(place, detail=True)
+    except Exception as error:
+        _raise_unreadable(pattern, error)
+    return sorted(unstripped(pattern, system, name) for name, facts in found.items() if facts.get("type") == "file")
+
+
+def names_in(address: str) -> list[str] | None:
+    """The names of the files in the "folder" of an address, sorted; None where the address is that of a file.
+
+    Raises:
+        FileNotFoundError: there is neither.
+        OSError: it cannot be listed.
+    """
+    system, place = file_system(address)
+    try:
+        # Another process may have written since this one has looked.
+        system.invalidate_cache()
+        found = system.ls(place.rstrip("/") or place, detail=True)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is nothing at {shown(address)}.") from None
+    except Exception as error:
+        _raise_unreadable(address, error)
+    place = place.strip("/")
+    files = [str(facts["name"]).strip("/") for facts in found if facts.get("type") == "file"]
+    if files == [place] and not address.endswith("/"):
+        return None
+    # Object stores may hold an empty object that stands for the folder itself.
+    return sorted(name.rpartition("/")[2] for name in files if name != place)
+
+
+def unstripped(address: str, system: Any, path: str) -> str:
+    """The address of a path in the file system of another address."""
+    if "::" in address:
+        return f"{address.rpartition('::')[0]}::{system.unstrip_protocol(path)}"
+    unstripped_path: str = system.unstrip_protocol(path)
+    return unstripped_path
+
+
+def join(folder: str, name: str) -> str:
+    """A name in a folder, or at an address."""
+    return f"{folder.rstrip('/')}/{name}" if is_address(folder) else os.path.join(folder, name)
+
+
+def _raise_unreadable(path: str, error: Exception) -> NoReturn:
+    """Raises the OSError for what went wrong at an address: each file system has exceptions of its own."""
+    if isinstance(error, FileNotFoundError):
+        raise FileNotFoundError(f"there is nothing at {shown(path)}.") from error
+    if isinstance(error, PermissionError):
+        raise PermissionError(f"{shown(path)} may not be read: {describe(error)}") from error
+    raise OSError(f"{shown(path)} could not be read: {describe(error)}") from error

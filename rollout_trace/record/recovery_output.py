@@ -1,0 +1,210 @@
+"""The output that a recovery completes: a file, a folder of shards, or an address with its spool on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from rollout_trace import guard
+from rollout_trace.file.addresses import join, names_in, shown
+from rollout_trace.file.journal import SUFFIX, folder_of
+from rollout_trace.file.output import cut_partial_line, ids_in
+from rollout_trace.file.shards import Settings, ShardWriter, host_label, is_shard_name, lines_among
+from rollout_trace.file.shards_spool import Claim, claim, remove_if_empty, spooled, stale_claims, stem_of
+from rollout_trace.file.shards_upload import send
+from rollout_trace.file.writer import JSONLWriter
+from rollout_trace.record.recovery_report import RecoveryReport
+
+
+class Output(Protocol):
+    """Where recovered trajectories go."""
+
+    place: Path
+    """The file, the folder of shards, or the spool."""
+
+    def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
+        """Those of the trajectories that it has.
+
+        Args:
+            wanted: their ids.
+            pids: of the processes that had them.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+
+    def cut(self, known: Collection[str]) -> int:
+        """Removes the partial lines that killed writers left; returns their bytes.
+
+        Args:
+            known: ids of trajectories that will be written.
+
+        Raises:
+            OSError: it cannot be read or changed.
+        """
+
+    def open(self, mode: int | None) -> JSONLWriter | ShardWriter:
+        """Opens it to write, a context manager. ``mode``: of files that have to be made."""
+
+    def finish(self, report: RecoveryReport) -> None:
+        """Called at the end, with the journals gone; whether or not anything is to be written."""
+
+
+class FileOutput:
+    """One file."""
+
+    def __init__(self, path: Path) -> None:
+        self.place = path
+
+    def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
+        """Those that have a line in the file."""
+        return ids_in(self.place, wanted)
+
+    def cut(self, known: Collection[str]) -> int:
+        """Removes the partial line at its end, of a trajectory that is known."""
+        return cut_partial_line(self.place, known.__contains__)
+
+    def open(self, mode: int | None) -> JSONLWriter:
+        """Opens it to append."""
+        return JSONLWriter(self.place, mode=mode)
+
+    def finish(self, report: RecoveryReport) -> None:
+        """There is nothing more to do."""
+
+
+class FolderOutput:
+    """A folder of shards."""
+
+    def __init__(self, folder: Path) -> None:
+        self.place = folder
+
+    def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
+        """Those that have a line in one of its files."""
+        found: set[str] = set()
+        for name in lines_among(_names(self.place)):
+            found |= ids_in(self.place / name, set(wanted) - found)
+        return found
+
+    def cut(self, known: Collection[str]) -> int:
+        """Removes the partial lines at the ends of shards, also of trajectories that no journal has.
+
+        Of shards of other machines, only those that are known: of those it cannot be seen whether their process lives.
+        """
+        ours = f"part-{host_label()}-"
+        total = 0
+        for name in filter(is_shard_name, _names(self.place)):
+            is_known = _any if name.startswith(ours) else known.__contains__
+            total += cut_partial_line(self.place / name, is_known)
+        return total
+
+    def open(self, mode: int | None) -> ShardWriter:
+        """Opens a new shard."""
+        return ShardWriter(self.place, Settings(), {"mode": mode})
+
+    def finish(self, report: RecoveryReport) -> None:
+        """There is nothing more to do."""
+
+
+class SpooledOutput(FolderOutput):
+    """An address. Trajectories are written to its spool, and what no living process works on is uploaded."""
+
+    def __init__(self, address: str, spool: Path) -> None:
+        super().__init__(spool)
+        self.address = address
+        self._claim: Claim | None = None
+
+    def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
+        """Those that are in the spool, or in what these processes of this machine have uploaded."""
+        found = super().ids(wanted, pids)
+        try:
+            names = names_in(self.address) or []
+        except FileNotFoundError:
+            return found
+        ours = f"part-{host_label()}-"
+        for name in filter(is_shard_name, names):
+            # A process is killed, perhaps, between the upload and the record of it in its journal.
+            if name.startswith(ours) and stem_of(name).rpartition("-")[2] in pids and found != set(wanted):
+                found |= ids_in(join(self.address, name), set(wanted) - found)
+        return found
+
+    def open(self, mode: int | None) -> ShardWriter:
+        """Opens a new shard in the spool."""
+        return ShardWriter(self.place, Settings(), {"mode": mode}, stem=self._stem)
+
+    def _stem(self) -> str:
+        while True:
+            stem = f"part-{host_label()}-{os.urandom(4).hex()}-{os.getpid()}"
+            if (made := claim(self.place, stem)) is not None:
+                self._claim = made
+                return stem
+
+    def finish(self, report: RecoveryReport) -> None:
+        """Uploads the shards of dead processes, and those that were just written; without writing, counts them."""
+        if self._claim is not None:
+            self._claim.release()
+        for stem, paths in spooled(self.place).items():
+            held = claim(self.place, stem)
+            if held is None:
+                report.live += paths
+                continue
+            try:
+                self._upload([path for path in paths if path.exists()], report)
+            finally:
+                held.release()
+        if report.is_write:
+            for left in stale_claims(self.place):
+                left.release()
+            remove_if_empty(self.place)
+
+    def _upload(self, paths: Iterable[Path], report: RecoveryReport) -> None:
+        for path in paths:
+            if not report.is_write:
+                report.spooled.append(path)
+                continue
+            try:
+                report.bytes_cut += cut_partial_line(path, _any)
+                if path.stat().st_size:
+                    send(self.address, path)
+                    report.uploaded.append(path.name)
+                else:
+                    path.unlink()
+            except Exception as error:
+                report.not_written.append(
+                    f"{path} could not be uploaded to {shown(self.address)}, and is kept: {guard.describe(error)}"
+                )
+
+
+def output_at(text: str) -> FileOutput | FolderOutput:
+    """The output that a local path names: its own, or that of its journal.
+
+    Raises:
+        IsADirectoryError: it is a folder of single outputs, or has taken the place of one.
+    """
+    if os.path.basename(text) == SUFFIX and os.path.isdir(text):
+        text = os.path.dirname(text)
+    elif os.path.basename(text) != SUFFIX:
+        text = text.removesuffix(SUFFIX)
+    place = Path(os.path.realpath(text))
+    if not place.is_dir():
+        return FileOutput(place)
+    if (beside := Path(f"{place}{SUFFIX}")).is_dir():
+        raise IsADirectoryError(f"{place} is a folder, and {beside} is the journal of a file: give the file this name.")
+    names = _names(place)
+    if any(name.endswith(SUFFIX) and name != SUFFIX for name in names) and not folder_of(place).exists():
+        raise IsADirectoryError(
+            f"{place} is a folder: give the path of an output in it, or of a folder <output>{SUFFIX}."
+        )
+    return FolderOutput(place)
+
+
+def _any(_: str) -> bool:
+    return True
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,136 @@
+"""Rollouts in actors of a real Ray cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import ray
+
+from rollout_trace.collection.job import Outcome, WorkerLost
+from rollout_trace.collection.ray_executor import RayExecutor
+from tests.collection.jobs import DoneBy, job, work
+
+Made = TypeVar("Made")
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+
+def using(executor: RayExecutor, body: Callable[[RayExecutor], Coroutine[Any, Any, Made]]) -> Made:
+    """What a coroutine returns; the executor is closed after it."""
+
+    async def main() -> Made:
+        try:
+            return await asyncio.wait_for(body(executor), 120)
+        finally:
+            await executor.close()
+
+    return asyncio.run(main())
+
+
+def all_of(executor: RayExecutor, *made: DoneBy) -> list[Outcome | BaseException]:
+    """What comes of jobs that are begun together."""
+
+    async def body(executor: RayExecutor) -> list[Outcome | BaseException]:
+        return await asyncio.gather(*map(executor.run, made), return_exceptions=True)
+
+    return using(executor, body)
+
+
+def said(outcomes: list[Outcome | BaseException]) -> list[str]:
+    """The texts of outcomes; raises what is none."""
+    for one in outcomes:
+        if isinstance(one, BaseException):
+            raise one
+    return [one.trajectory_id for one in outcomes if isinstance(one, Outcome)]
+
+
+async def exists(path: Path) -> None:
+    """Waits for a file."""
+    while not path.exists():
+        await asyncio.sleep(0.005)
+
+
+def test_rollouts_are_spread_over_actors(tmp_path: Path) -> None:
+    """As many actors as there are CPUs; each makes several rollouts at the same time. The cluster goes on."""
+    shared = work()
+    processes = said(all_of(RayExecutor(), *(job(shared, n, "meet", str(tmp_path), 6) for n in range(6))))
+    assert sorted(map(processes.count, set(processes))) == [3, 3]
+    assert ray.is_initialized()
+    assert str(os.getpid()) not in processes
+
+
+@pytest.mark.parametrize("how", [("die", signal.SIGKILL), ("leave", 0)])
+def test_an_actor_that_ends(how: tuple[Any, ...]) -> None:
+    async def body(executor: RayExecutor) -> tuple[str, str]:
+        shared = work()
+        first = (await executor.run(job(shared, 0, "process"))).trajectory_id
+        with pytest.raises(WorkerLost, match="the Ray actor that made the rollout has ended: ActorDiedError"):
+            await executor.run(job(shared, 1, *how))
+        return first, (await executor.run(job(shared, 2, "process"))).trajectory_id
+
+    first, second = using(RayExecutor(actors=1), body)
+    assert first != second
+
+
+@pytest.mark.parametrize("how", ["block_loop", "hold_everything"])
+def test_an_actor_that_does_not_answer(how: str, tmp_path: Path) -> None:
+    async def body(executor: RayExecutor) -> Outcome:
+        shared = work(timeout=0.1)
+        with pytest.raises(WorkerLost, match="did not answer 1 seconds after the time of a rollout was over"):
+            await executor.run(job(shared, 0, how, str(tmp_path / "ready")))
+        return await executor.run(job(shared, 1, "process"))
+
+    assert using(RayExecutor(actors=1, grace=1.0), body).status == "completed"
+    assert (tmp_path / "ready").exists()
+
+
+def test_a_cancelled_rollout_is_stopped(tmp_path: Path) -> None:
+    async def body(executor: RayExecutor) -> tuple[str, str]:
+        begun, stopped = tmp_path / "begun", tmp_path / "stopped"
+        running = asyncio.ensure_future(executor.run(job(work(), 0, "for_ever", str(begun), str(stopped))))
+        await exists(begun)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await exists(stopped)
+        return begun.read_text(), (await executor.run(job(work(), 1, "process"))).trajectory_id
+
+    first, second = using(RayExecutor(actors=1), body)
+    assert first == second
+
+
+def test_actors_are_replaced_after_so_many_rollouts() -> None:
+    async def body(executor: RayExecutor) -> list[str]:
+        shared = work()
+        return [(await executor.run(job(shared, n, "process"))).trajectory_id for n in range(4)]
+
+    processes = using(RayExecutor(actors=1, rollouts_per_actor=2), body)
+    assert [processes.count(one) for one in dict.fromkeys(processes)] == [2, 2]
+
+
+def test_exceptions_of_a_job() -> None:
+    shared = work()
+    found = all_of(RayExecutor(actors=1), job(shared, 0, "fail", "value"), job(shared, 1, "fail", "own"))
+    assert [repr(one) for one in found] == ["ValueError('no such thing')", "RuntimeError('Own: of a function')"]
+
+
+def test_what_cannot_be_sent() -> None:
+    found = all_of(
+        RayExecutor(actors=1),
+        job(work(agent=threading.Lock()), 0, "process"),
+        job(work(), 0, "process", threading.Lock()),
+    )
+    assert "the agent, or a reward, cannot be sent to a Ray actor" in str(found[0])
+    assert "the task t cannot be sent to a Ray actor" in str(found[1])
+
+
+def test_an_agent_of_a_function() -> None:
+    """Ray sends what is defined in a function, too."""
+    assert said(all_of(RayExecutor(actors=1), job(work(agent=lambda task: task), 0, "process")))
