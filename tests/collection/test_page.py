@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
@@ -102,9 +99,3 @@ def _without_numbers(line: str) -> str:
 def test_the_page_is_linked_to_pages_that_exist() -> None:
     for name in re.findall(r"\]\((\w[\w-]*\.md)", PAGE):
         assert (ROOT / "docs" / name).exists(), name
-
-
-@pytest.fixture(autouse=True)
-def no_leftovers(tmp_path: Path) -> Iterator[None]:
-    yield
-    shutil.rmtree(tmp_path, ignore_errors=True)
