@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.collection.above import Above, Direct, same_terminal
-from rollout_trace.collection.progress_lines import NAME, NewFailures
+from rollout_trace.collection.progress_lines import NAME, NewFailures, summary_lines
 from rollout_trace.collection.progress_text import GAP, Piece, arrange
 
 if TYPE_CHECKING:
@@ -75,11 +75,12 @@ class Bar:
         self._note_failure(progress)
 
     def end(self, progress: Progress, summary: CollectSummary) -> None:
-        """Leaves the last bar where it is, and the terminal as it was."""
+        """Leaves the last bar where it is, and the terminal as it was; writes the summary below."""
         self._progress = progress
         try:
             self._note_failure(progress)
             self._live.stop()
+            self._put("\n".join(summary_lines(summary)))
         finally:
             for one in reversed(self._above):
                 one.stop()

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from rollout_trace import guard
 from rollout_trace.collection.job import Job, Outcome, Work
 from rollout_trace.collection.pool import Pool
 from rollout_trace.collection.processes import seconds, whole_number
 from rollout_trace.collection.ray_worker import RayWorker
+
+CONNECT_SECONDS = 10.0
+"""For a connection to the address of a cluster."""
 
 
 class RayExecutor:
@@ -108,13 +113,16 @@ class RayExecutor:
         ray = self._ray
         if ray.is_initialized():
             return
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        if address is not None:
+            _reach(address)
         # What actors print goes to Ray's log files, and not between the lines of the progress.
-        quiet = {"log_to_driver": False, "logging_level": "WARNING"}
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         self._is_ours = True
         try:
-            ray.init(address=self.address or "auto", **quiet)
+            ray.init(address=address or "auto", **quiet)
         except ConnectionError:
-            if self.address is not None or "RAY_ADDRESS" in os.environ:
+            if address is not None:
                 raise
             ray.init(address="local", include_dashboard=False, **quiet)
             guard.warn(
@@ -176,3 +184,23 @@ def import_ray() -> Any:
             "Rollouts on a Ray cluster need the package ray. Install it with: pip install 'rollout-trace[ray]'"
         ) from None
     return ray
+
+
+def _reach(address: str) -> None:
+    """Checks that something listens at the address of a cluster: Ray itself tries for minutes.
+
+    Raises:
+        ConnectionError: nothing does.
+    """
+    place = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        if place.hostname is None or place.port is None:
+            # A word, such as "auto", or an address of another kind: Ray's to say.
+            return
+        with socket.create_connection((place.hostname, place.port), CONNECT_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        raise ConnectionError(
+            f"there is no Ray cluster at {guard.printable(address, 200)} ({guard.describe(error)}). Give "
+            'rt.RayExecutor the address of the head node, "host:6379", or start one there: ray start --head.'
+        ) from None

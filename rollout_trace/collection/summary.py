@@ -55,6 +55,8 @@ class Tally:
         self.drift = 0
         self.drifted = 0
         """Attempts with drift."""
+        self.silent: set[str] = set()
+        """Ids of the trajectories of completed attempts in which no call was recorded."""
         self._scores = Scores()
         self._latencies = array("f")
         self._first_tokens = array("f")
@@ -80,9 +82,25 @@ class Tally:
         reason = reason_unscored(outcome.status, outcome.reward_errors)
         self._scores.add(outcome.key, outcome.reward, outcome.rewards, reason)
 
+    def retract(self, outcome: Outcome) -> None:
+        """Takes back the last attempt at a rollout that was added: it is lost, and made again."""
+        self.ended -= 1
+        self.by_status[outcome.status] -= 1
+        self.reward_failures -= bool(outcome.reward_errors)
+        if outcome.error is not None:
+            self.errors[outcome.error.type] -= 1
+        reason = reason_unscored(outcome.status, outcome.reward_errors)
+        self._scores.remove(outcome.key, outcome.reward, outcome.rewards, reason)
+
     def add_facts(self, facts: Facts) -> None:
         """Counts what an attempt of this run used, once its trajectories are written."""
         self.written += 1
+        if facts.status == "completed" and not facts.calls:
+            self.silent.add(facts.trajectory_id)
+        self.add_inside(facts)
+
+    def add_inside(self, facts: Facts) -> None:
+        """Counts what the child processes of an attempt used, whose trajectories these wrote themselves."""
         self.usage.add(facts.usage)
         self.reward_usage.add(facts.reward_usage)
         self.steps += facts.steps

@@ -81,6 +81,18 @@ class Scores:
             count, total = self._signals.get(name, (0, 0.0))
             self._signals[name] = count + 1, total + value
 
+    def remove(self, key: Key, reward: float | None, rewards: Mapping[str, float] | None, reason: str) -> None:
+        """Takes back a rollout that was added."""
+        if reward is None:
+            self.unscored[reason if reason in self.unscored else OTHER] -= 1
+        else:
+            self.count -= 1
+            self._sum -= reward
+            self._by_task[key.agent, key.task].remove(reward)
+        for name, value in (rewards or {}).items():
+            count, total = self._signals[name]
+            self._signals[name] = count - 1, total - value
+
     @property
     def n_tasks(self) -> int:
         """Number of tasks with a rollout."""

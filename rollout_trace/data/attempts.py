@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 FIELD = "collect"
 """Key of the metadata."""
+CUT = ("aborted", "running")
+"""Statuses of attempts that did not come to an end."""
 
 
 def noted(trajectory: Trajectory) -> Mapping[str, Any]:
@@ -34,10 +36,34 @@ def attempt_of(trajectory: Trajectory) -> int:
     return number if isinstance(number, int) and not isinstance(number, bool) else 1
 
 
+def rank(trajectory: Trajectory) -> tuple[int, bool]:
+    """Which of the attempts at one rollout counts: the highest.
+
+    That is the one with the highest number. Of equal numbers (a process was killed, and its journal recovered after the
+    rollout had been made again) one that was not cut.
+    """
+    return attempt_of(trajectory), not is_made_again(trajectory)
+
+
+def last_attempts(runs: Iterable[Trajectory]) -> list[Trajectory]:
+    """The runs without those that another attempt at the same rollout follows, each in the place of the first attempt.
+
+    Of attempts with equal ranks the last given counts.
+    """
+    found: dict[object, Trajectory] = {}
+    for run in runs:
+        # Any other trajectory is a run of its own.
+        key: object = rollout_of(run) or id(run)
+        before = found.get(key)
+        if before is None or rank(run) >= rank(before):
+            found[key] = run
+    return list(found.values())
+
+
 def is_made_again(trajectory: Trajectory) -> bool:
     """Whether another attempt follows, in the same run or in the next: it failed and is retried, or was cut."""
     return rollout_of(trajectory) is not None and (
-        trajectory.status == "aborted" or noted(trajectory).get("will_retry") is True
+        trajectory.status in CUT or noted(trajectory).get("will_retry") is True
     )
 
 

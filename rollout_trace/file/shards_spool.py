@@ -179,8 +179,8 @@ def _number(name: str) -> int:
 def remove_if_empty(folder: Path) -> None:
     """Removes a spool in which nothing is left but its note."""
     try:
-        if os.listdir(folder) == ["ADDRESS"]:
-            (folder / "ADDRESS").unlink()
+        if os.listdir(folder) in (["ADDRESS"], []):
+            (folder / "ADDRESS").unlink(missing_ok=True)
             folder.rmdir()
     except OSError:
         # Another process has begun to use it, or it is gone.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
+from rollout_trace.data.attempts import last_attempts
 from rollout_trace.data.trajectory import each_trajectory
-from rollout_trace.train.attempts import last_attempts
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory

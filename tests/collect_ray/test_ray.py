@@ -6,15 +6,18 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import ray
 
+import rollout_trace as rt
 from rollout_trace.collection.job import Outcome, WorkerLost
 from rollout_trace.collection.ray_executor import RayExecutor
+from rollout_trace.testing import ScriptedServer
+from tests.collection import executor_agents as agents
 from tests.collection.jobs import DoneBy, job, work
 
 Made = TypeVar("Made")
@@ -109,10 +112,10 @@ def test_a_cancelled_rollout_is_stopped(tmp_path: Path) -> None:
 def test_actors_are_replaced_after_so_many_rollouts() -> None:
     async def body(executor: RayExecutor) -> list[str]:
         shared = work()
-        return [(await executor.run(job(shared, n, "process"))).trajectory_id for n in range(4)]
+        return [(await executor.run(job(shared, n, "process"))).trajectory_id for n in range(3)]
 
     processes = using(RayExecutor(actors=1, rollouts_per_actor=2), body)
-    assert [processes.count(one) for one in dict.fromkeys(processes)] == [2, 2]
+    assert [processes.count(one) for one in dict.fromkeys(processes)] == [2, 1]
 
 
 def test_exceptions_of_a_job() -> None:
@@ -134,3 +137,56 @@ def test_what_cannot_be_sent() -> None:
 def test_an_agent_of_a_function() -> None:
     """Ray sends what is defined in a function, too."""
     assert said(all_of(RayExecutor(actors=1), job(work(agent=lambda task: task), 0, "process")))
+
+
+# With `rt.collect`.
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer(lambda request: f"about {request['messages'][-1]['content']}") as server:
+        yield server
+
+
+def collect(agent: Any, tasks: Any, output: str, **options: Any) -> rt.CollectSummary:
+    given = {"samples": 2, "seed": 5, "engine": "vllm", "reward": agents.reward, "progress": False, **options}
+    return rt.collect(agent, tasks, output=output, **given)
+
+
+@pytest.mark.parametrize(("agent", "place"), [(agents.solve, "folder/"), (agents.solve_async, "x.jsonl")])
+def test_the_same_as_in_this_process(agent: Any, place: str, tmp_path: Path, server: ScriptedServer) -> None:
+    """Rollouts, rewards, tokens and the summary; a folder has shards of each actor."""
+    tasks = agents.tasks(server.base_url, 3)
+    here, there = f"{tmp_path}/here-{place}", f"{tmp_path}/there-{place}"
+    local = collect(agent, tasks, here)
+    made = collect(agent, tasks, there, executor="ray", concurrency=4)
+    assert agents.account(there) == agents.account(here)
+    assert len(agents.account(there)) == 6
+    assert (made.mean_reward, made.usage) == (local.mean_reward, local.usage)
+    if place == "folder/":
+        assert len(list(Path(there).glob("part-*"))) == 2
+    again = collect(agent, tasks, there, samples=3, executor="ray")
+    assert (again.earlier, again.made) == (6, 3)
+
+
+def test_actors_that_are_killed(tmp_path: Path, server: ScriptedServer) -> None:
+    """Their rollouts are made again; what they had recorded comes from their journals, and does not count."""
+    tasks = agents.tasks(server.base_url, 3, folder=str(tmp_path))
+    collect(agents.solve, tasks, f"{tmp_path}/here/")
+    options: dict[str, Any] = {"name": "solve", "executor": rt.RayExecutor(actors=2, num_cpus=0.5)}
+    summary = collect(agents.solve_or_die, tasks, f"{tmp_path}/there/", **options)
+    assert summary.by_status == {"completed": 6}
+    named = [(*row[:4], f"{row[0]}", *row[5:]) for row in agents.account(f"{tmp_path}/there/")]
+    assert named == agents.account(f"{tmp_path}/here/")
+
+
+def test_agent_and_reward_of_a_function(tmp_path: Path, server: ScriptedServer) -> None:
+    """Ray sends them, with what they refer to."""
+    begin = "what is"
+
+    def agent(task: dict[str, Any]) -> str:
+        return agents.ask(task, f"{begin} {task['question']}")
+
+    tasks = agents.tasks(server.base_url, 2)
+    summary = collect(agent, tasks, f"{tmp_path}/x.jsonl", executor="ray", reward=lambda *_: float(len(begin)))
+    assert (summary.by_status, summary.mean_reward) == ({"completed": 4}, 7.0)

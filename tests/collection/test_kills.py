@@ -28,7 +28,13 @@ KILLS = int(os.environ.get("ROLLOUT_TRACE_KILLS", "3"))
 REQUESTS = target.TASKS * target.SAMPLES * target.CALLS
 """Of an uninterrupted run."""
 PLANNED = {(f"t{number}", index) for number in range(target.TASKS) for index in range(target.SAMPLES)}
-WAYS = [("", "rollouts.jsonl"), ("", "rollouts.jsonl.gz"), ("", "runs/"), ("process", "rollouts.jsonl"), ("process", "runs/")]
+WAYS = [
+    ("", "rollouts.jsonl"),
+    ("", "rollouts.jsonl.gz"),
+    ("", "runs/"),
+    ("process", "rollouts.jsonl"),
+    ("process", "runs/"),
+]
 
 
 @pytest.mark.parametrize(("executor", "output"), WAYS, ids=["local", "gzip", "folder", "process", "process-folder"])
@@ -120,7 +126,14 @@ def last_attempts(collection: Collection) -> dict[tuple[str, int], rt.Trajectory
 def counting(collection: Collection) -> dict[tuple[str, int], Any]:
     """What the attempts that count hold, without ids of ours and times."""
     return {
-        key: (one.status, one.reward, one.name, one.group_id, one.error and one.error.type, list(map(content, one.steps)))
+        key: (
+            one.status,
+            one.reward,
+            one.name,
+            one.group_id,
+            one.error and one.error.type,
+            list(map(content, one.steps)),
+        )
         for key, one in last_attempts(collection).items()
     }
 

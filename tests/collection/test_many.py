@@ -30,12 +30,16 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Connection
 
 
 def tasks() -> list[dict[str, Any]]:
-    return [{"id": f"t{number}", "number": number, "question": f"naïve question {number} 🙂"} for number in range(TASKS)]
+    return [
+        {"id": f"t{number}", "number": number, "question": f"naïve question {number} 🙂"} for number in range(TASKS)
+    ]
 
 
 def test_the_plan_has_all_faults() -> None:
     """What is tested below is what is meant."""
-    met = Counter(kind for one in planned(TASKS, SAMPLES).values() for a in one for _, kinds in a.calls for kind in kinds)
+    met = Counter(
+        kind for one in planned(TASKS, SAMPLES).values() for a in one for _, kinds in a.calls for kind in kinds
+    )
     assert met.keys() == {"ok", "reset", "cut", "429", "500", "stall"}
     ended = Counter(attempts[-1].status for attempts in planned(TASKS, SAMPLES).values())
     assert ended["timeout"] > 0

@@ -101,8 +101,9 @@ def test_all_that_is_printed_is_above_the_bar(width: int, bar: list[str]) -> Non
         "x" * 150,
     ]
     wrapped = [line[at : at + width].rstrip() for line in printed for at in range(0, len(line), width)]
+    summary = ["the summary", r"in two lines \x1b[2J"]
     assert code == 0, screen.lines
-    assert screen.lines == [*wrapped, *bar, "after"]
+    assert screen.lines == [*wrapped, *bar, *summary, "after"]
     assert screen.has_cursor
     assert screen.has_colour
 
@@ -193,8 +194,8 @@ def test_a_bar_on_a_console() -> None:
         bar._live.refresh()
     bar.end(run.progress(), SUMMARY)
     screen = Screen(100)
-    screen.feed(file.getvalue())
-    assert screen.lines == ["━" * 40 + "  20/20  100%  0 running  0:00 left"]
+    screen.feed(file.getvalue().replace("\n", "\r\n"))
+    assert screen.lines == ["━" * 40 + "  20/20  100%  0 running  0:00 left", "the summary", r"in two lines \x1b[2J"]
 
 
 # --- What takes the place of `write`
@@ -245,8 +246,13 @@ def test_a_stream_that_another_tool_has_patched_since() -> None:
     """Its patch stays, and reaches the stream."""
     one, stream, passed = above()
     ours = stream.write
-    seen = []
-    stream.__dict__["write"] = lambda text: (seen.append(text), ours(text))[1]
+    seen: list[str] = []
+
+    def theirs(text: str) -> int:
+        seen.append(text)
+        return ours(text)
+
+    stream.__dict__["write"] = theirs
     one.stop()
     stream.write("hello\n")
     stream.seek(0)
