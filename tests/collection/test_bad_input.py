@@ -71,7 +71,12 @@ CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("timeout-zero", {"timeout": 0}, ValueError, r"timeout is 0; give"),
     ("timeout-nan", {"timeout": float("nan")}, ValueError, r"timeout"),
     ("timeout-text", {"timeout": "5s"}, TypeError, r"timeout"),
-    ("reward-timeout", {"reward": lambda a, b, c: 1.0, "reward_timeout": -2}, ValueError, r"reward_timeout is -2; give"),
+    (
+        "reward-timeout",
+        {"reward": lambda a, b, c: 1.0, "reward_timeout": -2},
+        ValueError,
+        r"reward_timeout is -2; give",
+    ),
     ("retries", {"retries": -1}, ValueError, r"retries is -1; give"),
     ("retry-wait", {"retries": 1, "retry_wait": -1}, ValueError, r"retry_wait"),
     ("retry-on-number", {"retry_on": 5}, TypeError, r"retry_on is 5; give"),
@@ -211,7 +216,9 @@ def test_a_reward_that_is_none_is_recorded_as_missing(value: Any, tmp_path: Path
 def test_all_arguments_of_collect_are_those_of_acollect() -> None:
     """``acollect`` takes them as ``**options``, whose types are written down once more."""
     source = ast.parse(inspect.getsource(inspect.getmodule(rt.collect)))  # type: ignore[arg-type]
-    options = next(node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "CollectOptions")
+    options = next(
+        node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "CollectOptions"
+    )
     typed = {node.target.id: ast.unparse(node.annotation) for node in options.body
              if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
     parameters = list(inspect.signature(rt.collect).parameters.values())
