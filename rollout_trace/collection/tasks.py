@@ -202,7 +202,8 @@ def _id_text(value: Any, name: str) -> str:
         return str(value)
     if isinstance(value, UUID):
         return str(value)
-    if not isinstance(value, bool) and hasattr(type(value), "__index__") and type(value).__name__ != "bool_":
+    # Numpy's truth values are `bool` or `bool_`, by its version.
+    if hasattr(type(value), "__index__") and type(value).__name__ not in ("bool", "bool_"):
         try:
             return str(operator.index(value))
         except TypeError:  # Arrays and tensors of several numbers.
