@@ -27,8 +27,11 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], name: str, *, waits: bool = 
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run_loop(main())
-    return _run_in_thread(main, name, run_loop)
+        pass
+    else:
+        return _run_in_thread(main, name, run_loop)
+    # Not in the `except`: every exception inside would have that error for its context.
+    return run_loop(main())
 
 
 def _run_briefly(main: Coroutine[Any, Any, T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 COMMANDS = {
     "annotate": "Note a reward or a label that became known later.",
+    "collect": "Run an agent over tasks and record each run.",
     "merge": "Write several files as one: notes folded in, doubles dropped.",
     "recover": "Show, or write, what dead processes left in their journals.",
     "run": "Run a program and record its calls.",

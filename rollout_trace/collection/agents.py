@@ -12,14 +12,11 @@ import threading
 import types
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
 from rollout_trace.collection.calling import FUNCTIONS, METHOD, bottom_of, shape_of, target_of
-from rollout_trace.collection.objects import load_object, parse_spec
-
-if TYPE_CHECKING:
-    from rollout_trace.collection.rollout import Rollout
+from rollout_trace.collection.objects import absolute_spec, load_object, parse_spec
 
 
 class Agent:
@@ -51,8 +48,8 @@ class Agent:
         self.arguments_digest = _arguments_digest(given)
         """Of the arguments of a ``functools.partial``: 12 hexadecimal digits; None without such arguments."""
 
-    def call(self, task: Any, rollout: Rollout) -> Any:
-        """Calls the user's function. What it returns may be an awaitable.
+    def call(self, task: Any, rollout: Any) -> Any:
+        """Calls the user's function with a task and, if it takes one, an ``rt.Rollout``; the result may be awaitable.
 
         Raises:
             Exception: what the function raised.
@@ -104,9 +101,7 @@ def agent_of(agent: Any) -> Agent:
         return agent
     if not isinstance(agent, str):
         return Agent(agent)
-    spec = parse_spec(agent)
-    # With the absolute path of a file: other processes may have another current folder.
-    return Agent(load_object(agent), spec=f"{spec.module}:{spec.name}")
+    return Agent(load_object(agent), spec=absolute_spec(agent))
 
 
 _lock = threading.RLock()

@@ -11,7 +11,15 @@ from rollout_trace.data.user_values import brief
 
 METHOD = "rollout"
 """Name of the method of an agent that is a class, or an instance of one; and of the parameter for the ``Rollout``."""
-FUNCTIONS = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+FUNCTIONS = (
+    types.FunctionType,
+    types.MethodType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    functools.partial,
+)
 
 
 class Shape(NamedTuple):

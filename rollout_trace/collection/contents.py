@@ -45,8 +45,11 @@ def _canonical(value: Any, path: str, depth: int, lenient: bool) -> Any:
         if lenient:
             return {"class": type(value).__qualname__}
         raise NoForm(f"{path} is nested deeper than {MAX_DEPTH} levels, or contains itself")
-    value = to_builtin(value)
-    depth += 1
+    # Most are built-in, and `to_builtin` takes long to see it.
+    inside, depth = value if type(value) in (dict, list) else to_builtin(value), depth + 1
+    if inside is None or isinstance(inside, (bool, float, str, int)):
+        return _canonical(inside, path, depth, lenient)
+    value = inside
     if isinstance(value, Mapping):
         return {json_key(key): _canonical(one, f"{path}.{key}", depth, lenient) for key, one in value.items()}
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -60,8 +63,6 @@ def _canonical(value: Any, path: str, depth: int, lenient: bool) -> Any:
 
 
 def _scalar(value: Any, path: str, depth: int, lenient: bool) -> Any:
-    if value is None or isinstance(value, (bool, float, str, int)):
-        return _canonical(value, path, depth, lenient)
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, (UUID, Decimal, Fraction, timedelta, complex)):

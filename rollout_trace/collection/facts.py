@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.collection.job import Key
-from rollout_trace.data import costs
-from rollout_trace.data.attempts import attempt_of, noted, rollout_of
+from rollout_trace.data import attempts, costs
 from rollout_trace.data.model import Cost, Step, shared
 from rollout_trace.record.tally import reason_without_ids
 from rollout_trace.train.sequences import count_drift
@@ -156,7 +155,7 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
     if own is None or key is None:
         return None
     metadata = own.metadata or {}
-    of_reward = _inside_reward(own, family)
+    of_reward = _inside_reward(family)
     usage, reward_usage = CallTotals(), CallTotals()
     latencies, first_tokens = array("f"), array("f")
     with_ids, without_ids, steps, drifts = 0, Counter[str](), 0, 0
@@ -178,7 +177,7 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
     return Facts(
         key=key,
         trajectory_id=own.id,
-        attempt=attempt_of(own),
+        attempt=attempts.attempt_of(own),
         status=own.status,
         reward=own.reward,
         rewards=own.rewards,
@@ -198,13 +197,13 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
 
 def key_of(trajectory: Trajectory) -> Key | None:
     """The rollout that a trajectory of ``collect`` is an attempt at; None for any other."""
-    found = rollout_of(trajectory)
+    found = attempts.rollout_of(trajectory)
     return None if found is None else Key(*found)
 
 
-def _inside_reward(own: Trajectory, family: Iterable[Trajectory]) -> set[str]:
+def _inside_reward(family: Iterable[Trajectory]) -> set[str]:
     """Ids of the trajectories of reward functions, and of those opened inside them."""
-    found = {one.id for one in family if "reward" in noted(one) and one.parent_id == own.id}
+    found = {one.id for one in family if "reward" in attempts.noted(one)}
     size = -1
     while found and size != len(found):
         size = len(found)

@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 from contextvars import ContextVar
-from pathlib import Path
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from rollout_trace import guard
@@ -27,9 +27,9 @@ PARENT = "rollout_trace.rollout"
 
 # Reentrant: a record may be logged by a signal handler, or by the garbage collector, while one is written.
 _lock = threading.RLock()
-_open: dict[str, RolloutLog] = {}
-"""Those with a file that have not ended, by the id of the rollout's trajectory."""
-_here: ContextVar[RolloutLog | None] = ContextVar("rollout_trace_log", default=None)
+_open: dict[str, LogFile] = {}
+"""Those that have not ended, by the id of the rollout's trajectory."""
+_here: ContextVar[LogFile | None] = ContextVar("rollout_trace_log", default=None)
 _patches: Patches | None = None
 _installed = 0
 
@@ -41,10 +41,10 @@ class RolloutLogger(logging.Logger):
     has a level of its own: the level of the root is meant for terminals, and leaves INFO out by default.
     """
 
-    def __init__(self, name: str, parent: logging.Logger, log: RolloutLog) -> None:
+    def __init__(self, name: str, parent: logging.Logger, file: LogFile | None) -> None:
         super().__init__(name)
         self.parent = parent
-        self._rollout = log
+        self._rollouts_file = file
 
     def isEnabledFor(self, level: int) -> bool:
         """Whether a record of this level is passed on, or is for the file. Not cached: levels change."""
@@ -56,17 +56,17 @@ class RolloutLogger(logging.Logger):
 
     def callHandlers(self, record: logging.LogRecord) -> None:
         """Writes the record to the file, and passes it on."""
-        if record.levelno >= self._file_level():
-            self._rollout.write(record)
+        if self._rollouts_file is not None and record.levelno >= self._file_level():
+            self._rollouts_file.write(record)
         if record.levelno >= self.getEffectiveLevel():
             super().callHandlers(record)
 
     def getChild(self, suffix: str) -> RolloutLogger:
         """A logger below this one, which ``logging`` does not keep either."""
-        return RolloutLogger(f"{self.name}.{suffix}", self, self._rollout)
+        return RolloutLogger(f"{self.name}.{suffix}", self, self._rollouts_file)
 
     def _file_level(self) -> float:
-        if self._rollout.path is None:
+        if self._rollouts_file is None:
             return float("inf")
         logger: logging.Logger | None = self
         while logger is not None and logger is not self.root:
@@ -76,42 +76,37 @@ class RolloutLogger(logging.Logger):
         return logging.NOTSET
 
 
-class RolloutLog:
-    """What one attempt at a rollout logs. Thread safe."""
+class LogFile:
+    """The file of one attempt. It is opened with its first record. Thread safe; no method raises."""
 
-    def __init__(self, path: Path | None, first: str, name: str, trajectory_id: str) -> None:
+    def __init__(self, path: str, first: str, trajectory_id: str) -> None:
         self.path = path
-        """The file; None where none is written."""
-        self.logger: logging.Logger = RolloutLogger(name, logging.getLogger(PARENT), self)
-        """The rollout's own."""
         self._first = first
         self._id = trajectory_id
         self._file: IO[str] | None = None
         self._has_ended = False
         self._lock = threading.RLock()
+        with _lock:
+            _open[trajectory_id] = self
 
     def write(self, record: logging.LogRecord) -> None:
-        """Puts a record into the file; does nothing where there is none, or once it has ended. Never raises."""
-        if self.path is None or self._has_ended:
+        """Puts a record into the file; does nothing once it has ended."""
+        if self._has_ended:
             return
         try:
             self._put(entry(record))
         except Exception as error:
             _warn(self.path, error)
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Ends the file, with the exception that ended the attempt, if any. Never raises."""
-        if self.path is None:
-            return
+    def end(self, error: BaseException | None) -> None:
+        """Closes the file, with the exception that ended the attempt, if any."""
         with _lock:
             _open.pop(self._id, None)
         if _here.get() is self:
             _here.set(None)
         with self._lock:
-            if self._has_ended:
-                return
             try:
-                self._put(traceback_lines(error) if error is not None else "# ended\n")
+                self._put("# ended\n" if error is None else traceback_lines(error))
             except Exception as failure:
                 _warn(self.path, failure)
             self._has_ended = True
@@ -122,15 +117,30 @@ class RolloutLog:
 
     def _put(self, text: str) -> None:
         with self._lock:
-            if self._has_ended or self.path is None:
+            if self._has_ended:
                 return
             if self._file is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                os.makedirs(os.path.dirname(self.path), exist_ok=True)
                 # Appended: a run that was interrupted may have begun the same attempt.
                 self._file = open(self.path, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
                 text = self._first + text
             self._file.write(text)
             self._file.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLog:
+    """What one attempt at a rollout logs."""
+
+    logger: logging.Logger
+    """The rollout's own. It has no reference to this object: both are freed without the garbage collector."""
+    file: LogFile | None
+    """None where none is written."""
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Ends the file, with the exception that ended the attempt, if any. Never raises."""
+        if self.file is not None:
+            self.file.end(error)
 
 
 class RolloutLogs:
@@ -142,7 +152,7 @@ class RolloutLogs:
     """
 
     def __init__(self, folder: str | None) -> None:
-        self._folder = None if folder is None else Path(folder)
+        self._folder = folder
         self._is_installed = False
 
     def install(self) -> None:
@@ -175,26 +185,24 @@ class RolloutLogs:
         """The log of an attempt. To be called in the context in which the agent runs, or that this one is copied to."""
         task = safe_name(job.task.id)
         name = f"{PARENT}.{task.replace('.', '_')}.{job.index}"
-        if self._folder is None:
-            return RolloutLog(None, "", name, trajectory_id)
-        first = (
-            f"# task {guard.printable(job.task.id, 300)}, sample {job.index}, attempt {job.attempt}, "
-            f"trajectory {trajectory_id}, run {job.work.run_id}\n"
-        )
-        log = RolloutLog(self._folder / f"{task}-{job.index}-{job.attempt}.log", first, name, trajectory_id)
-        with _lock:
-            _open[trajectory_id] = log
-        _here.set(log)
-        return log
+        parent, file = logging.getLogger(PARENT), None
+        if self._folder is not None:
+            first = (
+                f"# task {guard.printable(job.task.id, 300)}, sample {job.index}, attempt {job.attempt}, "
+                f"trajectory {trajectory_id}, run {job.work.run_id}\n"
+            )
+            file = LogFile(os.path.join(self._folder, f"{task}-{job.index}-{job.attempt}.log"), first, trajectory_id)
+            _here.set(file)
+        return RolloutLog(RolloutLogger(name, parent, file), file)
 
 
 def _writing(patches: Patches) -> Any:
     def make(original: Any) -> Any:
         def callHandlers(self: logging.Logger, record: logging.LogRecord) -> None:
             if patches.is_active and not isinstance(self, RolloutLogger):
-                log = _current()
-                if log is not None:
-                    log.write(record)
+                file = _current()
+                if file is not None:
+                    file.write(record)
             original(self, record)
 
         return callHandlers
@@ -202,21 +210,22 @@ def _writing(patches: Patches) -> Any:
     return make
 
 
-def _current() -> RolloutLog | None:
-    """The log of the rollout that this code runs in."""
+def _current() -> LogFile | None:
+    """The file of the rollout that this code runs in."""
     trajectory = scope.here()
     if trajectory is not None:
         # In a thread that the trajectory was carried into there is nothing else. Inner ones share the episode's id.
-        log = _open.get(trajectory.episode_id or trajectory.id)
-        if log is not None:
-            return log
+        file = _open.get(trajectory.episode_id or trajectory.id)
+        if file is not None:
+            return file
     return _here.get()
 
 
-def _warn(path: Path, error: Exception) -> None:
+def _warn(path: str, error: Exception) -> None:
+    folder = os.path.dirname(path)
     guard.warn_once(
-        f"rollout log:{path.parent}:{type(error).__name__}",
-        f"log files of rollouts in {path.parent} cannot be written ({guard.describe(error)}); the rollouts go on",
+        f"rollout log:{folder}:{type(error).__name__}",
+        f"log files of rollouts in {folder} cannot be written ({guard.describe(error)}); the rollouts go on",
     )
 
 
@@ -224,11 +233,11 @@ def _after_fork() -> None:
     """Locks that other threads held are free in a child process."""
     global _lock
     _lock = threading.RLock()
-    for log in _open.values():
-        log._lock = threading.RLock()
+    for file in _open.values():
+        file._lock = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["RolloutLog", "RolloutLogger", "RolloutLogs", "safe_name"]
+__all__ = ["LogFile", "RolloutLog", "RolloutLogger", "RolloutLogs", "safe_name"]

@@ -50,6 +50,15 @@ def parse_spec(text: str) -> Spec:
     return Spec(module, name)
 
 
+def absolute_spec(text: str) -> str:
+    """The text with the absolute path of its file, for processes with another current folder.
+
+    Raises:
+        ValueError: it names no object.
+    """
+    return ":".join(parse_spec(text))
+
+
 def load_object(text: str) -> Any:
     """The object that ``"package.module:name"`` or ``"folder/file.py:name"`` names; its module is imported.
 

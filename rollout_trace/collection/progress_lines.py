@@ -60,17 +60,27 @@ class Lines:
             self.note(line(progress))
 
     def end(self, progress: Progress, summary: CollectSummary) -> None:
-        """Writes a last line."""
+        """Writes a last line, and the summary."""
         failure = self._failures.text(progress)
         if failure is not None:
             self.note(failure)
         self.note(f"ended: {line(progress)}")
+        _write("\n".join(summary_lines(summary)))
 
     def note(self, text: str) -> None:
         """Writes one line."""
-        # Looked up each time: it may have been replaced.
-        if sys.stderr is not None:
-            print(f"{NAME}: {guard.printable(text)}", file=sys.stderr, flush=True)
+        _write(f"{NAME}: {guard.printable(text)}")
+
+
+def summary_lines(summary: CollectSummary) -> list[str]:
+    """The lines of a summary, for a terminal."""
+    return [guard.printable(text) for text in str(summary).splitlines()]
+
+
+def _write(text: str) -> None:
+    # Looked up each time: it may have been replaced.
+    if sys.stderr is not None:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _tenth(progress: Progress) -> int:

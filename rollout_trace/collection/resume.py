@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,13 @@ class Earlier:
             return False
         return facts.status == "completed" or not retry_failed
 
+    def add_all(self, trajectories: Iterable[Trajectory]) -> None:
+        """Adds the rollouts among trajectories."""
+        for family in _families(trajectories):
+            facts = facts_of(family)
+            if facts is not None:
+                self.add(facts, family[0])
+
     def add(self, facts: Facts, root: Trajectory) -> None:
         """Adds one attempt; ``root``: its trajectory."""
         before, rank = self._ranks.get(facts.key), attempts.rank(root)
@@ -70,8 +77,11 @@ def _names_at(address: str) -> list[str]:
         return []
 
 
-def earlier(output: str) -> Earlier:
+def earlier(output: str, *, write: bool = True) -> Earlier:
     """Writes what dead processes left in the journals of an output, and reads all of it.
+
+    Args:
+        write: False: what they left is read in the journals, and nothing is changed.
 
     Raises:
         OSError: it cannot be read or written.
@@ -80,16 +90,16 @@ def earlier(output: str) -> Earlier:
     found = Earlier()
     if not exists(output):
         return found
-    found.recovered = len(recover(output, write=True))
+    recovered = recover(output, write=write)
+    found.recovered = len(recovered)
+    if not write:
+        found.add_all(recovered)
     try:
         reader = read(output, on_error="skip", media="keep")
     except FileNotFoundError:
         # A folder with a journal that held nothing, and no file.
         return found
-    for family in _families(reader):
-        facts = facts_of(family)
-        if facts is not None:
-            found.add(facts, family[0])
+    found.add_all(reader)
     found.unreadable = len(reader.skipped)
     return found
 
@@ -104,3 +114,18 @@ def _families(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
         family.append(one)
     if family:
         yield family
+
+
+def inside(output: str, silent: Collection[str]) -> list[Facts]:
+    """The facts of attempts whose calls were all made by child processes; these wrote their trajectories themselves.
+
+    Args:
+        output: where.
+        silent: ids of the attempts' trajectories.
+    """
+    families: dict[str, list[Trajectory]] = {}
+    for one in read(output, on_error="skip", media="keep"):
+        if one.episode_id is not None and one.episode_id in silent:
+            families.setdefault(one.episode_id, []).append(one)
+    found = (facts_of(family) for family in families.values() if len(family) > 1)
+    return [facts for facts in found if facts is not None]

@@ -18,7 +18,7 @@ from rollout_trace.collection.interrupt import interruptible
 from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.progress import Monitor, reporter_for
-from rollout_trace.collection.resume import Earlier, earlier, exists
+from rollout_trace.collection.resume import Earlier, earlier, exists, inside
 from rollout_trace.collection.runner import Plan, Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
@@ -49,10 +49,15 @@ class Session:
     hashes: Hashes
     config: Mapping[str, Any]
     """The settings as JSON, for the history."""
+    summary: CollectSummary | None = None
+    """Of its run, once that has ended, also by Ctrl-C."""
     _plan: Plan | None = None
 
-    def plan(self) -> Plan:
+    def plan(self, *, write: bool = True) -> Plan:
         """The rollouts to make; reads what the output holds the first time.
+
+        Args:
+            write: False: nothing is changed, for a plan that is only looked at.
 
         Raises:
             FileExistsError: it holds something, and ``resume=False``.
@@ -61,7 +66,7 @@ class Session:
         if self._plan is None:
             found = Earlier()
             if self.resume:
-                found = earlier(self.work.output)
+                found = earlier(self.work.output, write=write)
             elif exists(self.work.output):
                 raise FileExistsError(
                     f"{self.work.output} holds something, and resume=False: give another output, or resume=True to go "
@@ -154,6 +159,13 @@ class _Run:
             await self._guarded(executor.close())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
+        if self._tally.silent and self._error is None:
+            await self._guarded(self._look_inside())
+
+    async def _look_inside(self) -> None:
+        """Counts the calls of programs that agents started: these recorded them by themselves."""
+        for facts in await asyncio.to_thread(inside, self._work.output, self._tally.silent):
+            self._tally.add_inside(facts)
 
     async def _guarded(self, part: Awaitable[None]) -> None:
         try:
@@ -201,7 +213,7 @@ class _Run:
 
     def _begin(self) -> None:
         self._reporter.begin(self._monitor.progress(0))
-        for text in (*_found(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
+        for text in (*found_in(self._plan), *self._history.begin(self._session.hashes, run_id=self._work.run_id)):
             self._reporter.note(text)
 
     def _interrupt(self, runner: Runner) -> None:
@@ -216,6 +228,7 @@ class _Run:
             interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
             stopped=runner.stopped,
         )
+        self._session.summary = summary
         self._monitor.state = "ended"
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
@@ -252,7 +265,7 @@ def _end_now(now: asyncio.Future[None]) -> None:
         now.set_result(None)
 
 
-def _found(plan: Plan) -> list[str]:
+def found_in(plan: Plan) -> list[str]:
     """Sentences about what the output held."""
     found, kept = plan.earlier, sum(1 for _ in plan.kept())
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]

@@ -55,6 +55,8 @@ class Tally:
         self.drift = 0
         self.drifted = 0
         """Attempts with drift."""
+        self.silent: set[str] = set()
+        """Ids of the trajectories of completed attempts in which no call was recorded."""
         self._scores = Scores()
         self._latencies = array("f")
         self._first_tokens = array("f")
@@ -93,6 +95,12 @@ class Tally:
     def add_facts(self, facts: Facts) -> None:
         """Counts what an attempt of this run used, once its trajectories are written."""
         self.written += 1
+        if facts.status == "completed" and not facts.calls:
+            self.silent.add(facts.trajectory_id)
+        self.add_inside(facts)
+
+    def add_inside(self, facts: Facts) -> None:
+        """Counts what the child processes of an attempt used, whose trajectories these wrote themselves."""
         self.usage.add(facts.usage)
         self.reward_usage.add(facts.reward_usage)
         self.steps += facts.steps

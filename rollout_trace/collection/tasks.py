@@ -55,13 +55,15 @@ def recorded_task(item: TaskItem) -> Task:
 
     An object without a form in JSON is stored by its id alone.
     """
+    if isinstance(item.value, Task):
+        return Task(id=item.id, data=item.value.data)
     data = to_builtin(item.value)
-    if isinstance(data, Task):
-        return Task(id=item.id, data=data.data)
+    if data is None or isinstance(data, (dict, list, str, int, float)):
+        return Task(id=item.id, data=data)
     try:
         digest(data)
     except NoForm:
-        return Task(id=item.id, data=data if isinstance(data, dict) else None)
+        return Task(id=item.id)
     return Task(id=item.id, data=data)
 
 
@@ -104,14 +106,17 @@ def _rows(tasks: Any) -> Iterable[Any]:
     if isinstance(tasks, (bytes, bytearray)):
         raise TypeError(f"the tasks are {brief(tasks)} ({type(tasks).__name__}); give a list, or the path of a file.")
     kind = type(tasks)
-    if kind.__module__.startswith("pandas.") and callable(getattr(tasks, "to_dict", None)):
-        # Iterating over a pandas table gives its columns' names.
-        records: Iterable[Any] = tasks.to_dict(orient="records") if hasattr(tasks, "columns") else tasks
+    package = kind.__module__.partition(".")[0]
+    if package == "pandas" and hasattr(tasks, "columns"):
+        # Iterating over its table gives the names of the columns.
+        records: Iterable[Any] = tasks.to_dict(orient="records")
         return records
-    for method in ("iter_rows", "to_pylist"):
-        if kind.__module__.startswith(("polars.", "pyarrow.")) and callable(getattr(kind, method, None)):
-            table: Iterable[Any] = tasks.iter_rows(named=True) if method == "iter_rows" else tasks.to_pylist()
-            return table
+    if package == "polars" and callable(getattr(kind, "iter_rows", None)):
+        rows: Iterable[Any] = tasks.iter_rows(named=True)
+        return rows
+    if package == "pyarrow" and callable(getattr(kind, "to_pylist", None)):
+        values: Iterable[Any] = tasks.to_pylist()
+        return values
     if isinstance(tasks, Iterable) and not isinstance(tasks, type):
         return tasks
     if isinstance(tasks, AsyncIterable):
@@ -140,12 +145,16 @@ def _items(placed: Iterable[Placed]) -> list[TaskItem]:
     """Place of the first task, and whether it has an id."""
     copies: dict[str, int] = {}
     for place, given in placed:
-        key, value = (given.key, given.value) if isinstance(given, Keyed) else (_id_of(given), given)
+        if isinstance(given, TaskItem):
+            given = Keyed(given.id, given.value)
+        is_keyed = isinstance(given, Keyed)
+        key, value = given if is_keyed else (_id_of(given), given)
+        has_id = is_keyed or key is not None
         if first is None:
-            first = (place, key is not None)
-        if first[1] != (key is not None):
+            first = (place, has_id)
+        if first[1] != has_id:
             _refuse_mixture(first, place, value)
-        if key is None:
+        if not has_id:
             content = _content(value, place)
             copies[content] = copies.get(content, 0) + 1
             task_id = content if copies[content] == 1 else f"{content}-{copies[content]}"
@@ -171,7 +180,7 @@ def _refuse_mixture(first: tuple[str, bool], place: str, value: Any) -> None:
 
 def _id_of(value: Any) -> Any:
     """The id that a task has in itself; None where it has none."""
-    data = to_builtin(value)
+    data = value if isinstance(value, dict) else to_builtin(value)
     for name in _ID_NAMES:
         # A method of this name (`unittest.TestCase.id`) is no id.
         found = data.get(name) if isinstance(data, dict) else getattr(value, name, None)

@@ -42,7 +42,7 @@ def rank(trajectory: Trajectory) -> tuple[int, bool]:
     That is the one with the highest number. Of equal numbers (a process was killed, and its journal recovered after the
     rollout had been made again) one that was not cut.
     """
-    return attempt_of(trajectory), trajectory.status not in CUT
+    return attempt_of(trajectory), not is_made_again(trajectory)
 
 
 def last_attempts(runs: Iterable[Trajectory]) -> list[Trajectory]:

@@ -67,6 +67,8 @@ class Workers:
         """Index of the file, part, and index of the process, of what was asked for and not read yet."""
         self._skipped = -1
         """Index of the latest file whose rest is not wanted."""
+        self._reading: Iterator[Batch] = iter(())
+        """The batches of the part that is being read."""
         self._is_broken = False
         # Also where the iterator is dropped in the middle.
         self._close = finalize(self, _end, self._processes, os.getpid())
@@ -94,13 +96,15 @@ class Workers:
 
     def _lines(self, at: int) -> Iterator[ReadParsed | None]:
         base = 0
+        # What is left of a part that was left in its middle: it comes before what is wanted now.
+        for _ in self._reading:
+            pass
         while True:
             self._ask()
-            if not self._asked or self._asked[0][0] > at:
-                return
             index, part, process = self._asked.popleft()
-            for batch in self._batches(process):
-                if index < at or self._skipped >= index:
+            self._reading = self._batches(process)
+            for batch in self._reading:
+                if self._skipped >= index:
                     continue
                 for line in batch.lines:
                     yield ReadParsed(base + line.number, parsed_line(line))
@@ -108,7 +112,7 @@ class Workers:
                 if batch.has_problem:
                     self._skipped = index
                     yield None
-            if part.is_last:
+            if part.is_last and index == at:
                 return
 
     def skip(self, at: int) -> None:

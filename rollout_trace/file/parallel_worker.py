@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
-from typing import BinaryIO, cast
+from typing import IO, BinaryIO, cast
 
 import msgspec
 
@@ -59,7 +59,7 @@ def _send(waiting: queue.Queue[bytes], results: BinaryIO) -> None:
         os._exit(0)
 
 
-def read_message(file: BinaryIO) -> bytes | None:
+def read_message(file: IO[bytes]) -> bytes | None:
     """The next message of a pipe; None at its end, also in the middle of one."""
     size = file.read(8)
     if len(size) < 8:
@@ -69,7 +69,7 @@ def read_message(file: BinaryIO) -> bytes | None:
     return data if len(data) == length else None
 
 
-def write_message(file: BinaryIO, data: bytes) -> None:
+def write_message(file: IO[bytes], data: bytes) -> None:
     """Writes a message to a pipe. Raises OSError where nobody reads it."""
     for piece in (len(data).to_bytes(8, "little"), data):
         view = memoryview(piece)
@@ -85,17 +85,18 @@ def batches(wanted: Wanted) -> Iterator[bytes]:
         with _opened(wanted) as file:
             found = NumberedLines(file, wanted.path, is_start=wanted.start == 0)
             for number, line in found:
-                packed = None if isinstance(line, Damaged) else _packed(wanted, number, line)
-                if packed is None:
+                if isinstance(line, Damaged) or (packed := _packed(wanted, number, line)) is None:
                     yield to_bytes(Batch(counted, has_problem=True))
                     return
-                counted.append(packed)
-                size += len(line)
                 if size >= BATCH_BYTES:
                     yield to_bytes(Batch(counted))
                     counted, size = [], 0
+                counted.append(packed)
+                size += len(line)
             # A line may go on in the next part only where frames end inside of lines.
             has_problem = not (wanted.is_last or found.ends_whole)
+            if has_problem:
+                del counted[-1:]
             yield to_bytes(Batch(counted, newlines=found.newlines, is_end=not has_problem, has_problem=has_problem))
     except Exception:
         # It happens there again, and is reported.

@@ -37,6 +37,11 @@ def spool_of(address: str, root: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.path.abspath(root or _root())) / f"{name}-{sha256(address.encode()).hexdigest()[:12]}"
 
 
+def has_default_root(spool: Path) -> bool:
+    """Whether a spool is where it is looked for unless another folder is named."""
+    return spool.parent == Path(os.path.abspath(_root()))
+
+
 def _root() -> Path:
     if given := os.environ.get(ROOT):
         return Path(given)
@@ -179,8 +184,8 @@ def _number(name: str) -> int:
 def remove_if_empty(folder: Path) -> None:
     """Removes a spool in which nothing is left but its note."""
     try:
-        if os.listdir(folder) == ["ADDRESS"]:
-            (folder / "ADDRESS").unlink()
+        if os.listdir(folder) in (["ADDRESS"], []):
+            (folder / "ADDRESS").unlink(missing_ok=True)
             folder.rmdir()
     except OSError:
         # Another process has begun to use it, or it is gone.

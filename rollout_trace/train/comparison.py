@@ -62,9 +62,9 @@ class Comparison:
 
     def __str__(self) -> str:
         what = "reward" if self.signal is None else f"reward {self.signal!r}"
-        span = "no interval (one task)"
+        span = "no interval: one task"
         if self.low is not None and self.high is not None:
-            span = f"{self.confidence:.4g} interval {self.low:+.4g} to {self.high:+.4g}"
+            span = f"{100 * self.confidence:.4g} % interval {self.low:+.4g} to {self.high:+.4g}"
         lines = [
             f"{what}: a {self.mean_a:.4g}, b {self.mean_b:.4g}, difference {self.difference:+.4g} ({span})",
             f"{self.both} tasks in both: b better in {self.better}, worse in {self.worse}, equal in {self.equal}",
@@ -178,7 +178,7 @@ def _nothing_shared(a: _Side, b: _Side, signal: str | None) -> str:
     what = "reward" if signal is None else f"reward {signal!r}"
     shared = len(a.tasks & b.tasks)
     if shared:
-        return f"rt.compare: {shared} tasks are in a and in b, but none of them has runs with a {what} in both."
+        return f"rt.compare: the tasks in a and in b, {shared}, have no runs with a {what} in both."
     return (
         f"rt.compare: no task is in both: a has {len(a.tasks)}, b has {len(b.tasks)}. Runs are paired by the id of "
         "their task, or by key=."

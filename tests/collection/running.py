@@ -14,8 +14,8 @@ from rollout_trace.data.model import Cost, ErrorInfo
 if TYPE_CHECKING:
     from rollout_trace.collection.summary import CollectSummary
 
-SUMMARY = cast("CollectSummary", None)
-"""For reporters, which leave it to their caller."""
+SUMMARY = cast("CollectSummary", "the summary\nin two lines \x1b[2J")
+"""What reporters make of it is its text."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ import rollout_trace as rt
 from rollout_trace import credentials
 from rollout_trace.collection import logs as logs_module
 from rollout_trace.collection.job import Job, TaskItem, Work
-from rollout_trace.collection.logs import PARENT, RolloutLog, RolloutLogs, safe_name
+from rollout_trace.collection.logs import PARENT, LogFile, RolloutLog, RolloutLogs, safe_name
 from rollout_trace.collection.retries import RetryPolicy
 
 ENTRY = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
@@ -44,10 +44,20 @@ def logs(tmp_path: Path) -> Iterator[RolloutLogs]:
     found.uninstall()
 
 
+def file_of(log: RolloutLog) -> LogFile:
+    """It has one."""
+    assert log.file is not None
+    return log.file
+
+
+def path_of(log: RolloutLog) -> Path:
+    """Of its file."""
+    return Path(file_of(log).path)
+
+
 def entries(log: RolloutLog) -> list[str]:
     """The lines of a file without their times; not the first, which says whose it is."""
-    assert log.path is not None
-    first, *lines = log.path.read_text().splitlines()
+    first, *lines = path_of(log).read_text().splitlines()
     assert first.startswith("# task ")
     return [ENTRY.sub("", line) for line in lines]
 
@@ -66,8 +76,8 @@ def test_the_file_of_a_rollout(logs: RolloutLogs, tmp_path: Path) -> None:
     except ValueError as error:
         log.logger.exception("four")
         log.end(error)
-    assert log.path == tmp_path / "logs" / "gsm8k-3-2.log"
-    assert log.path.read_text().startswith("# task gsm8k, sample 3, attempt 2, trajectory T1, run r1\n")
+    assert path_of(log) == tmp_path / "logs" / "gsm8k-3-2.log"
+    assert path_of(log).read_text().startswith("# task gsm8k, sample 3, attempt 2, trajectory T1, run r1\n")
     found = entries(log)
     assert [line for line in found if not line.startswith("    ")] == [
         "INFO rollout_trace.rollout.gsm8k.3: one 1",
@@ -82,8 +92,7 @@ def test_the_file_of_a_rollout(logs: RolloutLogs, tmp_path: Path) -> None:
 def test_a_rollout_that_logs_nothing_has_a_file(logs: RolloutLogs) -> None:
     """Nobody has to ask whether it was lost. It is opened at the end."""
     log = logs.begin(job(), "T1")
-    assert log.path is not None
-    assert not log.path.exists()
+    assert not path_of(log).exists()
     log.end()
     assert entries(log) == ["# ended"]
 
@@ -157,8 +166,7 @@ def test_keys_and_control_characters(logs: RolloutLogs) -> None:
     log = logs.begin(job("red \x1b[31m\n# task"), "T1")
     other.warning("with sk-abc123456789 and \x1b[2J\ttab \udc80")
     log.end(RuntimeError("sk-abc123456789 \x07"))
-    assert log.path is not None
-    assert log.path.read_text().splitlines()[0].startswith(r"# task red \x1b[31m\n# task, sample 0")
+    assert path_of(log).read_text().splitlines()[0].startswith(r"# task red \x1b[31m\n# task, sample 0")
     found = entries(log)
     assert found[0] == "WARNING tests.agent: with [redacted] and \\x1b[2J\ttab \\udc80"
     assert found[-1] == r"    RuntimeError: [redacted] \x07"
@@ -232,12 +240,11 @@ def test_an_agent_that_was_left_behind(logs: RolloutLogs) -> None:
     """What it logs after the end of its attempt is in no file, and opens none."""
     log = logs.begin(job(), "T1")
     log.end()
-    assert log.path is not None
-    log.path.unlink()
+    path_of(log).unlink()
     other.warning("late")
     log.logger.warning("late")
     log.end(ValueError("again"))
-    assert not log.path.exists()
+    assert not path_of(log).exists()
 
 
 def test_an_attempt_that_is_made_again_in_a_later_run(logs: RolloutLogs) -> None:
@@ -245,8 +252,7 @@ def test_an_attempt_that_is_made_again_in_a_later_run(logs: RolloutLogs) -> None
     for trajectory in ("T1", "T2"):
         logs.begin(job(), trajectory).end()
     log = logs.begin(job(), "T3")
-    assert log.path is not None
-    assert log.path.read_text().count("# task t, sample 0, attempt 1") == 2
+    assert path_of(log).read_text().count("# task t, sample 0, attempt 1") == 2
     log.end()
 
 
@@ -285,18 +291,21 @@ def test_basic_config_works_in_an_agent(logs: RolloutLogs, monkeypatch: pytest.M
     log.end()
 
 
-def test_loggers_are_not_kept() -> None:
-    """``logging`` keeps every logger that it makes, for ever."""
+def test_loggers_are_not_kept(logs: RolloutLogs) -> None:
+    """``logging`` keeps every logger that it makes, for ever; of these nothing is left, nor for the collector to do."""
     kept = set(logging.Logger.manager.loggerDict)
-    without = RolloutLogs(None)
-    log = without.begin(job("a.b"), "T1")
-    found = weakref.ref(log.logger)
-    log.logger.getChild("tool").warning("hello")
-    assert log.logger.name == "rollout_trace.rollout.a_b.0"
-    log.end()
-    del log
-    gc.collect()
-    assert found() is None
+    gc.disable()
+    try:
+        for one in (RolloutLogs(None), logs):
+            log = one.begin(job("a.b"), "T1")
+            found = weakref.ref(log.logger)
+            log.logger.getChild("tool").warning("hello")
+            assert log.logger.name == "rollout_trace.rollout.a_b.0"
+            log.end()
+            del log
+            assert found() is None
+    finally:
+        gc.enable()
     assert set(logging.Logger.manager.loggerDict) - kept <= {PARENT}
 
 
@@ -317,9 +326,9 @@ def test_files_are_open_while_their_rollouts_run(logs: RolloutLogs) -> None:
     for number in range(200):
         log = logs.begin(job(index=number), f"T{number}")
         log.logger.warning("one")
-        assert log._file is not None
+        assert file_of(log)._file is not None
         log.end()
-        assert log._file is None
+        assert file_of(log)._file is None
     if before is not None:
         assert len(os.listdir("/proc/self/fd")) <= before + 1
 
@@ -348,7 +357,7 @@ def test_a_fork_while_another_thread_logs(logs: RolloutLogs) -> None:
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with log._lock, logs_module._lock:
+        with file_of(log)._lock, logs_module._lock:
             held.set()
             done.wait()
 

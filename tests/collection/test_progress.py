@@ -282,6 +282,8 @@ def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
         "collect: t[2] failed: RateLimitError: no",
         "collect: 51/100, 51%, 8 running, 41:27 left, 1 failed (1 RateLimitError)",
         "collect: ended: 51/100, 51%, in 2:01, 1 failed (1 RateLimitError)",
+        "the summary",
+        r"in two lines \x1b[2J",
     ]
 
 

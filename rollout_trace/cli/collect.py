@@ -1,0 +1,222 @@
+"""``rollout-trace collect MODULE:AGENT --tasks FILE --output O``: ``rt.collect`` for agents that have a name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollout_trace.cli.common import json_option, show
+from rollout_trace.guard import describe
+
+if TYPE_CHECKING:
+    from rollout_trace.collection.session import Session
+
+_NEEDED = {"agent": "the argument MODULE:AGENT", "tasks": "--tasks", "output": "--output"}
+INTERRUPTED = 130
+_SHOWN = 12
+"""Tasks whose ids a dry run prints."""
+
+
+@click.command()
+@click.argument("agent", required=False, metavar="[MODULE:AGENT]")
+@click.option("--tasks", metavar="FILE", help="The tasks: .jsonl, .json, .csv, .parquet, or MODULE:NAME.")
+@click.option("-o", "--output", metavar="O", help="A .jsonl file (.gz, .zst), a folder (runs/), or an address.")
+@click.option("--samples", type=click.IntRange(1), metavar="N", help="Rollouts of each task. Default: 1.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Rollouts at the same time. Default: 8.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds for an attempt.")
+@click.option("--retries", type=click.IntRange(0), metavar="N", help="Further attempts at a failed rollout.")
+@click.option("--retry-on", multiple=True, metavar="KIND", help="Only at such exceptions; can be repeated.")
+@click.option("--retry-failed/--no-retry-failed", default=None, help="Make those again that failed before.")
+@click.option("--reward", multiple=True, metavar="[NAME=]MODULE:FN[*W]", help="A reward function; can be repeated.")
+@click.option(
+    "--reward-timeout", type=click.FloatRange(0, min_open=True), metavar="S", help="Seconds for each of them."
+)
+@click.option("--engine", metavar="E", help="Ask the servers for token ids and logprobs: vllm, sglang, ... or auto.")
+@click.option("--seed", type=click.IntRange(0), metavar="N", help="Rollout i of each task gets the seed N + i.")
+@click.option("--name", metavar="N", help="Name of the trajectories: one for each model, or variant, in an output.")
+@click.option("--executor", metavar="X", help="Where rollouts are made: local, process or ray. Default: local.")
+@click.option("--logs/--no-logs", default=None, help="Write a log file for each rollout.")
+@click.option("--resume/--no-resume", default=None, help="Go on with an output that holds rollouts. Default: yes.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the first N tasks.")
+@click.option("--task-ids", metavar="A,B", help="Only the tasks with these ids.")
+@click.option("--max-consecutive-failures", type=click.IntRange(0), metavar="N", help="Stop after N failures in a row.")
+@click.option("--config", metavar="FILE.toml", help="Settings: the table [collect], with these options as names.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="One setting, such as recording.fsync=true."
+)
+@click.option("--dry-run", is_flag=True, help="Check everything and print what would be done.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
+@json_option
+def collect(
+    config: str | None, overrides: tuple[str, ...], dry_run: bool, quiet: bool, as_json: bool, **options: Any
+) -> int:
+    """Run an agent over tasks, and record each run in a trajectory of its own.
+
+    MODULE:AGENT is a function, or a class with a method "rollout": package.module:name, or folder/file.py:name. The
+    current folder can be imported from. What the output holds already is not made again: after an interruption, or for
+    more tasks or samples, call it once more.
+
+    Settings of --config are overridden by --set, and both by the other options. Paths in it are those of the current
+    folder.
+
+    Exit code 1: no rollout succeeded. 2: wrong use, found before any rollout was made, or the output could not be
+    written. 130: interrupted, with what ran written.
+    """
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    with _standard_output_kept(as_json):
+        session = _prepared(config, overrides, options, quiet=quiet)
+        lines, result, code = _plan(session) if dry_run else _made(session)
+    if as_json or not quiet:
+        show(lines, result, as_json=as_json)
+    return code
+
+
+def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
+    """Makes the rollouts; the summary as lines and as JSON, and the exit code.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, before anything was run.
+    """
+    from rollout_trace import _event_loop
+
+    interrupted = False
+    try:
+        summary = _event_loop.run(session.run, "rollout_trace collect", waits=False)
+    except KeyboardInterrupt:
+        if session.summary is None:
+            raise
+        summary, interrupted = session.summary, True
+    return str(summary).splitlines(), summary.as_json(), INTERRUPTED if interrupted else summary.exit_code
+
+
+@contextmanager
+def _standard_output_kept(wanted: bool) -> Iterator[None]:
+    """Sends what anything prints in this block to stderr, agents and their children included."""
+    if not wanted:
+        yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _prepared(config: str | None, overrides: tuple[str, ...], options: Mapping[str, Any], *, quiet: bool) -> Session:
+    """The run that was asked for, with its agent, tasks and rewards loaded and checked.
+
+    Raises:
+        ClickException: something is wrong with them.
+    """
+    from rollout_trace.collection.collect import collect as collect_function
+    from rollout_trace.collection.prepare import prepare
+
+    try:
+        arguments = _arguments(config, overrides, options)
+        bound = inspect.signature(collect_function).bind(**arguments, progress=False if quiet else None)
+        bound.apply_defaults()
+        return prepare(bound.arguments)
+    except (TypeError, ValueError, ImportError) as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        raise click.ClickException(describe(error) if error.errno is not None else str(error)) from error
+
+
+def _arguments(config: str | None, overrides: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+    from rollout_trace.collection.settings import Settings
+
+    settings = Settings()
+    if config is not None:
+        settings.read(config)
+    for text in overrides:
+        settings.override(text)
+    given = {name: value for name, value in options.items() if value != ()}
+    settings.set(given, lambda name: f"--{name.replace('_', '-')}")
+    arguments = settings.arguments()
+    missing = [f"{place} (or {name} in --config)" for name, place in _NEEDED.items() if name not in arguments]
+    if missing:
+        raise click.UsageError(f"give {', and '.join(missing)}.")
+    arguments["tasks"] = _tasks(arguments["tasks"])
+    return arguments
+
+
+def _tasks(given: str) -> Any:
+    """A file of tasks, or the object that ``module:name`` names; of a function what it returns."""
+    from rollout_trace.collection.objects import load_object, parse_spec
+
+    try:
+        parse_spec(given)
+    except ValueError:
+        return given
+    if os.path.exists(given):
+        return given
+    found = load_object(given)
+    return found() if inspect.isfunction(found) else found
+
+
+def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
+    """What a run would do, as lines and as JSON. Writes nothing."""
+    from rollout_trace.collection.session import found_in
+
+    work = session.work
+    _check_output(work.output)
+    plan = session.plan(write=False)
+    to_make, kept = sum(1 for _ in plan.jobs()), sum(1 for _ in plan.kept())
+    ids = [task.id for task in session.tasks]
+    result = {
+        "run": work.run_id,
+        "agent": work.agent.describe(),
+        "output": work.output,
+        "tasks": len(ids),
+        "samples": session.samples,
+        "planned": plan.size,
+        "earlier": kept,
+        "to_make": to_make,
+        "unfinished": len(plan.earlier.unfinished),
+        "in_journals": plan.earlier.recovered,
+        "unreadable": plan.earlier.unreadable,
+        "settings": session.config,
+        "task_ids": ids,
+    }
+    given = {name: value for name, value in session.config.items() if value is not None and name != "tasks"}
+    shown = ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if len(ids) > _SHOWN else "")
+    lines = [
+        f"agent     {work.agent.module}:{work.agent.qualified_name}, as {work.name}",
+        f"tasks     {len(ids)}: {shown}",
+        f"output    {work.output}",
+        f"rollouts  {plan.size} = {len(ids)} tasks x {session.samples}: {kept} in the output, {to_make} to make",
+        f"settings  {', '.join(f'{name}={value}' for name, value in given.items())}",
+        *(f"note      {text}" for text in found_in(plan)),
+        "nothing was run (--dry-run)",
+    ]
+    return lines, result, 0
+
+
+def _check_output(output: str) -> None:
+    """Checks that an output can be written, without leaving a trace.
+
+    Raises:
+        ClickException: it cannot.
+    """
+    from rollout_trace.cli.launch import Refusal, check_output
+    from rollout_trace.file.addresses import is_address, is_folder_target
+
+    if is_address(output):
+        return
+    try:
+        # Of a folder: a file in it could be created.
+        check_output(os.path.join(output, "part.jsonl") if is_folder_target(output) else output)
+    except Refusal as refusal:
+        raise click.ClickException(str(refusal)) from None
