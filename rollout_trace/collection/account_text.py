@@ -35,7 +35,7 @@ def _wrapped(name: str, text: str, width: int) -> list[str]:
         subsequent_indent=" " * _LABEL,
         break_on_hyphens=False,
     )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    return [line.replace("\N{NO-BREAK SPACE}", " ").rstrip() for line in lines]
 
 
 def _rows(summary: CollectSummary) -> Iterator[tuple[str, str]]:

@@ -169,6 +169,11 @@ class WorkerProcess(PoolWorker):
             while True:
                 head = await reader.readexactly(LENGTH.size)
                 self._take(*pickle.loads(await reader.readexactly(LENGTH.unpack(head)[0])))
+        except asyncio.CancelledError:
+            # The event loop ends, in a hurry. Without its connection the process completes what it wrote, and ends.
+            if self._writer is not None:
+                self._writer.close()
+            raise
         except (asyncio.IncompleteReadError, ConnectionError):
             self._ended(_lost(await loop.run_in_executor(None, self._wait), self._why))
         except Exception as error:

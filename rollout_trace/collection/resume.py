@@ -125,7 +125,7 @@ def inside(output: str, silent: Collection[str]) -> list[Facts]:
     """
     families: dict[str, list[Trajectory]] = {}
     for one in read(output, on_error="skip", media="keep"):
-        if one.episode_id in silent:
+        if one.episode_id is not None and one.episode_id in silent:
             families.setdefault(one.episode_id, []).append(one)
     found = (facts_of(family) for family in families.values() if len(family) > 1)
     return [facts for facts in found if facts is not None]

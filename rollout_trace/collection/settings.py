@@ -106,8 +106,10 @@ class Settings:
         name = _known(name, place)
         before = self._values.get(name)
         if name in _MAIN_KEYS and isinstance(before, dict) and isinstance(value, str):
-            # Another engine, or executor, keeps what was set for it.
-            value = {**before, _MAIN_KEYS[name]: value}
+            key = _MAIN_KEYS[name]
+            # Options are those of any engine; those of an executor are its own.
+            if name == "engine" or before.get(key, value) == value:
+                value = {**before, key: value}
         self._values[name], self._places[name] = value, place
 
 

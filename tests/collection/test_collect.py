@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -451,3 +453,31 @@ def test_subagents_are_inside(tmp_path: Path, ask: Callable[[str], str]) -> None
     assert summary.usage.calls == 4
     again = collect(solve, output=tmp_path / "x.jsonl")
     assert (again.by_status, again.earlier, again.usage.calls) == ({"completed": 4}, 4, 0)
+
+
+def test_programs_that_agents_start_are_inside(tmp_path: Path, server: ScriptedServer) -> None:
+    """They record their calls by themselves; the summary counts them."""
+    program = (
+        "import sys, openai\n"
+        f"with openai.OpenAI(base_url={server.base_url!r}, api_key='key') as client:\n"
+        "    messages = [{'role': 'user', 'content': sys.argv[1]}]\n"
+        "    print(client.chat.completions.create(model='m', messages=messages).choices[0].message.content)\n"
+    )
+
+    def solve(task: dict[str, str]) -> str:
+        return subprocess.check_output([sys.executable, "-c", program, task["question"]], text=True).strip()
+
+    summary = collect(
+        solve, TASKS[:2], output=tmp_path / "x.jsonl", reward=lambda task, result, trajectory: float(result == "four")
+    )
+    found = list(rt.read(tmp_path / "x.jsonl"))
+    roots = {one.id: one for one in found if one.parent_id is None}
+    children = [one for one in found if one.parent_id is not None]
+    assert [one.parent_id in roots for one in children] == [True, True]
+    assert [[step.token_source for step in one.steps] for one in children] == [["engine"]] * 2
+    assert (summary.by_status, summary.usage.calls, summary.steps_with_ids, summary.mean_reward) == (
+        {"completed": 2},
+        2,
+        2,
+        1.0,
+    )

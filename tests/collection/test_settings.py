@@ -140,7 +140,8 @@ def test_engines_and_executors_with_arguments(tmp_path: Path) -> None:
     assert found["engine"] == rt.Engine("vllm", top_logprobs=5)
     assert isinstance(found["executor"], rt.ProcessExecutor)
     assert found["executor"].processes == 3
-    # Another engine keeps what is asked for; the order of the two ways does not matter.
+    # Another engine keeps what is asked for, another executor has arguments of its own.
+    assert settings(text, tmp_path, executor="local")["executor"] == "local"
     assert settings(text, tmp_path, engine="sglang")["engine"] == rt.Engine("sglang", top_logprobs=5)
     assert settings("", tmp_path, "executor=process", "executor.processes=2")["executor"].processes == 2
     assert settings("", tmp_path, "executor.processes=2", executor="process")["executor"].processes == 2
