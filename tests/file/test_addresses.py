@@ -303,3 +303,12 @@ def test_what_is_not_there_is_said() -> None:
         rt.read(OUT)
     with pytest.raises(ValueError, match="spool='x' is for addresses"):
         rt.recover("a.jsonl", spool="x")
+
+
+def test_what_is_at_an_address_is_merged(tmp_path: Path) -> None:
+    shards = writer(shard_bytes=1)
+    for number in range(3):
+        shards.write(made(number))
+    shards.close()
+    report = rt.merge(OUT, tmp_path / "one.jsonl.gz")
+    assert (report.written, [one.id for one in rt.read(tmp_path / "one.jsonl.gz")]) == (3, ["run0", "run1", "run2"])
