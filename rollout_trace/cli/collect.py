@@ -89,7 +89,7 @@ def _made(session: Session) -> tuple[list[str], dict[str, Any], int]:
 
     interrupted = False
     try:
-        summary = _event_loop.run(session.run, "rollout_trace collect")
+        summary = _event_loop.run(session.run, "rollout_trace collect", waits=False)
     except KeyboardInterrupt:
         if session.summary is None:
             raise

@@ -13,11 +13,38 @@ LONGEST = 65_536
 _active: list[Above] = []
 
 
+class Held:
+    """What is no whole line yet. Thread safe."""
+
+    def __init__(self, put: Callable[[str], object]) -> None:
+        self._put = put
+        self._text = ""
+        # Reentrant: a signal handler may print while its thread does.
+        self._lock = threading.RLock()
+
+    def add(self, text: str) -> None:
+        """Passes on the lines that are whole now."""
+        with self._lock:
+            whole, end, rest = (self._text + text).rpartition("\n")
+            # A bar of the agent's own: what a terminal would show is what follows the last return.
+            self._text = rest if rest.endswith("\r") else rest[rest.rfind("\r") + 1 :]
+            if len(self._text) > LONGEST:
+                whole, end, self._text = whole + end + self._text, "\n", ""
+            if end:
+                self._put(whole)
+
+    def take(self) -> str:
+        """The part of a line that is left."""
+        with self._lock:
+            text, self._text = self._text, ""
+            return text
+
+
 class Above:
     """Takes the place of ``write`` of a stream: passes whole lines on, and holds what is no whole line yet.
 
     The object that is ``sys.stderr`` stays, only its method is replaced: handlers of ``logging``, and others that took
-    the stream before, write above the bar too. Thread safe.
+    the stream before, write above the bar too.
 
     Args:
         stream: of text, such as ``sys.stderr``.
@@ -29,9 +56,7 @@ class Above:
         """The stream's own method."""
         self._stream = stream
         self._put = put
-        self._held = ""
-        # Reentrant: a signal handler may print while its thread does.
-        self._lock = threading.RLock()
+        self._held = Held(put)
 
     def start(self) -> bool:
         """Replaces the method; False where the stream does not let it be replaced."""
@@ -50,24 +75,18 @@ class Above:
         # Another tool may have replaced it since; then this one passes on what it gets.
         if self._stream.__dict__.get("write") == self._write:
             del self._stream.__dict__["write"]
-        with self._lock:
-            held, self._held = self._held, ""
+        held = self._held.take()
         if held:
             self.write_through(held)
 
+    def forget(self) -> None:
+        """Drops what was held, and its lock, which another thread may have: for a forked process."""
+        self._held = Held(self._put)
+
     def _write(self, text: str) -> int:
-        if self not in _active:
+        if self not in _active or not isinstance(text, str):  # What is no text raises what it would.
             return self.write_through(text)
-        if not isinstance(text, str):
-            return self.write_through(text)  # It raises what it would.
-        with self._lock:
-            whole, end, self._held = (self._held + text).rpartition("\n")
-            # A bar of the agent's own: what a terminal would show is what follows the last return.
-            self._held = self._held[self._held.rfind("\r") + 1 :] if not self._held.endswith("\r") else self._held
-            if len(self._held) > LONGEST:
-                whole, end, self._held = whole + end + self._held, "\n", ""
-            if end:
-                self._put(whole)
+        self._held.add(text)
         return len(text)
 
 
@@ -95,7 +114,7 @@ def same_terminal(one: Any, other: Any) -> bool:
 def _after_fork() -> None:
     """A child process has no bar: its streams are as they were."""
     for one in list(_active):
-        one._lock, one._held = threading.RLock(), ""
+        one.forget()
         one.stop()
 
 

@@ -133,7 +133,7 @@ def collect(
         task_ids: takes the tasks with these ids.
 
     Returns:
-        A summary of the whole output, as far as these tasks are concerned. It is printed unless ``progress=False``.
+        A summary of the whole output, as far as these tasks are concerned. It is printed where progress is shown.
 
     Raises:
         TypeError, ValueError, ImportError, OSError: an argument is wrong, something cannot be imported or the output

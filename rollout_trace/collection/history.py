@@ -132,7 +132,7 @@ def _last(place: str) -> Last:
     if damaged:
         guard.warn_once(
             f"history-damaged:{place}",
-            f"{damaged} lines of {place} are none of a history, and are not looked at; they stay where they are.",
+            f"lines of {place} are no line of a history ({damaged}), and are not looked at; they stay where they are.",
         )
     return last
 

@@ -66,6 +66,18 @@ class Work:
     logs: str | None = None
     """Folder of the log files, one a rollout; None for none."""
 
+    def finish(self) -> None:
+        """Completes what this process wrote in the run, and closes its output. Does nothing where it made no rollout.
+
+        For executors, when they end a worker. The end of a process does the same.
+
+        Raises:
+            WriteError: something could not be written.
+        """
+        from rollout_trace.collection.serving import finish
+
+        finish(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
@@ -94,7 +106,7 @@ class Job:
         """Runs the agent in this process, and returns when the trajectory is in the output.
 
         For executors: it may be called in any thread without an event loop, several times at once. The first call in a
-        process opens the output. ``finish(work)`` closes it, and so does the end of the process.
+        process opens the output. ``job.work.finish()`` closes it, and so does the end of the process.
         """
         from rollout_trace.collection.serving import run_job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from rollout_trace.collection.job import Job, Key, Outcome, Work, WorkerLost
@@ -73,10 +73,7 @@ class PoolWorker(ABC):
         A worker itself ends rollouts that take too long. One whose event loop stands still, or in which C code holds
         Python's lock, cannot.
         """
-        self._keep(self._watch(made, timeout, grace))
-
-    def _keep(self, watching: Coroutine[Any, Any, None]) -> None:
-        watch = asyncio.ensure_future(watching)
+        watch = asyncio.ensure_future(self._watch(made, timeout, grace))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
 

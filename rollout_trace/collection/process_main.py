@@ -157,8 +157,9 @@ class _Server:
             guard.warn(f"a process for rollouts could not write all that it recorded: {failure}")
 
     def _leave(self) -> None:
-        """Ends this process, whose starter has ended, whatever else runs in it."""
-        writing = threading.Thread(target=self._finish, name="rollout_trace worker ends", daemon=True)
-        writing.start()
-        writing.join(self._grace)
+        """Ends this process, whose starter has ended: what it recorded is in its journal, which the next run recovers.
+
+        Without writing first. The next run would begin meanwhile and leave alone what a living process has; and what
+        the agents see after the end of the recording would be in no file.
+        """
         os._exit(1)

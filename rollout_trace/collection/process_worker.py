@@ -113,7 +113,8 @@ class WorkerProcess(PoolWorker):
             if one is made:
                 self._stopped.add(number)
                 self._send(("stop", number))
-                self._keep(self._check_stopped(made))
+                # No task: a rollout may be cancelled because the event loop ends, which does not see new ones.
+                asyncio.get_running_loop().call_later(self._grace, self._check_stopped, made)
                 return
 
     async def end(self) -> None:
@@ -130,7 +131,7 @@ class WorkerProcess(PoolWorker):
                 )
         finally:
             self.kill("not ended in time")
-            await self._run
+            await asyncio.gather(self._run, *self._watches)
 
     def ask(self) -> asyncio.Future[None]:
         number = next(self._numbers)
@@ -169,6 +170,11 @@ class WorkerProcess(PoolWorker):
             while True:
                 head = await reader.readexactly(LENGTH.size)
                 self._take(*pickle.loads(await reader.readexactly(LENGTH.unpack(head)[0])))
+        except asyncio.CancelledError:
+            # The event loop ends, in a hurry. Without its connection the process completes what it wrote, and ends.
+            if self._writer is not None:
+                self._writer.close()
+            raise
         except (asyncio.IncompleteReadError, ConnectionError):
             self._ended(_lost(await loop.run_in_executor(None, self._wait), self._why))
         except Exception as error:
@@ -225,9 +231,8 @@ class WorkerProcess(PoolWorker):
             _set(made, RuntimeError("the rollout was cancelled in its process."))
         self._stopped.discard(number)
 
-    async def _check_stopped(self, made: asyncio.Future[Outcome]) -> None:
+    def _check_stopped(self, made: asyncio.Future[Outcome]) -> None:
         """Kills the process if it makes nothing but rollouts that were stopped long ago."""
-        await asyncio.wait([made], timeout=self._grace)
         if not made.done() and self._made.keys() <= self._stopped:
             self.kill("a rollout was stopped and did not end")
 

@@ -9,6 +9,7 @@ from rollout_trace import guard
 from rollout_trace.collection.above import Above, Direct, same_terminal
 from rollout_trace.collection.progress_lines import NAME, NewFailures, summary_lines
 from rollout_trace.collection.progress_text import GAP, Piece, arrange
+from rollout_trace.collection.worker_terminal import WorkerTerminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,11 +35,13 @@ class Bar:
 
         stderr: Any = sys.stderr
         self._above: list[Above] = []
+        self._workers: WorkerTerminal | None = None
         if console is None:
             own = Above(stderr, self._put)
             self._above.append(own)
             if sys.stdout is not stderr and same_terminal(sys.stdout, stderr):
                 self._above.append(Above(sys.stdout, self._put))
+            self._workers = WorkerTerminal(self._put, has_stdout=len(self._above) == 2)
             # The mode is said: rich would take FORCE_COLOR and the like for it, too.
             console = Console(
                 file=Direct(stderr, own.write_through),  # type: ignore[arg-type]
@@ -65,6 +68,8 @@ class Bar:
         self._progress = progress
         for one in self._above:
             one.start()
+        if self._workers is not None:
+            self._workers.start()
         self._live.start(refresh=True)
         # A process that is killed would leave the terminal without one.
         self._console.show_cursor(True)
@@ -79,6 +84,8 @@ class Bar:
         self._progress = progress
         try:
             self._note_failure(progress)
+            if self._workers is not None:
+                self._workers.stop()
             self._live.stop()
             self._put("\n".join(summary_lines(summary)))
         finally:

@@ -125,9 +125,10 @@ class RayExecutor:
             if address is not None:
                 raise
             ray.init(address="local", include_dashboard=False, **quiet)
-            guard.warn(
+            guard.warn_once(
+                "ray local",
                 f"no Ray cluster was found: one was started on this machine, with {ray.cluster_resources()['CPU']:g} "
-                "CPUs, for this collection. Give rt.RayExecutor the address of yours."
+                "CPUs, for this collection. Give rt.RayExecutor the address of yours.",
             )
 
     def _room(self) -> int:

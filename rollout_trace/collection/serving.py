@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.job import Job, Outcome, Work
 
+_PATIENCE = 5.0
+"""Seconds for an event loop to end."""
+
 
 class _Served:
     """The worker of one run of ``collect`` in a process that an executor started, with an event loop on a thread."""
@@ -24,6 +27,7 @@ class _Served:
         self.worker = Worker(work, lambda facts: self._facts.__setitem__(facts.trajectory_id, facts))
         self.worker.open()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
 
     def run(self, job: Job) -> Outcome:
         """Makes a rollout on the event loop's thread."""
@@ -55,15 +59,29 @@ class _Served:
         try:
             self.worker.close()
         finally:
-            if self._loop is not None:
+            if self._loop is not None and self._thread is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
+                # An agent that blocks the loop keeps it.
+                self._thread.join(_PATIENCE)
 
     def _own_loop(self) -> asyncio.AbstractEventLoop:
         with _lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="rollout_trace worker", daemon=True).start()
+                name = "rollout_trace worker"
+                self._thread = threading.Thread(target=_drive, args=(self._loop,), name=name, daemon=True)
+                self._thread.start()
             return self._loop
+
+
+def _drive(loop: asyncio.AbstractEventLoop) -> None:
+    """Runs an event loop until it is stopped, and frees what it holds."""
+    try:
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
 
 
 def run_job(job: Job) -> Outcome:

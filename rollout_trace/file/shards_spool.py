@@ -37,6 +37,11 @@ def spool_of(address: str, root: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.path.abspath(root or _root())) / f"{name}-{sha256(address.encode()).hexdigest()[:12]}"
 
 
+def has_default_root(spool: Path) -> bool:
+    """Whether a spool is where it is looked for unless another folder is named."""
+    return spool.parent == Path(os.path.abspath(_root()))
+
+
 def _root() -> Path:
     if given := os.environ.get(ROOT):
         return Path(given)

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rollout_trace import guard
@@ -315,8 +316,15 @@ class Sink:
         return (
             f"{shards} with {_trajectories(count)} could not be uploaded to {self._name} "
             f"({guard.describe(unsent[0].error)}). Nothing is lost: they are in {folder}, and "
-            f"rt.recover({self._name!r}, write=True) uploads them."
+            f"rt.recover({self._name!r}, write=True) uploads them{self._spool_option(folder)}."
         )
+
+    @staticmethod
+    def _spool_option(folder: Path) -> str:
+        """What is to be added for a spool that was given by option."""
+        from rollout_trace.file.shards_spool import has_default_root
+
+        return "" if has_default_root(folder) else f", with spool={str(folder.parent)!r}"
 
     def _of_trajectories(self) -> WriteError:
         if not self.lost:

@@ -21,7 +21,7 @@ ROOT = Path(rt.__file__).parents[1]
 
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer() as server:
+    with ScriptedServer("fine") as server:
         yield server
 
 

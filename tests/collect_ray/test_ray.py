@@ -118,25 +118,21 @@ def test_actors_are_replaced_after_so_many_rollouts() -> None:
     assert [processes.count(one) for one in dict.fromkeys(processes)] == [2, 1]
 
 
-def test_exceptions_of_a_job() -> None:
-    shared = work()
-    found = all_of(RayExecutor(actors=1), job(shared, 0, "fail", "value"), job(shared, 1, "fail", "own"))
-    assert [repr(one) for one in found] == ["ValueError('no such thing')", "RuntimeError('Own: of a function')"]
-
-
-def test_what_cannot_be_sent() -> None:
+def test_what_can_be_sent() -> None:
+    """Exceptions come back; of agents and tasks Ray sends what is defined in a function, but no lock."""
+    shared = work(agent=lambda task: task)
     found = all_of(
         RayExecutor(actors=1),
-        job(work(agent=threading.Lock()), 0, "process"),
-        job(work(), 0, "process", threading.Lock()),
+        job(shared, 0, "process"),
+        job(shared, 1, "fail", "value"),
+        job(shared, 2, "fail", "own"),
+        job(shared, 3, "process", threading.Lock()),
+        job(work(agent=threading.Lock()), 4, "process"),
     )
-    assert "the agent, or a reward, cannot be sent to a Ray actor" in str(found[0])
-    assert "the task t cannot be sent to a Ray actor" in str(found[1])
-
-
-def test_an_agent_of_a_function() -> None:
-    """Ray sends what is defined in a function, too."""
-    assert said(all_of(RayExecutor(actors=1), job(work(agent=lambda task: task), 0, "process")))
+    assert isinstance(found[0], Outcome)
+    assert [repr(one) for one in found[1:3]] == ["ValueError('no such thing')", "RuntimeError('Own: of a function')"]
+    assert "the task t cannot be sent to a Ray actor" in str(found[3])
+    assert "the agent, or a reward, cannot be sent to a Ray actor" in str(found[4])
 
 
 # With `rt.collect`.

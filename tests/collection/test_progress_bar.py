@@ -182,6 +182,41 @@ def test_a_forked_process_has_no_bar() -> None:
     assert screen.lines.count("held back") == 1
 
 
+WORKERS = """
+import subprocess
+from rollout_trace.collection.worker_terminal import streams_of_workers
+PROGRAM = "import sys; print('printed', sys.stdout.isatty()); print('logged é', file=sys.stderr)"
+PROGRAM += "; print('a part', end='')"
+given = streams_of_workers()
+workers = [subprocess.Popen([sys.executable, "-c", PROGRAM], **given) for _ in range(2)]
+assert [worker.wait() for worker in workers] == [0, 0]
+end()
+assert streams_of_workers() == {}
+assert len(os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ()) < 12
+"""
+
+
+def test_what_workers_print_is_above_the_bar() -> None:
+    """Processes that make rollouts have a terminal, too; all that they printed is there at the end."""
+    code, screen = on_terminal(RUN + WORKERS, width=80)
+    assert code == 0, screen.lines
+    *printed, bar, _, _ = screen.lines
+    assert "10/100" in bar
+    text = "".join(printed)
+    assert [text.count(part) for part in ("printed", "True", "logged é", "a part")] == [2, 2, 2, 2]
+    assert "━" not in text
+
+
+def test_stdout_of_workers_that_is_a_file(tmp_path: Path) -> None:
+    """As that of this process."""
+    with open(tmp_path / "out", "w") as out:
+        code, screen = on_terminal(RUN + WORKERS, width=80, stdout=out.fileno())
+    assert code == 0, screen.lines
+    assert (tmp_path / "out").read_text().count("False") == 2
+    assert " ".join(screen.lines).count("logged é") == 2
+    assert not any("printed" in line for line in screen.lines)
+
+
 def test_a_bar_on_a_console() -> None:
     """What is drawn: one bar, whatever the number of updates."""
     file = io.StringIO()
@@ -226,10 +261,10 @@ def test_a_bar_of_another_program_takes_no_memory() -> None:
     one, stream, passed = above()
     for number in range(1000):
         stream.write(f"\r{number}")
-    assert one._held == "999"
+    assert one._held._text == "999"
     for _ in range(100):
         stream.write("x" * 1000)
-    assert len(one._held) <= LONGEST
+    assert len(one._held._text) <= LONGEST
     assert len(passed) == 1
     one.stop()
 

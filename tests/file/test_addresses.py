@@ -174,11 +174,15 @@ def refuse(_: str) -> None:
 def test_what_could_not_be_uploaded_is_kept_told_and_recovered(spool: Path) -> None:
     Flaky.before = staticmethod(refuse)
     target = "flaky://bucket/run"
-    with pytest.raises(WriteError, match="1 shard with 2 trajectories could not be uploaded to flaky://") as found:
+
+    def two_trajectories() -> None:
         with rt.recording(target):
             for number in range(2):
                 with rt.trajectory(task=str(number)):
                     pass
+
+    with pytest.raises(WriteError, match="1 shard with 2 trajectories could not be uploaded to flaky://") as found:
+        two_trajectories()
     assert "PermissionError: access denied" in str(found.value)
     assert f"rt.recover({target!r}, write=True) uploads them" in str(found.value)
     assert len(left(spool, target)) == 1

@@ -97,8 +97,10 @@ def _reset() -> None:
 
 def described(record: RequestRecord) -> dict[str, Any]:
     """One line of the log."""
+    # None of a request whose sender was killed while it was sent.
+    asked = None if record.json is None else record.json["messages"][-1]["content"]
     found: dict[str, Any] = {
-        "asked": record.json["messages"][-1]["content"],
+        "asked": asked,
         "sender": record.headers.get(SENDER),
         "status": record.status,
         "completed": record.completed,

@@ -1,0 +1,225 @@
+"""What ``rt.collect`` refuses: one sentence that says what was wrong and what to do, before any rollout."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollout_trace as rt
+
+ran: list[object] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+def agent(task: Any) -> str:
+    ran.append(task)
+    return "done"
+
+
+def no_arguments() -> str:
+    ran.append(None)
+    return "done"
+
+
+def three(task: Any, rollout: Any, more: Any) -> str:
+    ran.append(task)
+    return "done"
+
+
+def generator(task: Any) -> Any:
+    ran.append(task)
+    yield "done"
+
+
+class NeedsMore:
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    def rollout(self, task: Any) -> str:
+        ran.append(task)
+        return "done"
+
+
+class WithoutMethods:
+    pass
+
+
+def reward_of_one(result: Any) -> float:
+    return 1.0
+
+
+USUAL: dict[str, Any] = {"agent": agent, "tasks": ["a", "b"]}
+CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
+    ("samples-zero", {"samples": 0}, ValueError, r"samples is 0; give"),
+    ("samples-negative", {"samples": -1}, ValueError, r"samples"),
+    ("samples-text", {"samples": "4"}, TypeError, r"samples"),
+    ("samples-half", {"samples": 1.5}, TypeError, r"samples"),
+    ("samples-true", {"samples": True}, TypeError, r"samples"),
+    ("concurrency-zero", {"concurrency": 0}, ValueError, r"concurrency is 0; give"),
+    ("concurrency-none", {"concurrency": None}, TypeError, r"concurrency"),
+    ("timeout-negative", {"timeout": -1}, ValueError, r"timeout is -1; give"),
+    ("timeout-zero", {"timeout": 0}, ValueError, r"timeout is 0; give"),
+    ("timeout-nan", {"timeout": float("nan")}, ValueError, r"timeout"),
+    ("timeout-text", {"timeout": "5s"}, TypeError, r"timeout"),
+    (
+        "reward-timeout",
+        {"reward": lambda a, b, c: 1.0, "reward_timeout": -2},
+        ValueError,
+        r"reward_timeout is -2; give",
+    ),
+    ("retries", {"retries": -1}, ValueError, r"retries is -1; give"),
+    ("retry-wait", {"retries": 1, "retry_wait": -1}, ValueError, r"retry_wait"),
+    ("retry-on-number", {"retry_on": 5}, TypeError, r"retry_on is 5; give"),
+    ("retry-on-class", {"retry_on": [int]}, TypeError, r"retry_on has .*give"),
+    ("seed", {"seed": "x"}, TypeError, r"seed"),
+    ("limit", {"limit": 0}, ValueError, r"limit is 0; give"),
+    ("most-failures", {"max_consecutive_failures": -1}, ValueError, r"max_consecutive_failures"),
+    ("reward-number", {"reward": 5}, TypeError, r"reward is 5; give"),
+    ("reward-of-one", {"reward": reward_of_one}, TypeError, r"reward_of_one.*three arguments"),
+    ("reward-empty", {"reward": []}, ValueError, r"reward is empty; give"),
+    ("reward-twice", {"reward": [judge := lambda a, b, c: 1.0, judge]}, ValueError, r"two rewards have the name"),
+    ("reward-weight", {"reward": [(lambda a, b, c: 1.0, "x")]}, TypeError, r"weight"),
+    ("reward-missing", {"reward": "no_such_module_here:judge"}, ImportError, r"no_such_module_here"),
+    ("agent-none", {"agent": None}, TypeError, r"agent"),
+    ("agent-number", {"agent": 5}, TypeError, r"agent"),
+    ("agent-no-arguments", {"agent": no_arguments}, TypeError, r"no_arguments"),
+    ("agent-three", {"agent": three}, TypeError, r"three"),
+    ("agent-generator", {"agent": generator}, TypeError, r"generator"),
+    ("agent-needs-more", {"agent": NeedsMore}, TypeError, r"NeedsMore"),
+    ("agent-without-methods", {"agent": WithoutMethods}, TypeError, r"WithoutMethods"),
+    ("agent-not-there", {"agent": "no_such_module_here:agent"}, ImportError, r"no_such_module_here"),
+    ("agent-no-name", {"agent": "json:no_such_name"}, ImportError, r"no_such_name"),
+    ("agent-no-colon", {"agent": "agent"}, ValueError, r"agent"),
+    ("agent-no-file", {"agent": "no_such_file.py:agent"}, FileNotFoundError, r"no_such_file\.py"),
+    ("tasks-none", {"tasks": None}, TypeError, r"tasks"),
+    ("tasks-number", {"tasks": 5}, TypeError, r"tasks"),
+    ("tasks-empty", {"tasks": []}, ValueError, r"no tasks.*give"),
+    ("tasks-double", {"tasks": [{"id": "a"}, {"id": "b"}, {"id": "a"}]}, ValueError, r"'?a'?"),
+    ("tasks-some-ids", {"tasks": [{"id": "a"}, {"question": "b"}]}, ValueError, r"id"),
+    ("tasks-no-file", {"tasks": "no_such_file.jsonl"}, OSError, r"no_such_file\.jsonl"),
+    ("tasks-no-such-id", {"tasks": [{"id": "abc"}], "task_ids": ["abd"]}, ValueError, r"abd"),
+    ("name", {"name": object()}, TypeError, r"name"),
+    ("executor-text", {"executor": "threads"}, TypeError, r"executor is 'threads'; give"),
+    ("executor-object", {"executor": object()}, TypeError, r"executor is .*; give"),
+    ("output-none", {"output": None}, TypeError, r"output is None; give"),
+    ("output-suffix", {"output": "rollouts.parquet"}, ValueError, r"rollouts\.parquet"),
+    ("output-scheme", {"output": "nosuchscheme://bucket/runs"}, Exception, r"nosuchscheme"),
+    ("recording", {"recording": {"no_such_option": 1}}, TypeError, r"no_such_option"),
+    ("engine", {"engine": "no-such-engine"}, ValueError, r"no-such-engine"),
+    ("progress", {"progress": "bar"}, TypeError, r"progress"),
+]
+
+
+@pytest.mark.parametrize(("given", "kind", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_one_sentence(
+    given: dict[str, Any], kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = {"output": str(tmp_path / "rollouts.jsonl"), "progress": False, **USUAL, **given}
+    with pytest.raises(kind, match=words) as caught:
+        rt.collect(**arguments)
+    text = str(caught.value)
+    assert "\n" not in text, text
+    assert len(text) < 400, text
+    assert ran == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == []
+
+
+def test_the_same_in_an_event_loop(tmp_path: Path) -> None:
+    import asyncio
+
+    with pytest.raises(ValueError, match="samples is 0; give"):
+        asyncio.run(rt.acollect(agent, ["a"], output=tmp_path / "rollouts.jsonl", samples=0, progress=False))
+    assert ran == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes of folders")
+@pytest.mark.parametrize("name", ["sub/rollouts.jsonl", "file/rollouts.jsonl", "folder.jsonl"])
+def test_an_output_that_cannot_be_written(name: str, tmp_path: Path) -> None:
+    """In a folder below a file, and a name that is a folder's. Root may write anywhere else."""
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.jsonl").mkdir()
+    (tmp_path / "folder.jsonl" / "own").write_text("")
+    output = tmp_path / name
+    if name.startswith("sub"):
+        rt.collect(agent, ["a"], output=output, progress=False)
+        assert [one.status for one in rt.read(output)] == ["completed"]
+        return
+    if output.is_dir():
+        # A folder of shards, whatever it is called.
+        return
+    with pytest.raises(OSError, match=re.escape(str(tmp_path / "file"))):
+        rt.collect(agent, ["a"], output=output, progress=False)
+    assert ran == []
+
+
+def test_an_output_that_holds_something_and_no_resume(tmp_path: Path) -> None:
+    output = tmp_path / "rollouts.jsonl"
+    rt.collect(agent, ["a"], output=output, progress=False)
+    ran.clear()
+    with pytest.raises(FileExistsError, match=r"holds something, and resume=False: give another output"):
+        rt.collect(agent, ["a"], output=output, resume=False, progress=False)
+    assert ran == []
+
+
+@pytest.mark.parametrize("missing", ["zstandard", "fsspec", "ray"])
+def test_a_missing_extra(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    given: dict[str, Any] = {
+        "zstandard": {"output": tmp_path / "rollouts.jsonl.zst"},
+        "fsspec": {"output": "s3://bucket/runs"},
+        "ray": {"output": tmp_path / "rollouts.jsonl", "executor": "ray"},
+    }[missing]
+    how = "zstandard" if missing == "zstandard" else rf"'\.\[{missing}\]'"
+    with pytest.raises(ImportError, match=f"pip install {how}"):
+        rt.collect(agent, ["a"], progress=False, **given)
+    assert ran == []
+
+
+def test_an_agent_that_returns_nothing_is_no_mistake(tmp_path: Path) -> None:
+    """Its reward function sees None; what it recorded is what counts."""
+    seen: list[Any] = []
+
+    def nothing(task: Any) -> None:
+        ran.append(task)
+
+    def judge(task: Any, result: Any, trajectory: rt.Trajectory) -> float:
+        seen.append(result)
+        return 1.0
+
+    output = tmp_path / "rollouts.jsonl"
+    rt.collect(nothing, ["a"], output=output, reward=judge, progress=False)
+    assert (ran, seen) == (["a"], [None])
+    assert [(one.status, one.reward) for one in rt.read(output)] == [("completed", 1.0)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "good", object(), [1.0]], ids=repr)
+def test_a_reward_that_is_none_is_recorded_as_missing(value: Any, tmp_path: Path) -> None:
+    output = tmp_path / "rollouts.jsonl"
+    rt.collect(agent, ["a"], output=output, reward=lambda task, result, trajectory: value, progress=False)
+    (one,) = rt.read(output)
+    assert (one.status, one.reward) == ("completed", None)
+    assert one.metadata is not None
+    assert one.metadata["reward_errors"]
+
+
+def test_all_arguments_of_collect_are_those_of_acollect() -> None:
+    """``acollect`` takes them as ``**options``, whose types are written down once more."""
+    source = ast.parse(inspect.getsource(inspect.getmodule(rt.collect)))  # type: ignore[arg-type]
+    options = next(
+        node for node in ast.walk(source) if isinstance(node, ast.ClassDef) and node.name == "CollectOptions"
+    )
+    typed = {node.target.id: ast.unparse(node.annotation) for node in options.body
+             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}  # fmt: skip
+    parameters = list(inspect.signature(rt.collect).parameters.values())
+    assert typed == {one.name: one.annotation for one in parameters if one.name not in ("agent", "tasks", "output")}
