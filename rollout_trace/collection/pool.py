@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from rollout_trace.collection.job import Job, Key, Outcome, Work, WorkerLost
+from rollout_trace.collection.items import Key
+from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 
 MOST_STARTS = 3
 """So many workers may end in a row before they are ready; then no further ones are started."""

@@ -51,7 +51,7 @@ def prepare(given: Mapping[str, Any]) -> Session:
         logs=_logs(logs, output),
     )
     tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
-    config = _config(given, work, len(tasks))
+    config = _config(given, work)
     return Session(
         work=work,
         tasks=tasks,
@@ -91,13 +91,12 @@ def _executor(given: Any) -> Any:
     )
 
 
-_NOT_SETTINGS = ("agent", "tasks", "output", "progress", "resume", "task_ids", "limit", "logs")
+_SETTINGS = ("engine", "instrument", "recording", "reward", "reward_timeout", "seed", "timeout")
 
 
-def _config(given: Mapping[str, Any], work: Work, tasks: int) -> dict[str, Any]:
+def _config(given: Mapping[str, Any], work: Work) -> dict[str, Any]:
     """The settings that make rollouts what they are, as JSON."""
-    config = {name: value for name, value in given.items() if name not in _NOT_SETTINGS}
-    config |= {"name": work.name, "tasks": tasks}
+    config = {"name": work.name, **{name: given[name] for name in _SETTINGS}}
     return {
         name: value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
         for name, value in sorted(config.items())

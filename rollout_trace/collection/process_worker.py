@@ -19,6 +19,7 @@ from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.messages import LENGTH, packed, pickled_job
 from rollout_trace.collection.pool import PoolWorker
 from rollout_trace.collection.process_main import UNGUARDED
+from rollout_trace.collection.worker_terminal import streams_of_workers
 from rollout_trace.process.child_tasks import BOOT
 
 NO_GUARD = (
@@ -267,12 +268,15 @@ def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
     program = _PROGRAM.format(socket="socket.socket(fileno=int(sys.argv[1]))")
     # Ctrl-C reaches all processes of a terminal. Blocked at the start, it cannot end one before that has a handler.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    streams = streams_of_workers()
     try:
         return subprocess.Popen(
             [*command, program, str(theirs.fileno()), _LABEL],
             stdin=subprocess.DEVNULL,
             env=environment,
             pass_fds=[theirs.fileno()],
+            stdout=streams.get("stdout"),
+            stderr=streams.get("stderr"),
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

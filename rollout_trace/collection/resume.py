@@ -17,7 +17,7 @@ from rollout_trace.file.reader import expand_paths, read
 from rollout_trace.record.recovery import recover
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.job import Key
+    from rollout_trace.collection.items import Key
     from rollout_trace.data.trajectory import Trajectory
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.collection.account import NOT_SUCCEEDED
-from rollout_trace.collection.job import Job, Key, Outcome, TaskItem, Work, WorkerLost
+from rollout_trace.collection.items import Key, TaskItem
+from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.data.model import error_info
 
@@ -176,6 +177,7 @@ class Runner:
     def _add(self, outcome: Outcome) -> None:
         self.tally.add(outcome)
         self.monitor.add(outcome)
+        self.report()
         if outcome.facts is not None:
             self.tally.add_facts(outcome.facts)
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from rollout_trace.collection.contents import NoForm, digest
-from rollout_trace.collection.job import TaskItem
+from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.task_files import Keyed, Placed, read_tasks
 from rollout_trace.data.model import Task
 from rollout_trace.data.user_values import brief, to_builtin

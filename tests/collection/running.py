@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from rollout_trace.collection.job import Key, Outcome
+from rollout_trace.collection.items import Key
+from rollout_trace.collection.job import Outcome
 from rollout_trace.collection.progress import Monitor
 from rollout_trace.collection.snapshot import Progress
 from rollout_trace.data.model import Cost, ErrorInfo

@@ -23,7 +23,10 @@ def counters(server: Server) -> tuple[int, int]:
     with urlopen(f"{server.url}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     prompt, sampled = (
-        sum(float(value) for value in re.findall(rf"^vllm:{name}_tokens_total(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE))
+        sum(
+            float(value)
+            for value in re.findall(rf"^vllm:{name}_tokens_total(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+        )
         for name in ("prompt", "generation")
     )
     return int(prompt), int(sampled)
@@ -51,7 +54,9 @@ def test_the_totals_are_the_engines(server: Server, kind: str, tmp_path: Path) -
 
 
 def _tasks() -> list[dict[str, Any]]:
-    return [{"id": f"t{number}", "question": f"Say something about {number} naïve cafés."} for number in range(AGENTS // 4)]
+    return [
+        {"id": f"t{number}", "question": f"Say something about {number} naïve cafés."} for number in range(AGENTS // 4)
+    ]
 
 
 def _asked(rollout: rt.Rollout, messages: list[Any]) -> dict[str, Any]:
