@@ -173,8 +173,8 @@ def test_media_are_restored_or_kept(tmp_path: Path) -> None:
 
 def pids(reader: TrajectoryReader) -> list[int]:
     """Of the processes that read for it."""
-    pool = next(one for one in gc.get_objects() if isinstance(one, parallel.Workers))
-    assert reader is not None
+    generator: Any = reader._trajectories
+    pool: parallel.Workers = generator.gi_frame.f_locals["pool"]
     return [process.pid for process in pool._processes]
 
 
