@@ -182,7 +182,7 @@ def import_ray() -> Any:
         import ray
     except ImportError:
         raise ImportError(
-            "Rollouts on a Ray cluster need the package ray. Install it with: pip install 'rollout-trace[ray]'"
+            "Rollouts on a Ray cluster need the package ray. Install it with: pip install '.[ray]'"
         ) from None
     return ray
 

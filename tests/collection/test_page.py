@@ -17,7 +17,7 @@ from tests.file.processes import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "collect.md").read_text()
-ELSEWHERE = ("executor=\"ray\"", "rt.RayExecutor", "ray start")
+ELSEWHERE = ('executor="ray"', "rt.RayExecutor", "ray start")
 """In blocks that need Ray, which has an environment of its own: tests/collect_ray."""
 _BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"`(?P<name>\w+\.(?:py|jsonl|toml))`:$")
