@@ -177,7 +177,8 @@ def _one_call(client: openai.AsyncOpenAI) -> Agent:
 
     async def agent(task: Any) -> str | None:
         answer = await client.chat.completions.create(**asked)
-        return answer.choices[0].message.content
+        text: str | None = answer.choices[0].message.content
+        return text
 
     return agent
 

@@ -1,6 +1,7 @@
 """A model server in a process of its own: one answer for all requests, after a fixed delay.
 
-As a program, ``python -m benchmarks.delayed_server SECONDS``, it prints its port and serves until its standard input ends.
+As a program, ``python -m benchmarks.delayed_server SECONDS``, it prints its port and serves until its standard
+input ends.
 """
 
 from __future__ import annotations

@@ -143,23 +143,11 @@ def test_the_same_in_an_event_loop(tmp_path: Path) -> None:
     assert ran == []
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="modes of folders")
-@pytest.mark.parametrize("name", ["sub/rollouts.jsonl", "file/rollouts.jsonl", "folder.jsonl"])
-def test_an_output_that_cannot_be_written(name: str, tmp_path: Path) -> None:
-    """In a folder below a file, and a name that is a folder's. Root may write anywhere else."""
+def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
+    """In a folder below a file: root, too, may not write there."""
     (tmp_path / "file").write_text("")
-    (tmp_path / "folder.jsonl").mkdir()
-    (tmp_path / "folder.jsonl" / "own").write_text("")
-    output = tmp_path / name
-    if name.startswith("sub"):
-        rt.collect(agent, ["a"], output=output, progress=False)
-        assert [one.status for one in rt.read(output)] == ["completed"]
-        return
-    if output.is_dir():
-        # A folder of shards, whatever it is called.
-        return
     with pytest.raises(OSError, match=re.escape(str(tmp_path / "file"))):
-        rt.collect(agent, ["a"], output=output, progress=False)
+        rt.collect(agent, ["a"], output=tmp_path / "file" / "rollouts.jsonl", progress=False)
     assert ran == []
 
 
@@ -175,11 +163,12 @@ def test_an_output_that_holds_something_and_no_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", ["zstandard", "fsspec", "ray"])
 def test_a_missing_extra(missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    given: dict[str, Any] = {
+    every: dict[str, dict[str, Any]] = {
         "zstandard": {"output": tmp_path / "rollouts.jsonl.zst"},
         "fsspec": {"output": "s3://bucket/runs"},
         "ray": {"output": tmp_path / "rollouts.jsonl", "executor": "ray"},
-    }[missing]
+    }
+    given = every[missing]
     how = "zstandard" if missing == "zstandard" else rf"'\.\[{missing}\]'"
     with pytest.raises(ImportError, match=f"pip install {how}"):
         rt.collect(agent, ["a"], progress=False, **given)
@@ -203,7 +192,9 @@ def test_an_agent_that_returns_nothing_is_no_mistake(tmp_path: Path) -> None:
     assert [(one.status, one.reward) for one in rt.read(output)] == [("completed", 1.0)]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "good", object(), [1.0]], ids=repr)
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), "good", object(), [1.0]], ids=["nan", "inf", "text", "object", "list"]
+)
 def test_a_reward_that_is_none_is_recorded_as_missing(value: Any, tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
     rt.collect(agent, ["a"], output=output, reward=lambda task, result, trajectory: value, progress=False)

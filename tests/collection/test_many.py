@@ -65,10 +65,7 @@ def test_nothing_is_missing_or_doubled(kind: str, tmp_path: Path) -> None:
     }
     with serving("plan", tmp_path) as server:
         agent: Any = AsyncAgent(server.base_url) if kind == "async" else SyncAgent(server.base_url)
-        if kind == "async":
-            summary = asyncio.run(_in_a_loop(agent, usual))
-        else:
-            summary = rt.collect(agent, tasks(), **usual)
+        summary = asyncio.run(_in_a_loop(agent, usual)) if kind == "async" else rt.collect(agent, tasks(), **usual)
         # Before the server goes: agents that were left behind go on, and no more of it is recorded.
         seen, log = list(agent.seen), server.log()
     assert_same(rt.read(output), expected, log, seen)

@@ -45,6 +45,7 @@ def assert_same(read: Iterable[rt.Trajectory], plan: Rollouts, log: Log, seen: S
 
 def _place(one: rt.Trajectory) -> tuple[int, int, int]:
     assert one.task is not None
+    assert one.task.id is not None
     assert one.metadata is not None
     assert one.rollout_index is not None
     assert one.task.id == one.group_id

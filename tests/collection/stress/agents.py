@@ -29,7 +29,7 @@ def options(base_url: str) -> dict[str, Any]:
 def judge(task: Mapping[str, Any], result: Any, trajectory: Any) -> float:
     """The reward of a rollout by its last answer."""
     call = Call.of(result)
-    found = reward(call.task, call.index, result)
+    found = reward(call.task, call.sample, result)
     if found is None:
         raise Failing("of the judge")
     return found

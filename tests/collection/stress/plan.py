@@ -33,7 +33,7 @@ class Call(NamedTuple):
     """One call of an agent, as the messages of its requests name it."""
 
     task: int
-    index: int
+    sample: int
     attempt: int
     call: int
 
@@ -71,9 +71,12 @@ def exchanges(call: Call) -> tuple[Kind, ...]:
     storm = call.task // STORM % 8
     if call.attempt == 1 and call.call == 0 and storm in (2, 5):
         return ("429",) * 3 if storm == 2 else ("500",) * 3
-    if call.attempt == 1 and (7 * call.task + 3 * call.index) % 61 == 5:
-        if call.call == number("where", call.task, call.index) % CALLS:
-            return ("stall",)
+    if (
+        call.attempt == 1
+        and (7 * call.task + 3 * call.sample) % 61 == 5
+        and (call.call == number("where", call.task, call.sample) % CALLS)
+    ):
+        return ("stall",)
     at = number("fault", call)
     for share, kinds in _MIXED:
         if at < share:

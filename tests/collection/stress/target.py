@@ -1,7 +1,7 @@
 """The program that is killed: ``python -m tests.collection.stress.target BASE_URL OUTPUT EXECUTOR SEEN``.
 
-It collects, resumes what an earlier one left, and exits with 0 when all is there. What an agent saw returned goes to the
-file ``SEEN`` in the moment that it saw it.
+It collects, resumes what an earlier one left, and exits with 0 when all is there. What an agent saw returned goes to
+the file ``SEEN`` in the moment that it saw it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def judge(task: dict[str, Any], result: str, trajectory: rt.Trajectory) -> float
     return float(len(result))
 
 
-def main(base_url: str, output: str, executor: str, seen: str) -> None:
+def main(base_url: str, output: str, executor: Any, seen: str) -> None:
     """Collects until all is there."""
     os.environ |= {"STRESS_SERVER": base_url, "STRESS_SEEN": seen}
     rt.collect(
