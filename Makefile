@@ -84,7 +84,7 @@ kills: environment
 
 # 2,000 rollouts with faults, and ten kills of each kind; `make test` makes a part.
 collect-stress: environment
-	ROLLOUT_TRACE_COLLECT=1 ROLLOUT_TRACE_KILLS=10 $(BIN)/python -m pytest -q tests/collection/test_many.py tests/collection/test_kills.py
+	ROLLOUT_TRACE_ROLLOUTS=2000 ROLLOUT_TRACE_KILLS=10 $(BIN)/python -m pytest -q tests/collection/test_many.py tests/collection/test_kills.py
 
 # Against live engines, those that are installed: docs/engines.md.
 test-engines: environment
