@@ -138,7 +138,8 @@ class Pool(Generic[Worker]):
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            worker.stop(made)
+            if not made.done():
+                worker.stop(made)
             raise
 
     async def close(self) -> None:
@@ -222,20 +223,21 @@ class Pool(Generic[Worker]):
         except asyncio.CancelledError:
             if request in self._waiting:
                 self._waiting.remove(request)
-            for worker in self._workers:
-                if worker.kept_for is request and not request.worker.done():
-                    worker.kept_for = None
             if request.worker.done() and not request.worker.cancelled() and request.worker.exception() is None:
                 self._give_back(request.worker.result())
-            else:
-                self._dispatch()
+                raise
+            for worker in self._workers:
+                if worker.kept_for is request:
+                    worker.kept_for = None
+            self._dispatch()
             raise
 
     def _dispatch(self) -> None:
         """Gives workers to the rollouts that wait, in their order."""
         is_full = False
         for request in list(self._waiting):
-            if is_full and not request.alone:
+            # One that is done was cancelled just now.
+            if request.worker.done() or (is_full and not request.alone):
                 continue
             try:
                 worker = self._find(request)
@@ -253,7 +255,9 @@ class Pool(Generic[Worker]):
 
     def _find(self, request: _Request[Worker]) -> Worker | None:
         if self._workers and not self._is_proven:
-            return None
+            # Its first rollout may have been cancelled before it was ready.
+            first = self._workers[0]
+            return None if first.load or first.is_retired else first
         free = [
             one for one in self._workers if not one.is_retired and not one.is_late and one.kept_for in (None, request)
         ]
