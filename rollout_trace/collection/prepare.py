@@ -12,6 +12,7 @@ from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.executor import Executor
 from rollout_trace.collection.hashes import hashes_of
 from rollout_trace.collection.job import Work
+from rollout_trace.collection.process_main import leave_if_preparing
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session
 from rollout_trace.collection.tasks import load_tasks
@@ -27,6 +28,7 @@ def prepare(given: Mapping[str, Any]) -> Session:
     Raises:
         TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
     """
+    leave_if_preparing()
     agent: Agent = agent_of(given["agent"])
     name = agent.name if given["name"] is None else user_values.text_id(given["name"], "name")
     output = _output(given["output"])
