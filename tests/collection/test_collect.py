@@ -16,8 +16,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.data import attempts
-from rollout_trace.testing import Reply, ScriptedServer
-from rollout_trace.testing.scripted import RequestRecord
+from rollout_trace.testing import Reply, RequestRecord, ScriptedServer
 
 TASKS = [{"id": f"sum/{number}", "question": f"What is {number} + 2?"} for number in range(4)]
 
@@ -64,7 +63,7 @@ def collect(agent: Any, tasks: Any = TASKS, **options: Any) -> rt.CollectSummary
 
 
 def read(path: Path) -> list[rt.Trajectory]:
-    return sorted(rt.read(path), key=lambda one: (one.task.id if one.task else "", one.rollout_index or 0))  # type: ignore[arg-type, return-value]
+    return sorted(rt.read(path), key=lambda one: (one.task.id if one.task else "", one.rollout_index or 0))
 
 
 def own(trajectory: rt.Trajectory) -> dict[str, Any]:
