@@ -11,6 +11,8 @@ BIN := .venv/bin
 CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt \
 	requirements/google-*.txt requirements/http-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
+# Rollouts on a Ray cluster, which the test starts.
+RAY := collect-ray
 # The same tests beside the oldest release of the framework that they pass with.
 OLDEST := $(patsubst integrations/%/tests/requirements-oldest.txt,%-oldest,$(wildcard \
 	integrations/*/tests/requirements-oldest.txt))
@@ -19,9 +21,9 @@ SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 # Agents and frameworks as their users run them. Fewer: make test-agents AGENTS=agents-litellm
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
-NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(CONSUMERS) $(AGENTS)
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(CONSUMERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz kills clean test-core test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -31,7 +33,7 @@ demo: environment
 # if it cannot be, they are the ones that fail.
 test:
 	-@$(MAKE) --silent environment
-	@$(PYTHON) tests/everything.py core install $(CLIENTS) $(INTEGRATIONS) $(OLDEST)
+	@$(PYTHON) tests/everything.py core install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY)
 
 test-core: environment
 	$(BIN)/python -m pytest -q
@@ -51,6 +53,9 @@ CLIENT_TESTS_http := http_libraries
 
 $(INTEGRATIONS:%=test-%) $(OLDEST:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q -c pyproject.toml integrations/$(*:-oldest=)/tests
+
+test-$(RAY): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/collect_ray
 
 # What trainers and other readers make of our exports: minutes to install, with PyTorch.
 test-consumers:
@@ -76,6 +81,10 @@ test-sequences: environment
 # 200 processes killed at any moment, and recovered; `make test` kills 20.
 kills: environment
 	ROLLOUT_TRACE_KILLS=200 $(BIN)/python -m pytest -q tests/kills
+
+# 2,000 rollouts with faults, and ten kills of each kind; `make test` makes a part.
+collect-stress: environment
+	ROLLOUT_TRACE_ROLLOUTS=2000 ROLLOUT_TRACE_KILLS=10 $(BIN)/python -m pytest -q tests/collection/test_many.py tests/collection/test_kills.py
 
 # Against live engines, those that are installed: docs/engines.md.
 test-engines: environment
@@ -147,7 +156,7 @@ $(2)/requirements-$(call number,$(3)):
 endef
 
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
-$(foreach name,$(CLIENTS) $(CONSUMERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+$(foreach name,$(CLIENTS) $(RAY) $(CONSUMERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	requirements/$(name).txt),.)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.collection.collect import acollect, collect
     from rollout_trace.collection.executor import Executor
+    from rollout_trace.collection.facts import CallTotals
     from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, WorkerLost
     from rollout_trace.collection.processes import ProcessExecutor
-    from rollout_trace.collection.progress import Progress
     from rollout_trace.collection.ray_executor import RayExecutor
     from rollout_trace.collection.rollout import Rollout
+    from rollout_trace.collection.snapshot import Progress
     from rollout_trace.collection.summary import CollectSummary
+    from rollout_trace.collection.totals import PassRate, Percentiles
     from rollout_trace.data.costs import Price, PriceTable
     from rollout_trace.data.extras import ExtraIssue, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.model import (
@@ -56,7 +58,9 @@ if TYPE_CHECKING:
     from rollout_trace.record.recovery_report import RecoveryReport
     from rollout_trace.record.tool_run import tool_run
     from rollout_trace.train.checks import Finding
+    from rollout_trace.train.comparison import Comparison, compare
     from rollout_trace.train.drift import Drift, drift
+    from rollout_trace.train.evaluation import pass_at_k, pass_hat_k
     from rollout_trace.train.groups import Group, groups, run_advantages
     from rollout_trace.train.retokenize import RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions
@@ -72,10 +76,14 @@ _HOMES = {
     "rollout_trace.collection.executor": ("Executor",),
     "rollout_trace.collection.job": ("Job", "Outcome", "RolloutTimeout", "WorkerLost"),
     "rollout_trace.collection.processes": ("ProcessExecutor",),
-    "rollout_trace.collection.progress": ("Progress",),
+    "rollout_trace.collection.snapshot": ("Progress",),
     "rollout_trace.collection.ray_executor": ("RayExecutor",),
     "rollout_trace.collection.rollout": ("Rollout",),
+    "rollout_trace.collection.facts": ("CallTotals",),
     "rollout_trace.collection.summary": ("CollectSummary",),
+    "rollout_trace.collection.totals": ("PassRate", "Percentiles"),
+    "rollout_trace.train.comparison": ("Comparison", "compare"),
+    "rollout_trace.train.evaluation": ("pass_at_k", "pass_hat_k"),
     "rollout_trace.record.context": ("current", "propagate", "reward", "trajectory"),
     "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.data.costs": ("Price", "PriceTable"),
@@ -126,7 +134,9 @@ if not TYPE_CHECKING:  # A type checker takes any name for one of a module that 
 
 __all__ = [
     "Attempt",
+    "CallTotals",
     "CollectSummary",
+    "Comparison",
     "Completion",
     "Cost",
     "Drift",
@@ -145,6 +155,8 @@ __all__ = [
     "Job",
     "MergeReport",
     "Outcome",
+    "PassRate",
+    "Percentiles",
     "Placeholder",
     "PolicySpan",
     "Price",
@@ -183,6 +195,7 @@ __all__ = [
     "bind",
     "child_environment",
     "collect",
+    "compare",
     "current",
     "drift",
     "environment",
@@ -192,6 +205,8 @@ __all__ = [
     "integrations",
     "merge",
     "orphans",
+    "pass_at_k",
+    "pass_hat_k",
     "probe",
     "propagate",
     "read",

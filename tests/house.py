@@ -25,8 +25,9 @@ FACES = frozenset({"__init__", "__main__", "frames", "grouping", "installed"})
 DOORS = frozenset(
     ("data.trajectory", f"train.{module}")
     for module in ("checks", "retokenize", "selection", "sequence", "sequences")
-)  # fmt: skip
-"""Imports that may lead upward: ``Trajectory.sequences()``, ``.check()`` and ``.retokenize()``, and their types."""
+) | {("collection.job", "collection.serving")}  # fmt: skip
+"""Imports that may lead upward: ``Trajectory.sequences()``, ``.check()`` and ``.retokenize()``, and their types; and
+``Job.run()``, which the worker makes."""
 
 Graph = Mapping[str, frozenset[str]]
 """The modules that a module imports, by name inside the package: ``record.call``."""

@@ -74,7 +74,8 @@ def collect(
     with _standard_output_kept(as_json):
         session = _prepared(config, overrides, options, quiet=quiet)
         lines, result, code = _plan(session) if dry_run else _made(session)
-    if as_json or not quiet:
+    if as_json or dry_run:
+        # Otherwise it stands below the progress, on stderr.
         show(lines, result, as_json=as_json)
     return code
 

@@ -16,7 +16,7 @@ def merge(paths: tuple[str, ...], output: str, overwrite: bool, as_json: bool) -
     """Write the trajectories of files to a new one, OUT.
 
     What was noted of them (rollout-trace annotate) is folded in. Of lines with one trajectory id the last is kept.
-    Lines without notes are copied byte for byte, with their media. PATH is a file, a pattern, or a folder.
+    Lines without notes are copied byte for byte, with their media. PATH is a file, a pattern, a folder, or an address.
 
     Exit code 1: lines that could not be read, which are not in OUT, or notes that match no trajectory
     or no step.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace.collection import account_text as text
+from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import CallTotals
@@ -145,12 +148,93 @@ class CollectSummary:
 
     def render(self, width: int) -> str:
         """The summary as lines of at most so many characters."""
-        from rollout_trace.collection.account_text import render
-
-        return render(self, width)
+        return text.render(_rows(self), width)
 
     def __str__(self) -> str:
         return self.render(shutil.get_terminal_size((100, 24)).columns)
+
+
+def _rows(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    yield "output", printable(summary.output, 500)
+    yield "run", printable(summary.run_id)
+    yield "rollouts", _rollouts(summary)
+    if summary.by_status:
+        yield "status", text.counts(summary.by_status)
+    if summary.errors:
+        yield "errors", text.counts(summary.errors)
+    special = {"retried": summary.retried, "left running": summary.left_behind, "not in the output": summary.unwritten}
+    if any(special.values()):
+        attempts = {"made": summary.attempts, **special}
+        yield "attempts", text.joined(f"{count:,} {what}" for what, count in attempts.items() if count)
+    if summary.stopped is not None:
+        yield "stopped", printable(summary.stopped, 500)
+    if summary.interrupted:
+        yield "interrupted", "the same call goes on from here"
+    yield from _rewards(summary)
+    yield from _usage(summary)
+    yield from _quality(summary)
+    rate = summary.rollouts_per_second
+    yield "time", text.joined([text.duration(summary.seconds), "" if rate is None else f"{rate:,.3g} rollouts/s"])
+
+
+def _rollouts(summary: CollectSummary) -> str:
+    parts = [f"{summary.planned:,} planned", f"{summary.made:,} made"]
+    if summary.earlier:
+        parts.append(f"{summary.earlier:,} in the output before")
+    if summary.not_made:
+        parts.append(f"{summary.not_made:,} not made")
+    return text.joined(parts)
+
+
+def _rewards(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    if summary.mean_reward is not None:
+        spread = "" if summary.std_reward is None else f"sd {summary.std_reward:.4g}"
+        error = "" if summary.stderr_reward is None else f"se {summary.stderr_reward:.3g} by task"
+        parts = [f"mean {summary.mean_reward:.4g}", spread, error, f"{summary.n_scored:,} scored"]
+        yield "reward", text.joined(parts)
+    if summary.rewards:
+        shown = list(summary.rewards.items())[: text.SHOWN]
+        more = len(summary.rewards) - len(shown)
+        means = [f"{printable(name, 60)} {mean:.4g}" for name, mean in shown]
+        yield "rewards", text.joined([*means, f"{more} more" if more else ""])
+    # Where nothing is scored, a run without a reward function has no more to say.
+    if summary.unscored and (summary.n_scored or summary.reward_failures):
+        yield "unscored", text.counts(summary.unscored)
+    if summary.threshold is not None:
+        for name, rates in (("pass@k", summary.pass_at_k), ("pass^k", summary.pass_hat_k)):
+            if rates:
+                yield name, text.rates(rates, summary.n_tasks)
+        if summary.pass_at_k:
+            of = "" if summary.threshold == 1 else f"with a reward of {summary.threshold:g} or more; "
+            yield "", f"({of}over the scored runs of each task)"
+
+
+def _usage(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    usage = summary.usage
+    if summary.made or summary.attempts:
+        of = " in this run" if summary.earlier else ""
+        yield "calls", text.joined([f"{usage.calls:,}{of}", f"{usage.failed:,} failed" if usage.failed else ""])
+    if usage.calls:
+        yield "tokens", text.tokens(usage)
+        yield "cost", text.cost(usage)
+    judge = summary.reward_usage
+    if judge.calls:
+        yield (
+            "of rewards",
+            text.joined([text.many(judge.calls, "calls"), text.tokens(judge), f"cost {text.cost(judge)}"]),
+        )
+    for name, times in (("latency", summary.latency), ("first token", summary.time_to_first_token)):
+        if times is not None:
+            yield name, text.percentiles(times)
+
+
+def _quality(summary: CollectSummary) -> Iterator[tuple[str, str]]:
+    if summary.steps:
+        yield "token ids", f"in {summary.steps_with_ids:,} of {text.many(summary.steps, 'steps')}"
+        if summary.without_ids:
+            yield "", f"without: {text.counts(summary.without_ids)}"
+    if summary.drift:
+        yield "drift", f"{text.many(summary.drift, 'places')} in {text.many(summary.drifted, 'attempts')}"
 
 
 def _json(value: Any) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.collection.job import Key
+from rollout_trace._field_docs import document_fields
+from rollout_trace.collection.items import Key
 from rollout_trace.data import attempts, costs
 from rollout_trace.data.model import Cost, Step, shared
 from rollout_trace.record.tally import reason_without_ids
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 _ANSWERED = ("ok", "superseded")
 
 
-@dataclass(slots=True)
+@document_fields
+@dataclass(slots=True, kw_only=True)
 class CallTotals:
     """Calls, and what they used. Sums are of what is known; beside each is the number of calls that it lacks."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rollout_trace.collection.agents import Agent
-    from rollout_trace.collection.job import TaskItem
+    from rollout_trace.collection.items import TaskItem
 
 MOST_TASKS = 20_000
 """With more tasks their digests are not kept one by one: a header would have megabytes."""

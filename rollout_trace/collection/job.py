@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace.collection.items import Key, TaskItem
 
 if TYPE_CHECKING:
     from rollout_trace.collection.agents import Agent
@@ -14,28 +15,6 @@ if TYPE_CHECKING:
     from rollout_trace.collection.retries import RetryPolicy
     from rollout_trace.collection.rewards import Rewards
     from rollout_trace.data.model import ErrorInfo
-
-
-class Key(NamedTuple):
-    """What identifies a rollout in an output, however often it was tried."""
-
-    agent: str
-    """The trajectory's name."""
-    task: str
-    """Id of the task."""
-    index: int  # type: ignore[assignment]  # In the place of `tuple.index`, which nobody needs here.
-    """Position among the samples of the task, from 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskItem:
-    """One task of a run."""
-
-    id: str
-    value: Any
-    """What the agent is called with: the task as the user gave it."""
-    digest: str
-    """Of its content: 12 hexadecimal digits of a SHA-256."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +58,7 @@ class Work:
         finish(self)
 
 
+@document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """One attempt at one rollout. ``run()`` makes it, in any process."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from rollout_trace.collection.job import Job, Key, Outcome, Work, WorkerLost
+from rollout_trace.collection.items import Key
+from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 
 MOST_STARTS = 3
 """So many workers may end in a row before they are ready; then no further ones are started."""
@@ -73,10 +74,7 @@ class PoolWorker(ABC):
         A worker itself ends rollouts that take too long. One whose event loop stands still, or in which C code holds
         Python's lock, cannot.
         """
-        self._keep(self._watch(made, timeout, grace))
-
-    def _keep(self, watching: Coroutine[Any, Any, None]) -> None:
-        watch = asyncio.ensure_future(watching)
+        watch = asyncio.ensure_future(self._watch(made, timeout, grace))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
 
@@ -140,7 +138,8 @@ class Pool(Generic[Worker]):
         try:
             return await asyncio.shield(made)
         except asyncio.CancelledError:
-            worker.stop(made)
+            if not made.done():
+                worker.stop(made)
             raise
 
     async def close(self) -> None:
@@ -224,20 +223,21 @@ class Pool(Generic[Worker]):
         except asyncio.CancelledError:
             if request in self._waiting:
                 self._waiting.remove(request)
-            for worker in self._workers:
-                if worker.kept_for is request and not request.worker.done():
-                    worker.kept_for = None
             if request.worker.done() and not request.worker.cancelled() and request.worker.exception() is None:
                 self._give_back(request.worker.result())
-            else:
-                self._dispatch()
+                raise
+            for worker in self._workers:
+                if worker.kept_for is request:
+                    worker.kept_for = None
+            self._dispatch()
             raise
 
     def _dispatch(self) -> None:
         """Gives workers to the rollouts that wait, in their order."""
         is_full = False
         for request in list(self._waiting):
-            if is_full and not request.alone:
+            # One that is done was cancelled just now.
+            if request.worker.done() or (is_full and not request.alone):
                 continue
             try:
                 worker = self._find(request)
@@ -255,7 +255,9 @@ class Pool(Generic[Worker]):
 
     def _find(self, request: _Request[Worker]) -> Worker | None:
         if self._workers and not self._is_proven:
-            return None
+            # Its first rollout may have been cancelled before it was ready.
+            first = self._workers[0]
+            return None if first.load or first.is_retired else first
         free = [
             one for one in self._workers if not one.is_retired and not one.is_late and one.kept_for in (None, request)
         ]

@@ -12,6 +12,7 @@ from rollout_trace.collection.agents import Agent, agent_of
 from rollout_trace.collection.executor import Executor
 from rollout_trace.collection.hashes import hashes_of
 from rollout_trace.collection.job import Work
+from rollout_trace.collection.process_main import leave_if_preparing
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session
 from rollout_trace.collection.tasks import load_tasks
@@ -27,6 +28,7 @@ def prepare(given: Mapping[str, Any]) -> Session:
     Raises:
         TypeError, ValueError, ImportError, OSError: as ``rt.collect``.
     """
+    leave_if_preparing()
     agent: Agent = agent_of(given["agent"])
     name = agent.name if given["name"] is None else user_values.text_id(given["name"], "name")
     output = _output(given["output"])
@@ -51,7 +53,7 @@ def prepare(given: Mapping[str, Any]) -> Session:
         logs=_logs(logs, output),
     )
     tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
-    config = _config(given, work, len(tasks))
+    config = _config(given, work)
     return Session(
         work=work,
         tasks=tasks,
@@ -91,13 +93,12 @@ def _executor(given: Any) -> Any:
     )
 
 
-_NOT_SETTINGS = ("agent", "tasks", "output", "progress", "resume", "task_ids", "limit", "logs")
+_SETTINGS = ("engine", "instrument", "recording", "reward", "reward_timeout", "seed", "timeout")
 
 
-def _config(given: Mapping[str, Any], work: Work, tasks: int) -> dict[str, Any]:
+def _config(given: Mapping[str, Any], work: Work) -> dict[str, Any]:
     """The settings that make rollouts what they are, as JSON."""
-    config = {name: value for name, value in given.items() if name not in _NOT_SETTINGS}
-    config |= {"name": work.name, "tasks": tasks}
+    config = {"name": work.name, **{name: given[name] for name in _SETTINGS}}
     return {
         name: value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
         for name, value in sorted(config.items())

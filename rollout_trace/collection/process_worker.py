@@ -19,6 +19,7 @@ from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.messages import LENGTH, packed, pickled_job
 from rollout_trace.collection.pool import PoolWorker
 from rollout_trace.collection.process_main import UNGUARDED
+from rollout_trace.collection.worker_terminal import streams_of_workers
 from rollout_trace.process.child_tasks import BOOT
 
 NO_GUARD = (
@@ -113,7 +114,8 @@ class WorkerProcess(PoolWorker):
             if one is made:
                 self._stopped.add(number)
                 self._send(("stop", number))
-                self._keep(self._check_stopped(made))
+                # No task: a rollout may be cancelled because the event loop ends, which does not see new ones.
+                asyncio.get_running_loop().call_later(self._grace, self._check_stopped, made)
                 return
 
     async def end(self) -> None:
@@ -130,7 +132,7 @@ class WorkerProcess(PoolWorker):
                 )
         finally:
             self.kill("not ended in time")
-            await self._run
+            await asyncio.gather(self._run, *self._watches)
 
     def ask(self) -> asyncio.Future[None]:
         number = next(self._numbers)
@@ -230,9 +232,8 @@ class WorkerProcess(PoolWorker):
             _set(made, RuntimeError("the rollout was cancelled in its process."))
         self._stopped.discard(number)
 
-    async def _check_stopped(self, made: asyncio.Future[Outcome]) -> None:
+    def _check_stopped(self, made: asyncio.Future[Outcome]) -> None:
         """Kills the process if it makes nothing but rollouts that were stopped long ago."""
-        await asyncio.wait([made], timeout=self._grace)
         if not made.done() and self._made.keys() <= self._stopped:
             self.kill("a rollout was stopped and did not end")
 
@@ -267,12 +268,15 @@ def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
     program = _PROGRAM.format(socket="socket.socket(fileno=int(sys.argv[1]))")
     # Ctrl-C reaches all processes of a terminal. Blocked at the start, it cannot end one before that has a handler.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    streams = streams_of_workers()
     try:
         return subprocess.Popen(
             [*command, program, str(theirs.fileno()), _LABEL],
             stdin=subprocess.DEVNULL,
             env=environment,
             pass_fds=[theirs.fileno()],
+            stdout=streams.get("stdout"),
+            stderr=streams.get("stderr"),
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -87,7 +87,7 @@ class Bar:
             if self._workers is not None:
                 self._workers.stop()
             self._live.stop()
-            self._put("\n".join(summary_lines(summary)))
+            self._put("\n".join(summary_lines(summary, self._console.width)))
         finally:
             for one in reversed(self._above):
                 one.stop()

@@ -72,9 +72,9 @@ class Lines:
         _write(f"{NAME}: {guard.printable(text)}")
 
 
-def summary_lines(summary: CollectSummary) -> list[str]:
-    """The lines of a summary, for a terminal."""
-    return [guard.printable(text) for text in str(summary).splitlines()]
+def summary_lines(summary: CollectSummary, width: int = 100) -> list[str]:
+    """The lines of a summary, for a terminal of so many columns."""
+    return [guard.printable(text) for text in summary.render(width).splitlines()]
 
 
 def _write(text: str) -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rollout_trace.collection.account import NOT_SUCCEEDED
 from rollout_trace.collection.facts import Facts, facts_of
 from rollout_trace.data import attempts
 from rollout_trace.file.addresses import is_address, is_folder_target, names_in
-from rollout_trace.file.reader import read
+from rollout_trace.file.annotate import append_notes, checked_note
+from rollout_trace.file.output import ids_in
+from rollout_trace.file.reader import expand_paths, read
 from rollout_trace.record.recovery import recover
 
 if TYPE_CHECKING:
-    from rollout_trace.collection.job import Key
+    from rollout_trace.collection.items import Key
     from rollout_trace.data.trajectory import Trajectory
 
 
@@ -28,6 +31,8 @@ class Earlier:
     """The digest of the task that it was made with."""
     unfinished: set[Key] = field(default_factory=set)
     """Rollouts whose last attempt was cut, or was to be followed by another."""
+    steps: dict[Key, dict[str, int]] = field(default_factory=dict)
+    """Of the attempts that failed: their trajectories, by id, with the number of steps."""
     recovered: int = 0
     """Trajectories of dead processes that were written from their journals."""
     unreadable: int = 0
@@ -39,17 +44,18 @@ class Earlier:
         facts = self.latest.get(key)
         if facts is None or key in self.unfinished:
             return False
-        return facts.status == "completed" or not retry_failed
+        return facts.status not in NOT_SUCCEEDED or not retry_failed
 
     def add_all(self, trajectories: Iterable[Trajectory]) -> None:
         """Adds the rollouts among trajectories."""
         for family in _families(trajectories):
             facts = facts_of(family)
             if facts is not None:
-                self.add(facts, family[0])
+                self._add(facts, family)
 
-    def add(self, facts: Facts, root: Trajectory) -> None:
-        """Adds one attempt; ``root``: its trajectory."""
+    def _add(self, facts: Facts, family: list[Trajectory]) -> None:
+        """Adds one attempt, with its trajectory and those opened inside it."""
+        root = next(one for one in family if one.id == facts.trajectory_id)
         before, rank = self._ranks.get(facts.key), attempts.rank(root)
         if before is not None and before > rank:
             return
@@ -59,6 +65,10 @@ class Earlier:
         self.unfinished.discard(facts.key)
         if attempts.is_made_again(root):
             self.unfinished.add(facts.key)
+        if root.status in NOT_SUCCEEDED and facts.key not in self.unfinished:
+            self.steps[facts.key] = {one.id: len(one.steps) for one in family}
+        else:
+            self.steps.pop(facts.key, None)
 
 
 def exists(output: str) -> bool:
@@ -88,7 +98,8 @@ def earlier(output: str, *, write: bool = True) -> Earlier:
         ImportError: a package that reads it is not installed.
     """
     found = Earlier()
-    if not exists(output):
+    # Of an address, what was not uploaded is on this machine.
+    if not is_address(output) and not exists(output):
         return found
     recovered = recover(output, write=write)
     found.recovered = len(recovered)
@@ -97,7 +108,7 @@ def earlier(output: str, *, write: bool = True) -> Earlier:
     try:
         reader = read(output, on_error="skip", media="keep")
     except FileNotFoundError:
-        # A folder with a journal that held nothing, and no file.
+        # A folder with a journal that held nothing, and no file; an address that nothing was uploaded to.
         return found
     found.add_all(reader)
     found.unreadable = len(reader.skipped)
@@ -114,6 +125,29 @@ def _families(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
         family.append(one)
     if family:
         yield family
+
+
+def leave_out(output: str, steps: Iterable[Mapping[str, int]]) -> None:
+    """Notes that attempts which failed in an earlier run are not to be trained on: others have taken their places.
+
+    Args:
+        output: where; nothing is noted at an address, whose objects cannot be added to.
+        steps: of each attempt its trajectories, by id, with the number of steps.
+
+    Raises:
+        WriteError, OSError: the notes cannot be written.
+    """
+    counts = {name: count for family in steps for name, count in family.items() if count}
+    if is_address(output) or not counts:
+        return
+    for file in expand_paths(output):
+        notes = [_untrained(name, counts[name]) for name in sorted(ids_in(file, counts))]
+        if notes:
+            append_notes(file, notes)
+
+
+def _untrained(trajectory_id: str, count: int) -> dict[str, Any]:
+    return checked_note(trajectory_id, {"steps": {index: {"trainable": False} for index in range(count)}})
 
 
 def inside(output: str, silent: Collection[str]) -> list[Facts]:

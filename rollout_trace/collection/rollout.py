@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.collection.logs import safe_name
+from rollout_trace.collection.log_lines import safe_name
 
 
 @document_fields

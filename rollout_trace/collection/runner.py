@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.collection.job import Job, Key, Outcome, TaskItem, Work, WorkerLost
+from rollout_trace.collection.account import NOT_SUCCEEDED
+from rollout_trace.collection.items import Key, TaskItem
+from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.data.model import error_info
 
@@ -88,6 +90,8 @@ class Runner:
     """How often a worker was lost."""
     made: dict[Key, Outcome] = field(default_factory=dict)
     """What came of the rollouts, where workers can be lost."""
+    replaced: list[Key] = field(default_factory=list)
+    """The rollouts that had failed in an earlier run and were made again."""
     _running: int = 0
     _failures: int = 0
     _slots: list[asyncio.Task[None]] = field(default_factory=list)
@@ -173,6 +177,7 @@ class Runner:
     def _add(self, outcome: Outcome) -> None:
         self.tally.add(outcome)
         self.monitor.add(outcome)
+        self.report()
         if outcome.facts is not None:
             self.tally.add_facts(outcome.facts)
 
@@ -181,7 +186,9 @@ class Runner:
         return self.plan.work.retries.wait(outcome.attempt) * random.uniform(0.5, 1.0)
 
     def _count(self, outcome: Outcome) -> None:
-        self._failures = 0 if outcome.status == "completed" else self._failures + 1
+        self._failures = self._failures + 1 if outcome.status in NOT_SUCCEEDED else 0
+        if outcome.key in self.plan.earlier.steps:
+            self.replaced.append(outcome.key)
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
             self.monitor.state = "stopping"

@@ -18,7 +18,7 @@ from rollout_trace.collection.interrupt import interruptible
 from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.progress import Monitor, reporter_for
-from rollout_trace.collection.resume import Earlier, earlier, exists, inside
+from rollout_trace.collection.resume import Earlier, earlier, exists, inside, leave_out
 from rollout_trace.collection.runner import Plan, Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
@@ -159,6 +159,9 @@ class _Run:
             await self._guarded(executor.close())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
+        if runner.replaced:
+            steps = [self._plan.earlier.steps[key] for key in runner.replaced]
+            await self._guarded(asyncio.to_thread(leave_out, self._work.output, steps))
         if self._tally.silent and self._error is None:
             await self._guarded(self._look_inside())
 

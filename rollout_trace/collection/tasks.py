@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from rollout_trace.collection.contents import NoForm, digest
-from rollout_trace.collection.job import TaskItem
+from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.task_files import Keyed, Placed, read_tasks
 from rollout_trace.data.model import Task
 from rollout_trace.data.user_values import brief, to_builtin
@@ -202,7 +202,8 @@ def _id_text(value: Any, name: str) -> str:
         return str(value)
     if isinstance(value, UUID):
         return str(value)
-    if not isinstance(value, bool) and hasattr(type(value), "__index__") and type(value).__name__ != "bool_":
+    # Numpy's truth values are `bool` or `bool_`, by its version.
+    if hasattr(type(value), "__index__") and type(value).__name__ not in ("bool", "bool_"):
         try:
             return str(operator.index(value))
         except TypeError:  # Arrays and tensors of several numbers.

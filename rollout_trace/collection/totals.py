@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.collection.job import Key
+from rollout_trace.collection.items import Key
 from rollout_trace.train.estimators import chance_of_all, chance_of_any
 
 REASONS = 100

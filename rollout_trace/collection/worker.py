@@ -15,10 +15,9 @@ from rollout_trace.collection.job import Job, Outcome, RolloutTimeout, Work
 from rollout_trace.collection.logs import RolloutLogs
 from rollout_trace.collection.rewards import RewardPart, score
 from rollout_trace.collection.rollout import Rollout
+from rollout_trace.collection.tasks import recorded_task
 from rollout_trace.data import attempts
-from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import Trajectory
-from rollout_trace.data.user_values import to_builtin
 from rollout_trace.record import carry, lifecycle, sink
 from rollout_trace.record.recording import recording
 from rollout_trace.record.scope import current_scope
@@ -194,7 +193,7 @@ def _opened(job: Job) -> Trajectory:
         known["retry_of"] = job.retry_of
     trajectory = Trajectory(
         name=job.work.name,
-        task=Task(id=job.task.id, data=to_builtin(job.task.value)),
+        task=recorded_task(job.task),
         group_id=job.group,
         rollout_index=job.index,
         metadata={attempts.FIELD: known},

@@ -123,6 +123,19 @@ def is_file(path: str) -> bool:
         _raise_unreadable(path, error)
 
 
+def size_of(address: str) -> int:
+    """Bytes of what an address names.
+
+    Raises:
+        OSError: it cannot be found out.
+    """
+    system, place = file_system(address)
+    try:
+        return int(system.size(place))
+    except Exception as error:
+        _raise_unreadable(address, error)
+
+
 def has_magic(path: str) -> bool:
     """Whether a path is a pattern."""
     return _MAGIC.search(path) is not None if is_address(path) else local_glob.has_magic(path)

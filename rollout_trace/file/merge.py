@@ -13,6 +13,7 @@ from uuid import uuid4
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
+from rollout_trace.file.addresses import is_address, is_file, size_of
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.decode import on_a_fresh_stack
 from rollout_trace.file.fold import steps_missing
@@ -77,7 +78,7 @@ def merge(
     Of several lines with one id the last one is kept, in its place. The notes of all files are applied, in the order
     of the files. A line without notes is copied byte for byte, together with the media that it refers to. The files
     are read twice, one line at a time; ids are kept in memory, trajectories are not. The output appears whole under
-    its name, or not at all; the files read are not changed.
+    its name, or not at all; the files read are not changed. Files at an address may hold no references to media.
 
     Args:
         paths: as for ``read``.
@@ -153,7 +154,7 @@ class _Plan:
         merged: dict[str, NoteRecord] = {}
         # Once each: the files of one name in several compressions share theirs.
         for beside in dict.fromkeys(map(notes_path, self.files)):
-            if os.path.isfile(beside) and is_notes_file(beside):
+            if is_file(beside) and is_notes_file(beside):
                 for note in note_lines(beside, self._reader.damaged):
                     merged[note.id] = merge_notes(merged.get(note.id), note)
         return merged
@@ -169,6 +170,8 @@ class _Plan:
 
 
 def _identity(path: str) -> tuple[tuple[int, int], int]:
+    if is_address(path):
+        return (0, 0), size_of(path)
     state = os.stat(path)
     return (state.st_dev, state.st_ino), state.st_size
 
@@ -209,7 +212,8 @@ def _folded(media: CarriedMedia, line: bytes, note: NoteRecord, path: str, numbe
 
 
 def _check_output(target: Path, files: list[str], overwrite: bool) -> None:
-    if any(target.exists() and os.path.samefile(target, path) for path in files):
+    local = [path for path in files if not is_address(path)]
+    if any(target.exists() and os.path.samefile(target, path) for path in local):
         raise ValueError(
             f"{target} is one of the files to merge: give a new name, and remove the old files afterwards."
         )
@@ -234,6 +238,8 @@ def _mode(files: list[str]) -> int:
     """Permissions for the output: what all the files allow."""
     mode = 0o666
     for path in files:
+        if is_address(path):
+            continue
         mode &= stat.S_IMODE(os.stat(path).st_mode)
     return mode
 

@@ -13,7 +13,7 @@ from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, shown, to_local
 from rollout_trace.file.decode import BadLine, build, decode, on_a_fresh_stack
-from rollout_trace.file.kinds import refuse_special_file
+from rollout_trace.file.kinds import is_history_file, refuse_special_file
 from rollout_trace.file.lines import Damaged, SplitLine, lines
 from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
@@ -277,7 +277,7 @@ def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:
             )
     found = [file for one in paths for file in _expand(to_local(one))]
     # Left out of lists too: a shell's `*.jsonl` names the notes beside the files that they belong to.
-    without_notes = [file for file in found if not is_notes_file(file)]
+    without_notes = [file for file in found if not (is_notes_file(file) or is_history_file(file))]
     if not without_notes:
         only = "has files of notes alone" if found else "is empty"
         raise FileNotFoundError(f"the list of files to read {only}: name at least one file of trajectories.")
@@ -308,14 +308,14 @@ def _at_address(address: str) -> list[str]:
 
 
 def _of_folder(folder: str, files: list[str]) -> list[str]:
-    found = [file for file in files if not is_notes_file(file)]
+    found = [file for file in files if not (is_notes_file(file) or is_history_file(file))]
     if not found:
         raise FileNotFoundError(f"there is no file of trajectories in {folder}: none ends with {', '.join(SUFFIXES)}.")
     return found
 
 
 def _of_pattern(pattern: str, files: list[str]) -> list[str]:
-    found = [file for file in files if not is_notes_file(file)]
+    found = [file for file in files if not (is_notes_file(file) or is_history_file(file))]
     if not found:
         raise FileNotFoundError(f"no file matches the pattern {pattern}.")
     return found

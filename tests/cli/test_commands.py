@@ -55,7 +55,10 @@ def test_the_version(tmp_path: Path) -> None:
         (["annotate"], "Error: Missing argument 'FILE'."),
         (["merge", "a.jsonl"], "Error: Missing option '-o' / '--output'."),
         (["merge", "a.jsonl", "-o", "b.jsonl"], "Error: there is no file a.jsonl."),
-        (["merge", ".", "-o", "b.jsonl"], "Error: there is no file in . that ends with .jsonl, .jsonl.gz, .jsonl.zst."),
+        (
+            ["merge", ".", "-o", "b.jsonl"],
+            "Error: there is no file of trajectories in .: none ends with .jsonl, .jsonl.gz, .jsonl.zst.",
+        ),
         (["annotate", "\x1b2J.jsonl", "a", "--reward", "1"], "Error: there is no file \\x1b2J.jsonl."),
         ([], "Usage: rollout-trace [OPTIONS] COMMAND [ARGS]..."),
     ],

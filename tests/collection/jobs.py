@@ -10,7 +10,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from rollout_trace.collection.job import Job, Outcome, TaskItem, Work
+from rollout_trace.collection.items import TaskItem
+from rollout_trace.collection.job import Job, Outcome, Work
 from rollout_trace.collection.retries import RetryPolicy
 
 

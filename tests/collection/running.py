@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from rollout_trace.collection.job import Key, Outcome
+from rollout_trace.collection.items import Key
+from rollout_trace.collection.job import Outcome
 from rollout_trace.collection.progress import Monitor
 from rollout_trace.collection.snapshot import Progress
 from rollout_trace.data.model import Cost, ErrorInfo
@@ -14,8 +15,16 @@ from rollout_trace.data.model import Cost, ErrorInfo
 if TYPE_CHECKING:
     from rollout_trace.collection.summary import CollectSummary
 
-SUMMARY = cast("CollectSummary", "the summary\nin two lines \x1b[2J")
-"""What reporters make of it is its text."""
+
+class Summary:
+    """What reporters use of a summary: its lines."""
+
+    def render(self, width: int) -> str:
+        """The lines."""
+        return "the summary\nin two lines \x1b[2J"
+
+
+SUMMARY = cast("CollectSummary", Summary())
 
 
 @dataclass

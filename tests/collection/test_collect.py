@@ -15,8 +15,8 @@ import openai
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.testing import Reply, ScriptedServer
-from rollout_trace.testing.scripted import RequestRecord
+from rollout_trace.data import attempts
+from rollout_trace.testing import Reply, RequestRecord, ScriptedServer
 
 TASKS = [{"id": f"sum/{number}", "question": f"What is {number} + 2?"} for number in range(4)]
 
@@ -63,7 +63,7 @@ def collect(agent: Any, tasks: Any = TASKS, **options: Any) -> rt.CollectSummary
 
 
 def read(path: Path) -> list[rt.Trajectory]:
-    return sorted(rt.read(path), key=lambda one: (one.task.id if one.task else "", one.rollout_index or 0))  # type: ignore[arg-type, return-value]
+    return sorted(rt.read(path), key=lambda one: (one.task.id if one.task else "", one.rollout_index or 0))
 
 
 def own(trajectory: rt.Trajectory) -> dict[str, Any]:
@@ -267,19 +267,19 @@ class TestFailures:
         found = read(tmp_path / "x.jsonl")
         assert len(found) == 12
         for at in range(0, 12, 3):
-            attempts = sorted(found[at : at + 3], key=lambda one: int(own(one)["attempt"]))
-            assert [one.status for one in attempts] == ["failed", "failed", "completed"]
-            assert [own(one).get("retry_of") for one in attempts] == [None, attempts[0].id, attempts[1].id]
-            assert [[step.status for step in one.steps] for one in attempts] == [["superseded"], ["superseded"], ["ok"]]
-            assert [len(one.sequences()) for one in attempts] == [0, 0, 1]
+            tried = sorted(found[at : at + 3], key=attempts.attempt_of)
+            assert [one.status for one in tried] == ["failed", "failed", "completed"]
+            assert [own(one).get("retry_of") for one in tried] == [None, tried[0].id, tried[1].id]
+            assert [[step.status for step in one.steps] for one in tried] == [["superseded"], ["superseded"], ["ok"]]
+            assert [len(one.sequences()) for one in tried] == [0, 0, 1]
         assert (summary.by_status, summary.retried) == ({"completed": 4}, 8)
         assert [[one.status for one in group.trajectories] for group in rt.groups(found)] == [["completed"]] * 4
 
     @pytest.mark.parametrize(
-        ("retry_on", "attempts"),
+        ("retry_on", "tries"),
         [(None, 2), (OSError, 2), ("ConnectionError", 2), (["builtins.OSError"], 2), (ValueError, 1), ("KeyError", 1)],
     )
-    def test_retries_by_class(self, tmp_path: Path, retry_on: Any, attempts: int) -> None:
+    def test_retries_by_class(self, tmp_path: Path, retry_on: Any, tries: int) -> None:
         made = []
 
         def solve(task: str) -> None:
@@ -287,7 +287,7 @@ class TestFailures:
             raise ConnectionError
 
         collect(solve, ["a"], output=tmp_path / "x.jsonl", retries=1, retry_wait=0, retry_on=retry_on)
-        assert len(made) == attempts
+        assert len(made) == tries
 
     def test_too_many_in_a_row_stop_it(self, tmp_path: Path) -> None:
         made = []
@@ -410,6 +410,7 @@ class TestResuming:
 
         def solve(task: dict[str, str], rollout: rt.Rollout) -> str:
             made.append((task["id"], rollout.attempt))
+            ask("first")
             if rollout.attempt == 1 and task["id"] == "sum/3":
                 raise ValueError
             return ask("?")
@@ -424,6 +425,8 @@ class TestResuming:
         runs = [one for one in read(output) if one.task is not None and one.task.id == "sum/3"]
         assert own(runs[1])["retry_of"] == runs[0].id
         assert [len(group.trajectories) for group in rt.groups(rt.read(output))] == [1] * 4
+        # The rows of the first attempt would be trained on beside those of the one that counts.
+        assert [len(one.sequences()) > 0 for one in sorted(runs, key=attempts.attempt_of)] == [False, True]
 
     def test_without_it_nothing_is_added(self, tmp_path: Path, ask: Callable[[str], str]) -> None:
         collect(lambda task: ask("?"), output=tmp_path / "x.jsonl")

@@ -21,7 +21,7 @@ from rollout_trace.collection.agents import agent_of
 from rollout_trace.collection.facts import CallTotals
 from rollout_trace.collection.hashes import Hashes, hashes_of
 from rollout_trace.collection.history import History, changes
-from rollout_trace.collection.job import TaskItem
+from rollout_trace.collection.items import TaskItem
 from rollout_trace.collection.summary import Tally
 from rollout_trace.file.kinds import is_history_file
 from rollout_trace.testing import Reply, ScriptedServer

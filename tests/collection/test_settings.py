@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,10 @@ def test_what_is_refused_in_an_override(tmp_path: Path, text: str, message: str)
 def test_an_option_is_named_in_its_error(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"^--executor: expected one of"):
         settings("", tmp_path, executor="cloud")
+
+
+def test_without_a_package_for_toml_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=r"before Python 3.11, the package tomli.*pip install tomli"):
+        settings("", tmp_path)

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.collection.account import CollectSummary
 from rollout_trace.collection.facts import CallTotals, Facts
-from rollout_trace.collection.job import Key, Outcome
+from rollout_trace.collection.items import Key
+from rollout_trace.collection.job import Outcome
 from rollout_trace.collection.summary import Tally
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.testing import Reply, ScriptedServer
@@ -173,7 +174,16 @@ def test_all_attempts_cost() -> None:
     tally = Tally(1)
     for attempt in (1, 2):
         tally.add(outcome(attempt=attempt, status="failed", will_retry=attempt == 1))
-        usage = CallTotals(1, 0, 10, 0, 5, 1, {("USD", "table"): 0.25}, 0)
+        usage = CallTotals(
+            calls=1,
+            failed=0,
+            input_tokens=10,
+            input_unknown=0,
+            output_tokens=5,
+            output_unknown=1,
+            amounts={("USD", "table"): 0.25},
+            cost_unknown=0,
+        )
         tally.add_facts(facts(attempt=attempt, usage=usage, steps=1, without_ids=Counter({"why": 1}), drift=2))
     summary = ended(tally)
     assert (tally.calls, tally.input_tokens, tally.output_tokens) == (2, 20, 10)
@@ -181,7 +191,7 @@ def test_all_attempts_cost() -> None:
     assert tally.cost == summary.cost == rt.Cost(amount=0.5, source="table")
     assert (summary.steps, summary.without_ids, summary.drift, summary.drifted) == (2, {"why": 2}, 4, 2)
     # What was returned does not change with what comes later.
-    tally.add_facts(facts(usage=CallTotals(1, 0, 10)))
+    tally.add_facts(facts(usage=CallTotals(calls=1, failed=0, input_tokens=10)))
     assert summary.usage.calls == 2
 
 
@@ -257,8 +267,26 @@ def full() -> Tally:
                     reward_errors=(f"grade: {'E' * 50}: \r\n",) if index == 6 else (),
                     rewards={f"signal {n}\n": 1 / 3 for n in range(9)})
         )  # fmt: skip
-        usage = CallTotals(1234, 5, 1_234_567, 3, 0, 7, {("USD", "table"): 12.5, ("EUR", "provider"): 0.001}, 2)
-        judge = CallTotals(1, 0, 0, 1, 0, 1, {}, 1)
+        usage = CallTotals(
+            calls=1234,
+            failed=5,
+            input_tokens=1_234_567,
+            input_unknown=3,
+            output_tokens=0,
+            output_unknown=7,
+            amounts={("USD", "table"): 12.5, ("EUR", "provider"): 0.001},
+            cost_unknown=2,
+        )
+        judge = CallTotals(
+            calls=1,
+            failed=0,
+            input_tokens=0,
+            input_unknown=1,
+            output_tokens=0,
+            output_unknown=1,
+            amounts={},
+            cost_unknown=1,
+        )
         tally.add_facts(
             facts(str(index), usage=usage, reward_usage=judge, latencies=array("f", [0.5, 70.0]), steps=1234,
                   first_tokens=array("f", [0.0004]), without_ids=Counter({"why\x07 " * 20: 3, "n": 1}), drift=1)
@@ -281,7 +309,16 @@ def test_no_line_is_longer_than_the_terminal(width: int) -> None:
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     tally = tally_of({"a": [1.0, 0.0], "b": [1.0, None]}, earlier=1)
-    usage = CallTotals(2, 1, 1500, 0, 0, 1, {("USD", "table"): 0.0125}, 0)
+    usage = CallTotals(
+        calls=2,
+        failed=1,
+        input_tokens=1500,
+        input_unknown=0,
+        output_tokens=0,
+        output_unknown=1,
+        amounts={("USD", "table"): 0.0125},
+        cost_unknown=0,
+    )
     tally.add_facts(
         facts(usage=usage, latencies=array("f", [0.5, 1.5]), steps=2, steps_with_ids=1,
               without_ids=Counter({"the call failed": 1}))

@@ -174,11 +174,15 @@ def refuse(_: str) -> None:
 def test_what_could_not_be_uploaded_is_kept_told_and_recovered(spool: Path) -> None:
     Flaky.before = staticmethod(refuse)
     target = "flaky://bucket/run"
-    with pytest.raises(WriteError, match="1 shard with 2 trajectories could not be uploaded to flaky://") as found:
+
+    def two_trajectories() -> None:
         with rt.recording(target):
             for number in range(2):
                 with rt.trajectory(task=str(number)):
                     pass
+
+    with pytest.raises(WriteError, match="1 shard with 2 trajectories could not be uploaded to flaky://") as found:
+        two_trajectories()
     assert "PermissionError: access denied" in str(found.value)
     assert f"rt.recover({target!r}, write=True) uploads them" in str(found.value)
     assert len(left(spool, target)) == 1
@@ -299,3 +303,12 @@ def test_what_is_not_there_is_said() -> None:
         rt.read(OUT)
     with pytest.raises(ValueError, match="spool='x' is for addresses"):
         rt.recover("a.jsonl", spool="x")
+
+
+def test_what_is_at_an_address_is_merged(tmp_path: Path) -> None:
+    shards = writer(shard_bytes=1)
+    for number in range(3):
+        shards.write(made(number))
+    shards.close()
+    report = rt.merge(OUT, tmp_path / "one.jsonl.gz")
+    assert (report.written, [one.id for one in rt.read(tmp_path / "one.jsonl.gz")]) == (3, ["run0", "run1", "run2"])

@@ -24,6 +24,7 @@ from rollout_trace.file.decode import build, decode, parse
 from rollout_trace.file.encode import encode
 from rollout_trace.file.packed import Batch, from_bytes, packed_line, parsed_line, to_bytes
 from rollout_trace.file.parts import parts_of
+from rollout_trace.file.reader import TrajectoryReader
 from tests.file.processes import run
 from tests.file.test_round_trip import assert_same
 from tests.strategies import PROFILE, trajectories
@@ -170,10 +171,10 @@ def test_media_are_restored_or_kept(tmp_path: Path) -> None:
     both(tmp_path, on_error="skip")
 
 
-def pids(reader: rt.TrajectoryReader) -> list[int]:
+def pids(reader: TrajectoryReader) -> list[int]:
     """Of the processes that read for it."""
-    pool = next(one for one in gc.get_objects() if isinstance(one, parallel.Workers))
-    assert reader is not None
+    generator: Any = reader._trajectories
+    pool: parallel.Workers = generator.gi_frame.f_locals["pool"]
     return [process.pid for process in pool._processes]
 
 

@@ -33,7 +33,7 @@ class Clock:
 
 
 def made(number: int) -> rt.Trajectory:
-    return rt.Trajectory(id=f"run{number}", task=str(number), metadata={"text": "x" * 100})
+    return rt.Trajectory(id=f"run{number}", task=rt.Task(id=str(number)), metadata={"text": "x" * 100})
 
 
 def names(folder: Path) -> list[str]:
@@ -205,23 +205,34 @@ def test_a_full_disk_loses_nothing_and_a_shard_goes_on(tmp_path: Path) -> None:
     with disks.small_disk(tmp_path / "disk") as disk, writer(disk / "out") as shards:
         shards.write(made(0))
         filler = disks.fill(disk, 0)
-        with pytest.raises(OSError):
-            for number in range(1, 100):
-                shards.write(made(number))
+        written = 1
+
+        def fill_up() -> None:
+            nonlocal written
+            while True:
+                shards.write(made(written))
+                written += 1
+
+        with pytest.raises(WriteError, match="No space left on device"):
+            fill_up()
         filler.unlink()
-        shards.write(made(number))
-        assert [one.id for one in rt.read(disk / "out")] == [f"run{one}" for one in range(number + 1)]
+        shards.write(made(written))
+        assert [one.id for one in rt.read(disk / "out")] == [f"run{one}" for one in range(written + 1)]
 
 
 def test_what_a_recording_could_not_write_is_in_its_error(tmp_path: Path) -> None:
     """The folder is a file by the time a shard is begun."""
-    recording = rt.recording(tmp_path / "out", journal=False) if (tmp_path / "out").mkdir() is None else None
-    assert recording is not None
-    with pytest.raises(WriteError, match="1 trajectory could not be written") as found, recording:
-        (tmp_path / "out").rmdir()
-        (tmp_path / "out").write_text("no folder any more")
-        with rt.trajectory(task="kept"):
-            pass
+    (tmp_path / "out").mkdir()
+
+    def run_in(folder: Path) -> None:
+        with rt.recording(folder, journal=False):
+            folder.rmdir()
+            folder.write_text("no folder any more")
+            with rt.trajectory(task="kept"):
+                pass
+
+    with pytest.raises(WriteError, match="1 trajectory could not be written") as found:
+        run_in(tmp_path / "out")
     assert found.value.write(tmp_path / "other.jsonl") == 1
     assert [one.task.id for one in rt.read(tmp_path / "other.jsonl") if one.task] == ["kept"]
 

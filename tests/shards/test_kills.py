@@ -112,7 +112,7 @@ def test_an_s3_server_gives_what_a_file_gives(s3: str, tmp_path: Path, monkeypat
     monkeypatch.setenv(SPOOL, str(tmp_path / "spool"))
     with ScriptedServer(Killer(999)) as server:
         for output in (s3, f"{tmp_path}/one.jsonl", f"{tmp_path}/many/"):
-            options = {} if output.endswith(".jsonl") else {"shard_bytes": 4000}
+            options: dict[str, Any] = {} if output.endswith(".jsonl") else {"shard_bytes": 4000}
             with rt.recording(output, **options):
                 for number in range(6):
                     with rt.trajectory(task=str(number)):
@@ -126,9 +126,9 @@ def test_an_s3_server_gives_what_a_file_gives(s3: str, tmp_path: Path, monkeypat
 
 def test_a_bucket_that_is_not_there(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SPOOL, str(tmp_path))
-    with pytest.raises(rt.WriteError, match="1 shard with 1 trajectory could not be uploaded to s3://no-such/run"):
-        with rt.recording("s3://no-such/run"), rt.trajectory(task="kept"):
-            pass
+    said = "1 shard with 1 trajectory could not be uploaded to s3://no-such/run"
+    with pytest.raises(rt.WriteError, match=said), rt.recording("s3://no-such/run"), rt.trajectory(task="kept"):
+        pass
     with pytest.raises(FileNotFoundError, match="there is nothing at s3://no-such/run"):
         rt.read("s3://no-such/run")
 
