@@ -35,8 +35,8 @@ CALLS = 3
 """Of a rollout."""
 MB = 1e6
 PACE = 0.3
-"""Seconds of a rollout where memory is looked at. Agents that never wait leave no time for writing: up to 256 MB of what
-they recorded waits then, which is another matter."""
+"""Seconds of a rollout where memory is looked at. Agents that never wait leave little time for writing: up to 256 MB
+of what they recorded waits then, which is another matter."""
 STEPS = (2_000, 20_000)
 """Rollouts after which memory is looked at."""
 
