@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import time
 from collections.abc import Callable
@@ -26,6 +27,10 @@ from rollout_trace.record.state import state_of
 if TYPE_CHECKING:
     from rollout_trace.process.instrument import Instrumentation
 
+BACKLOG = 32 * 1024 * 1024
+"""While so many bytes wait to be written, no rollout begins."""
+_POLL = 0.02
+"""Seconds between two looks at that."""
 REWARD = "reward"
 """Name of the trajectories of calls that reward functions make."""
 
@@ -90,6 +95,9 @@ class Worker:
 
     async def attempt(self, job: Job) -> Outcome:
         """Makes one attempt at a rollout. Its trajectory is passed on to be written, and not waited for."""
+        # Agents that never wait leave the thread that writes little time: what they recorded would fill the memory.
+        while self.recording is not None and self.recording.backlog > BACKLOG:
+            await asyncio.sleep(_POLL)
         carry.switch(self._here)
         trajectory = _opened(job)
         current_scope.set(trajectory)
