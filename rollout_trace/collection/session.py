@@ -144,8 +144,11 @@ class _Run:
 
     async def _make(self, runner: Runner, executor: Executor) -> None:
         """Makes the rollouts, and waits until they are written."""
-        await self._guarded(runner.run())
-        await self._guarded(executor.close())
+        try:
+            await self._guarded(runner.run())
+        finally:
+            # Also where every task of the loop is cancelled at once, as `asyncio.run` does at its end.
+            await self._guarded(executor.close())
         for _ in range(_ROUNDS):
             if not runner.lost or runner.is_interrupted or self._error is not None:
                 break

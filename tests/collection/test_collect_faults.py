@@ -176,6 +176,25 @@ def test_retries_are_those_of_the_run(tmp_path: Path) -> None:
     assert made == [1, 2, 3, 4]
 
 
+def test_a_loop_that_ends_around_it(tmp_path: Path, ask: Callable[..., object]) -> None:
+    """``asyncio.run`` cancels all tasks, those inside ``acollect`` too; what ran is written before it returns."""
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def agent(task: Any) -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        run = asyncio.ensure_future(rt.acollect(agent, TASKS, output=tmp_path / "x.jsonl", progress=False))
+        await begun.wait()
+        assert not run.done()
+
+    asyncio.run(main())
+    assert [one.status for one in rt.read(tmp_path / "x.jsonl")] == ["aborted", "aborted"]
+    assert not open_recordings()
+
+
 def test_a_failed_attempt_is_left_out_when_the_next_was_cut(tmp_path: Path, ask: Callable[..., object]) -> None:
     """The attempt after that takes its place, and the failed one is trained on no more."""
     output = tmp_path / "x.jsonl"
