@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,8 @@ def _executor(given: Any) -> Any:
     )
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""In the text of a function or an object: another one in each process, which would pass for a change."""
 _SETTINGS = ("engine", "instrument", "recording", "reward", "reward_timeout", "seed", "timeout")
 
 
@@ -111,6 +114,6 @@ def _config(given: Mapping[str, Any], work: Work) -> dict[str, Any]:
     """The settings that make rollouts what they are, as JSON."""
     config = {"name": work.name, **{name: given[name] for name in _SETTINGS}}
     return {
-        name: value if value is None or isinstance(value, (bool, int, float, str)) else brief(value)
+        name: value if value is None or isinstance(value, (bool, int, float, str)) else _ADDRESS.sub("", brief(value))
         for name, value in sorted(config.items())
     }

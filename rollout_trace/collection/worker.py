@@ -68,7 +68,7 @@ class Worker:
             opened.callback(self._logs.uninstall)
             sink.on_written.append(self._written)
             opened.callback(sink.on_written.remove, self._written)
-            # Last, so that it ends first. In a context of its own: what else the caller does is not recorded here.
+            # Last, so that it ends first. In a context of its own: the caller's recording stays what it was.
             output = recording(self._work.output, **self._work.recording)
             contextvars.copy_context().run(opened.enter_context, output)
             self.recording, self._here = output, carry.Carried(None, None, output)

@@ -260,3 +260,19 @@ def test_what_is_taken_back_leaves_no_zeros() -> None:
     tally.retract(lost)
     summary = tally.summary(run_id="r", output="x.jsonl", seconds=1.0)
     assert (summary.made, summary.by_status, summary.errors, summary.rewards, summary.unscored) == (0, {}, {}, {}, {})
+
+
+class _Score:
+    """A reward: each instance has an address of its own, as functions have in each process."""
+
+    def __call__(self, *given: object) -> float:
+        return 1.0
+
+
+def test_functions_are_the_same_in_another_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is said to have changed, and the history has one header."""
+    for reward in [_Score(), _Score()]:
+        rt.collect(print, TASKS, output=tmp_path / "x.jsonl", reward=reward, instrument=False)
+    captured = capsys.readouterr()
+    assert "reward is" not in captured.out + captured.err
+    assert (tmp_path / "x.history.jsonl").read_text().count('"header"') == 1
