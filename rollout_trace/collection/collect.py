@@ -102,8 +102,8 @@ def collect(
         concurrency: rollouts at the same time.
         timeout: seconds for an attempt at a rollout. Then it has the status ``timeout``, with what was recorded so far.
             A sync agent cannot be stopped: it is left behind in its thread, and counted.
-        retries: further attempts, in this call, at a rollout whose agent raised; not at one that timed out, unless ``retry_on`` has
-            ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``.
+        retries: further attempts, in this call, at a rollout whose agent raised; not at one that timed out, unless
+            ``retry_on`` has ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``.
         reward: a function ``reward(task, result, trajectory)``, sync or async, or its name. It returns a number, a dict
             of named numbers, a dict with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, or None. Of
             several functions, in a list or a mapping by name, each alone or as ``(function, weight)``, the weighted sum
