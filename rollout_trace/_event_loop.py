@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -83,7 +84,8 @@ def _run_in_thread(
         _join(thread)
     except BaseException:  # Ctrl-C.
         for loop, task in started:
-            loop.call_soon_threadsafe(task.cancel)
+            with suppress(RuntimeError):  # The loop has ended meanwhile.
+                loop.call_soon_threadsafe(task.cancel)
         thread.join()
         raise
     (found,) = outcome

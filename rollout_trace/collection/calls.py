@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from rollout_trace.collection.interrupt import is_python_s
+
 GRACE = 5.0
 """Seconds that a cancelled coroutine has to end."""
 
@@ -67,8 +69,12 @@ class UserCall:
 
         # A thread of its own, which the interpreter does not wait for: the function may hang for ever.
         context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(run,), name="rollout", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=context.run, args=(run,), name="rollout", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as refused:  # No more threads: those of agents that were left behind, perhaps.
+            return None, refused
+        self._thread = thread
         result, error = await ended
         return await _awaited(lambda: result) if inspect.isawaitable(result) else (result, error)
 
@@ -90,7 +96,7 @@ async def _awaited(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         result = call()
         return (await result if inspect.isawaitable(result) else result), None
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and is_python_s():
+            raise
         return None, error

@@ -102,13 +102,13 @@ def collect(
         concurrency: rollouts at the same time.
         timeout: seconds for an attempt at a rollout. Then it has the status ``timeout``, with what was recorded so far.
             A sync agent cannot be stopped: it is left behind in its thread, and counted.
-        retries: further attempts at a rollout whose agent raised; not at one that timed out, unless ``retry_on`` has
-            ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``.
+        retries: further attempts, in this call, at a rollout whose agent raised; not at one that timed out, unless
+            ``retry_on`` has ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``.
         reward: a function ``reward(task, result, trajectory)``, sync or async, or its name. It returns a number, a dict
             of named numbers, a dict with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, or None. Of
             several functions, in a list or a mapping by name, each alone or as ``(function, weight)``, the weighted sum
-            is the reward. Where one fails the reward is None, and the failure is in ``metadata["reward_errors"]``. It
-            is called for rollouts that completed.
+            is the reward. Where one fails the reward is None, also if the agent had set one, and the failure is in
+            ``metadata["reward_errors"]``. It is called for rollouts that completed.
         seed: each rollout gets ``seed + index``, the same for all tasks; it is recorded, and is the agent's to use.
         resume: False: refuses an output that holds anything.
         progress: None: a bar on a terminal, else lines now and then; False: nothing; a function is called with each

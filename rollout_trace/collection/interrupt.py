@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 
 @contextmanager
@@ -25,7 +24,7 @@ def interruptible(first: Callable[[], object], second: Callable[[], object]) -> 
         (first if calls == 1 else second)()
 
     before = signal.getsignal(signal.SIGINT)
-    if not _is_ours(before):
+    if not is_python_s():
         yield
         return
     try:
@@ -40,9 +39,11 @@ def interruptible(first: Callable[[], object], second: Callable[[], object]) -> 
         signal.signal(signal.SIGINT, before)
 
 
-def _is_ours(handler: Any) -> bool:
+def is_python_s() -> bool:
+    """Whether Ctrl-C raises KeyboardInterrupt here, in whatever runs: in the main thread, by Python's own handler."""
     if threading.current_thread() is not threading.main_thread():
         return False
     # From Python 3.11 on `asyncio.run` sets one of its own in the place of Python's.
+    handler = signal.getsignal(signal.SIGINT)
     module = getattr(getattr(handler, "func", handler), "__module__", None)
     return handler is signal.default_int_handler or module == "asyncio.runners"

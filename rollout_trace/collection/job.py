@@ -71,6 +71,8 @@ class Job:
     attempt: int = 1
     retry_of: str | None = None
     """Id of the trajectory of the attempt before."""
+    failures: int = 0
+    """Attempts before it in this run of ``collect`` that are tried again: what ``retries`` counts."""
 
     @property
     def key(self) -> Key:

@@ -21,6 +21,7 @@ from rollout_trace.data import user_values
 from rollout_trace.data.model import new_id
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target
+from rollout_trace.record.recording import recording
 
 
 def prepare(given: Mapping[str, Any]) -> Session:
@@ -53,6 +54,7 @@ def prepare(given: Mapping[str, Any]) -> Session:
         artifacts=str(places.beside(output, "artifacts").absolute()),
         logs=_logs(logs, output),
     )
+    _check_recording(work)
     tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
     config = _config(given, work)
     return Session(
@@ -77,6 +79,15 @@ def _output(given: Any) -> str:
     # Now: an agent may change the folder of the process. `absolute` drops the slash that makes it a folder.
     text = absolute(given)
     return text if is_address(text) or not is_folder_target(given) else os.path.join(text, "")
+
+
+def _check_recording(work: Work) -> None:
+    """Raises where ``rt.recording`` or ``rt.instrument`` would refuse an argument, here and not in some worker."""
+    recording(work.output, **work.recording)
+    if work.instrument:
+        from rollout_trace.process.options import Options
+
+        Options(work.engine)
 
 
 def _logs(given: Any, output: str) -> str | None:

@@ -31,8 +31,8 @@ class Earlier:
     """The digest of the task that it was made with."""
     unfinished: set[Key] = field(default_factory=set)
     """Rollouts whose last attempt was cut, or was to be followed by another."""
-    steps: dict[Key, dict[str, int]] = field(default_factory=dict)
-    """Of the attempts that failed: their trajectories, by id, with the number of steps."""
+    failed: dict[Key, dict[str, dict[str, int]]] = field(default_factory=dict)
+    """The attempts that failed and have steps to train on: by id, the number of steps of each of their trajectories."""
     recovered: int = 0
     """Trajectories of dead processes that were written from their journals."""
     unreadable: int = 0
@@ -46,6 +46,20 @@ class Earlier:
             return False
         return facts.status not in NOT_SUCCEEDED or not retry_failed
 
+    def overtaken(self, made: Collection[Key]) -> list[dict[str, int]]:
+        """Of the attempts in ``failed`` those that others have taken the places of.
+
+        Args:
+            made: the rollouts that were made again in this run. Others were in an earlier run, which was killed before
+                it could note it.
+        """
+        return [
+            steps
+            for key, by_id in self.failed.items()
+            for name, steps in by_id.items()
+            if key in made or (key not in self.unfinished and name != self.latest[key].trajectory_id)
+        ]
+
     def add_all(self, trajectories: Iterable[Trajectory]) -> None:
         """Adds the rollouts among trajectories."""
         for family in _families(trajectories):
@@ -56,6 +70,13 @@ class Earlier:
     def _add(self, facts: Facts, family: list[Trajectory]) -> None:
         """Adds one attempt, with its trajectory and those opened inside it."""
         root = next(one for one in family if one.id == facts.trajectory_id)
+        is_made_again = attempts.is_made_again(root)
+        if (
+            root.status in NOT_SUCCEEDED
+            and not is_made_again
+            and any(step.trainable for one in family for step in one.steps)
+        ):
+            self.failed.setdefault(facts.key, {})[root.id] = {one.id: len(one.steps) for one in family}
         before, rank = self._ranks.get(facts.key), attempts.rank(root)
         if before is not None and before > rank:
             return
@@ -63,12 +84,8 @@ class Earlier:
         self.latest[facts.key] = facts
         self.digests[facts.key] = str(attempts.noted(root).get("task_digest", ""))
         self.unfinished.discard(facts.key)
-        if attempts.is_made_again(root):
+        if is_made_again:
             self.unfinished.add(facts.key)
-        if root.status in NOT_SUCCEEDED and facts.key not in self.unfinished:
-            self.steps[facts.key] = {one.id: len(one.steps) for one in family}
-        else:
-            self.steps.pop(facts.key, None)
 
 
 def exists(output: str) -> bool:
@@ -160,6 +177,9 @@ def inside(output: str, silent: Collection[str]) -> list[Facts]:
     families: dict[str, list[Trajectory]] = {}
     for one in read(output, on_error="skip", media="keep"):
         if one.episode_id is not None and one.episode_id in silent:
+            if "reward" in attempts.noted(one):
+                # The calls of reward functions in this process are counted already.
+                one.steps = []
             families.setdefault(one.episode_id, []).append(one)
     found = (facts_of(family) for family in families.values() if len(family) > 1)
     return [facts for facts in found if facts is not None]

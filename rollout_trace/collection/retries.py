@@ -20,12 +20,12 @@ class RetryPolicy:
     """Seconds before the second attempt; twice as many before each further one."""
     longest_wait: float = 60.0
 
-    def applies(self, kinds: tuple[str, ...], attempt: int) -> bool:
-        """Whether another attempt follows the failed one of this number (from 1)."""
-        if attempt > self.retries or not kinds:
+    def applies(self, kinds: tuple[str, ...], failures: int) -> bool:
+        """Whether another attempt follows, after so many in this run that failed."""
+        if failures > self.retries or not kinds:
             return False
         return kinds[0] != TIMEOUT if self.kinds is None else not self.kinds.isdisjoint(kinds)
 
-    def wait(self, attempt: int) -> float:
-        """Seconds to wait after this attempt."""
-        return min(self.longest_wait, self.first_wait * 2.0 ** min(attempt - 1, 30))
+    def wait(self, failures: int) -> float:
+        """Seconds to wait after so many failed attempts."""
+        return min(self.longest_wait, self.first_wait * 2.0 ** min(failures - 1, 30))

@@ -169,6 +169,9 @@ class _Scores:
         own = user_values.named_numbers(values.get("rewards") or {}, user_values.Rewards)
         if checked is not None and not self._is_single:
             own = user_values.named_numbers({**own, part.name: checked}, user_values.Rewards)
+        total = self._total
+        if checked is not None and total is not None:
+            total = user_values.finite_number(total + part.weight * checked, "the weighted sum of the rewards")
         metrics = user_values.named_numbers(values.get("metrics") or {}, user_values.Metrics)
         metadata = user_values.metadata(values.get("metadata") or {}, "the metadata of a reward")
         if own:
@@ -178,8 +181,7 @@ class _Scores:
         if metadata:
             trajectory.metadata = {**(trajectory.metadata or {}), **metadata}
         if checked is not None:
-            self._has_number = True
-            self._total = None if self._total is None else self._total + part.weight * checked
+            self._has_number, self._total = True, total
         elif not own:
             self._total = None
 
@@ -195,6 +197,8 @@ class _Scores:
         if self._has_number and self._total is not None:
             trajectory.reward = self._total
         if self._errors:
+            # Also one that the agent set: it would stand among the rewards of these functions as if it were theirs.
+            trajectory.reward = None
             trajectory.metadata = {**(trajectory.metadata or {}), "reward_errors": dict(self._errors)}
         return tuple(f"{name}: {text}" for name, text in self._errors.items())
 

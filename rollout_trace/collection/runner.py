@@ -146,7 +146,9 @@ class Runner:
             self._running += 1
             try:
                 outcome = await self._make(job)
-                if not isinstance(self.executor, LocalExecutor):
+                # Without a trajectory, or to be tried again, it is not expected in the output.
+                is_final = outcome.trajectory_id and not outcome.will_retry
+                if is_final and not isinstance(self.executor, LocalExecutor):
                     self.made[outcome.key] = replace(outcome, facts=None)
                 self._count(outcome)
             finally:
@@ -171,8 +173,9 @@ class Runner:
             self._add(outcome)
             if not outcome.will_retry or self.stopped is not None:
                 return outcome
-            await asyncio.sleep(self._wait(outcome))
-            job = _after(job, outcome.attempt, outcome.trajectory_id)
+            job = replace(_after(job, outcome.attempt, outcome.trajectory_id), failures=job.failures + 1)
+            # Rollouts that fail together, for one server, are not to come back together.
+            await asyncio.sleep(self.plan.work.retries.wait(job.failures) * random.uniform(0.5, 1.0))
 
     def _add(self, outcome: Outcome) -> None:
         self.tally.add(outcome)
@@ -181,13 +184,9 @@ class Runner:
         if outcome.facts is not None:
             self.tally.add_facts(outcome.facts)
 
-    def _wait(self, outcome: Outcome) -> float:
-        # Rollouts that fail together, for one server, are not to come back together.
-        return self.plan.work.retries.wait(outcome.attempt) * random.uniform(0.5, 1.0)
-
     def _count(self, outcome: Outcome) -> None:
         self._failures = self._failures + 1 if outcome.status in NOT_SUCCEEDED else 0
-        if outcome.key in self.plan.earlier.steps:
+        if outcome.key in self.plan.earlier.failed:
             self.replaced.append(outcome.key)
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"

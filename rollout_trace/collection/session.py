@@ -126,7 +126,7 @@ class _Run:
             most_failures=self._session.most_failures,
         )
         self._begin()
-        work = asyncio.ensure_future(self._make(runner, executor))
+        work = asyncio.ensure_future(self._guarded(self._make(runner, executor)))
         now: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with interruptible(partial(self._interrupt, runner), partial(_end_now, now)):
             try:
@@ -144,8 +144,11 @@ class _Run:
 
     async def _make(self, runner: Runner, executor: Executor) -> None:
         """Makes the rollouts, and waits until they are written."""
-        await self._guarded(runner.run())
-        await self._guarded(executor.close())
+        try:
+            await self._guarded(runner.run())
+        finally:
+            # Also where every task of the loop is cancelled at once, as `asyncio.run` does at its end.
+            await self._guarded(executor.close())
         for _ in range(_ROUNDS):
             if not runner.lost or runner.is_interrupted or self._error is not None:
                 break
@@ -159,8 +162,7 @@ class _Run:
             await self._guarded(executor.close())
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
-        if runner.replaced:
-            steps = [self._plan.earlier.steps[key] for key in runner.replaced]
+        if steps := self._plan.earlier.overtaken(set(runner.replaced)):
             await self._guarded(asyncio.to_thread(leave_out, self._work.output, steps))
         if self._tally.silent and self._error is None:
             await self._guarded(self._look_inside())
@@ -187,7 +189,7 @@ class _Run:
             worker = Worker(self._work, self._facts_later())
             worker.open()
             return LocalExecutor(worker)
-        check_writable(self._work.output)
+        check_writable(self._work)
         executor = given
         if given == "process":
             from rollout_trace.collection.processes import ProcessExecutor, cores
@@ -293,13 +295,13 @@ def _has_changed(plan: Plan, task: str, digest: str) -> bool:
     return bool(known - {None, "", digest})
 
 
-def check_writable(output: str) -> None:
-    """Raises where nothing can be written to an output, before others try.
+def check_writable(work: Work) -> None:
+    """Raises where nothing can be written to the output, before others try.
 
     Raises:
         OSError, ValueError, ImportError: as ``rt.recording``.
     """
     from rollout_trace.record.recording import recording
 
-    with recording(output):
+    with recording(work.output, **work.recording):
         pass

@@ -85,10 +85,10 @@ class Tally:
     def retract(self, outcome: Outcome) -> None:
         """Takes back the last attempt at a rollout that was added: it is lost, and made again."""
         self.ended -= 1
-        self.by_status[outcome.status] -= 1
+        self.by_status -= Counter([outcome.status])
         self.reward_failures -= bool(outcome.reward_errors)
         if outcome.error is not None:
-            self.errors[outcome.error.type] -= 1
+            self.errors -= Counter([outcome.error.type])
         reason = reason_unscored(outcome.status, outcome.reward_errors)
         self._scores.remove(outcome.key, outcome.reward, outcome.rewards, reason)
 

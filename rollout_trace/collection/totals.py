@@ -84,14 +84,17 @@ class Scores:
     def remove(self, key: Key, reward: float | None, rewards: Mapping[str, float] | None, reason: str) -> None:
         """Takes back a rollout that was added."""
         if reward is None:
-            self.unscored[reason if reason in self.unscored else OTHER] -= 1
+            self.unscored -= Counter([reason if reason in self.unscored else OTHER])
         else:
             self.count -= 1
             self._sum -= reward
             self._by_task[key.agent, key.task].remove(reward)
         for name, value in (rewards or {}).items():
             count, total = self._signals[name]
-            self._signals[name] = count - 1, total - value
+            if count > 1:
+                self._signals[name] = count - 1, total - value
+            else:
+                del self._signals[name]
 
     @property
     def n_tasks(self) -> int:

@@ -6,8 +6,9 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rollout_trace import guard
 from rollout_trace.collection.calls import Ended, UserCall
@@ -23,9 +24,6 @@ from rollout_trace.record import carry, lifecycle, sink
 from rollout_trace.record.recording import recording
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
-
-if TYPE_CHECKING:
-    from rollout_trace.process.instrument import Instrumentation
 
 BACKLOG = 32 * 1024 * 1024
 """While so many bytes wait to be written, no rollout begins."""
@@ -54,8 +52,9 @@ class Worker:
         self._work = work
         self._on_facts = on_facts
         self._families: dict[str, _Family] = {}
+        """By the id of each of their trajectories."""
         self._logs = RolloutLogs(work.logs)
-        self._instrumentation: Instrumentation | None = None
+        self._opened = ExitStack()
         self._here = carry.NOTHING
         self.recording: recording | None = None
 
@@ -65,16 +64,20 @@ class Worker:
         Raises:
             OSError, ValueError, ImportError: as ``rt.recording``.
         """
-        opened = recording(self._work.output, **self._work.recording)
-        # In a context of its own: what else the caller does is not recorded here.
-        contextvars.copy_context().run(opened.__enter__)
-        self.recording, self._here = opened, carry.Carried(None, None, opened)
-        sink.on_written.append(self._written)
-        self._logs.install()
-        if self._work.instrument:
-            from rollout_trace.process.instrument import instrument
+        with ExitStack() as opened:
+            if self._work.instrument:
+                from rollout_trace.process.instrument import instrument
 
-            self._instrumentation = instrument(engine=self._work.engine)
+                opened.enter_context(instrument(engine=self._work.engine))
+            self._logs.install()
+            opened.callback(self._logs.uninstall)
+            sink.on_written.append(self._written)
+            opened.callback(sink.on_written.remove, self._written)
+            # Last, so that it ends first. In a context of its own: the caller's recording stays what it was.
+            output = recording(self._work.output, **self._work.recording)
+            contextvars.copy_context().run(opened.enter_context, output)
+            self.recording, self._here = output, carry.Carried(None, None, output)
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Waits until everything is written.
@@ -82,16 +85,8 @@ class Worker:
         Raises:
             WriteError: something could not be.
         """
-        if self.recording is None:
-            return
-        opened, self.recording = self.recording, None
-        try:
-            opened.__exit__(None, None, None)
-        finally:
-            sink.on_written.remove(self._written)
-            self._logs.uninstall()
-            if self._instrumentation is not None:
-                self._instrumentation.undo()
+        self.recording = None
+        self._opened.close()
 
     async def attempt(self, job: Job) -> Outcome:
         """Makes one attempt at a rollout. Its trajectory is passed on to be written, and not waited for."""
@@ -112,15 +107,14 @@ class Worker:
             log=log.logger,
             artifacts=self._work.artifacts,
         )
-        began, error = time.monotonic(), None
+        began, error, will_retry = time.monotonic(), None, False
         try:
             ended, seconds = await self._run_agent(job, rollout), time.monotonic() - began
             error = self._failure(ended, trajectory)
             failures = () if error is not None else await self._score(job, ended.result, trajectory)
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
-            will_retry = self._work.retries.applies(kinds, job.attempt)
+            will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
-                _note_retry(trajectory)
                 _supersede(trajectory)
         except BaseException as interruption:
             # Cut, by Ctrl-C or the end of the run: the next one makes it again.
@@ -128,6 +122,7 @@ class Worker:
             _supersede(trajectory)
             raise
         finally:
+            _identify(trajectory, job, will_retry=will_retry)
             self._finish(trajectory, error)
             log.end(error)
         return Outcome(
@@ -169,24 +164,23 @@ class Worker:
     def _finish(self, trajectory: Trajectory, error: BaseException | None) -> None:
         current_scope.set(None)
         family = [trajectory, *trajectory._children]
-        for one in family:
-            # The agent is done: what it left unread, or a thread that was left behind, must not hold up the writing.
-            state = state_of(one)
-            log = None if state is None else state.log or state.closed_log
-            if log is not None:
-                log.abandon()
-        self._families[trajectory.id] = _Family(len(family), [])
+        together = _Family(len(family), [])
+        self._families.update((one.id, together) for one in family)
         lifecycle.finish(trajectory, None, error)
+        for one in family:
+            # The agent is done: what it left unread must not hold up the writing. Not before the trajectory is closed:
+            # a thread that was left behind could begin one more call.
+            state = state_of(one)
+            if state is not None and state.closed_log is not None:
+                state.closed_log.abandon()
 
     def _written(self, trajectory: Trajectory, target: str) -> None:
         """Counts a trajectory that is in the output. Runs on the thread that writes."""
-        root = trajectory.episode_id or trajectory.id
-        family = self._families.get(root)
+        family = self._families.pop(trajectory.id, None)
         if family is None:
             return
         family.written.append(trajectory)
         if len(family.written) == family.size:
-            del self._families[root]
             facts = facts_of(family.written)
             if facts is not None:
                 self._on_facts(facts)
@@ -194,26 +188,39 @@ class Worker:
 
 def _opened(job: Job) -> Trajectory:
     """The open trajectory of an attempt."""
-    known: dict[str, Any] = {"run": job.work.run_id, "attempt": job.attempt, "task_digest": job.task.digest}
-    if job.seed is not None:
-        known["seed"] = job.seed
-    if job.retry_of is not None:
-        known["retry_of"] = job.retry_of
     trajectory = Trajectory(
         name=job.work.name,
         task=recorded_task(job.task),
         group_id=job.group,
         rollout_index=job.index,
-        metadata={attempts.FIELD: known},
+        metadata={attempts.FIELD: _known(job)},
     )
     lifecycle.begin(trajectory, None, is_root=True)
     return trajectory
 
 
-def _note_retry(trajectory: Trajectory) -> None:
-    metadata = trajectory.metadata or {}
-    known = {**attempts.noted(trajectory), "will_retry": True}
-    trajectory.metadata = {**metadata, attempts.FIELD: known}
+def _known(job: Job) -> dict[str, Any]:
+    """What is noted of an attempt in its trajectory."""
+    known: dict[str, Any] = {"run": job.work.run_id, "attempt": job.attempt, "task_digest": job.task.digest}
+    if job.seed is not None:
+        known["seed"] = job.seed
+    if job.retry_of is not None:
+        known["retry_of"] = job.retry_of
+    return known
+
+
+def _identify(trajectory: Trajectory, job: Job, *, will_retry: bool) -> None:
+    """Sets what identifies an attempt, where its agent or a reward function has set something else.
+
+    Without it the rollout would not be found in the output, and be made again.
+    """
+    if attempts.rollout_of(trajectory) != job.key:
+        trajectory.name, trajectory.task, trajectory.rollout_index = job.work.name, recorded_task(job.task), job.index
+    known = _known(job)
+    if will_retry:
+        known["will_retry"] = True
+    if attempts.noted(trajectory) != known:
+        trajectory.metadata = {**(trajectory.metadata or {}), attempts.FIELD: known}
 
 
 def _supersede(trajectory: Trajectory) -> None:
@@ -238,6 +245,7 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
         raise
     finally:
         current_scope.set(trajectory)
+        _give_rewards(judge, trajectory)
         if not lifecycle.discard(judge, trajectory):
             lifecycle.when_complete(judge, attempts.leave_out)
             lifecycle.finish(judge, trajectory, error)
@@ -246,3 +254,12 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
     if isinstance(error, Exception):
         raise error
     raise RuntimeError(f"it ended with {guard.describe(error)}")
+
+
+def _give_rewards(judge: Trajectory, trajectory: Trajectory) -> None:
+    """Gives the rollout the rewards that a reward function set with ``rt.reward()``."""
+    if judge.rewards:
+        trajectory.rewards = {**(trajectory.rewards or {}), **judge.rewards}
+    if judge.reward is not None:
+        trajectory.reward = judge.reward
+    judge.reward = judge.rewards = None

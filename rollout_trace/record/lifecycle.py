@@ -59,7 +59,7 @@ def begin(trajectory: Trajectory, parent: Trajectory | None, *, is_root: bool = 
 def finish(trajectory: Trajectory, parent: Trajectory | None, error: BaseException | None) -> None:
     """Closes a trajectory and passes it on to be written. Nothing is decoded here. Never raises, save under pytest."""
     state = state_of(trajectory)
-    if state is not None and _opened.pop(trajectory.id, None) is None:
+    if state is not None and _opened.pop(id(trajectory), None) is None:
         # Closed already, by the end of the process: a daemon thread may leave its block after that.
         return
     try:
@@ -80,12 +80,15 @@ def discard(trajectory: Trajectory, parent: Trajectory | None) -> bool:
     state = state_of(trajectory)
     if state is None or state.log is None or state.log.size or state.log.frames:
         return False
-    if state.children_opened or stored_tool_runs(trajectory) or _opened.pop(trajectory.id, None) is None:
+    if state.children_opened or stored_tool_runs(trajectory) or _opened.pop(id(trajectory), None) is None:
         return False
     if parent is not None and (outer := state_of(parent)) is not None:
         outer.children_opened -= 1
     state.log.close()
     state.log = None
+    if state.journal is not None:
+        # It may have a field that was set: left there, the trajectory would be recovered.
+        state.journal.written()
     return True
 
 
@@ -116,8 +119,11 @@ process_end.add_closer(abort_open, first=True)
 warns_of_missing_ids = True
 """Whether a trajectory without token ids is logged, once a process. A summary of the whole run has them already."""
 
-_opened: dict[str, tuple[Trajectory, Trajectory | None]] = {}
-"""The open trajectories of this process with their parents, by id, in the order they were opened."""
+_opened: dict[int, tuple[Trajectory, Trajectory | None]] = {}
+"""The open trajectories of this process with their parents, in the order they were opened.
+
+By the identity of the object: users may set another ``id``.
+"""
 
 if hasattr(os, "register_at_fork"):
     # Those of the original process are its own to close.
@@ -132,7 +138,7 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     state = TrajectoryState(StepLog(), place_of_caller())
     attach(state, trajectory)
     trajectory._recorder = state
-    _opened[trajectory.id] = (trajectory, parent)
+    _opened[id(trajectory)] = (trajectory, parent)
 
 
 def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: BaseException | None) -> None:

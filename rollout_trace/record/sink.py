@@ -169,7 +169,7 @@ class Sink:
             return False, None
         self._has_failed = False
         guard.count("trajectories_written")
-        guard.run_all("summary", *(partial(tell, trajectory, self._name) for tell in on_written))
+        guard.run_all("summary", *(partial(tell, trajectory, self._name) for tell in list(on_written)))
         if journal is not None:
             journal.written()
         if not self._is_file and member is not None and member.state is not None:

@@ -141,3 +141,10 @@ def ask_environment() -> str:
 def threads() -> int:
     """Threads of the process."""
     return threading.active_count()
+
+
+def ends_its_process(task: object) -> None:
+    """An agent that ends the process it runs in."""
+    with open(os.environ["TEST_MARKER"], "a") as file:
+        file.write("x")
+    os._exit(3)
