@@ -151,6 +151,7 @@ class Runner:
                 self._count(outcome)
             finally:
                 self._running -= 1
+            self.report()
 
     async def _make(self, job: Job) -> Outcome:
         """Makes a rollout, as often as that takes; returns what came of the last attempt."""
@@ -171,13 +172,13 @@ class Runner:
             self._add(outcome)
             if not outcome.will_retry or self.stopped is not None:
                 return outcome
+            self.report()
             await asyncio.sleep(self._wait(outcome))
             job = _after(job, outcome.attempt, outcome.trajectory_id)
 
     def _add(self, outcome: Outcome) -> None:
         self.tally.add(outcome)
         self.monitor.add(outcome)
-        self.report()
         if outcome.facts is not None:
             self.tally.add_facts(outcome.facts)
 
@@ -189,6 +190,9 @@ class Runner:
         self._failures = self._failures + 1 if outcome.status in NOT_SUCCEEDED else 0
         if outcome.key in self.plan.earlier.steps:
             self.replaced.append(outcome.key)
+        if outcome.reward_errors and self.tally.reward_failures == 1:
+            text = f"{outcome.key.task}[{outcome.key.index}] reward failed: {outcome.reward_errors[0]}"
+            guard.run_all("progress", lambda: self.reporter.note(f"{text:.500}"))
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
             self.monitor.state = "stopping"

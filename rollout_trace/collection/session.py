@@ -45,7 +45,8 @@ class Session:
     resume: bool
     retry_failed: bool
     progress: bool | Callable[..., object] | None
-    executor: Any
+    executor: Executor | None
+    """None: this process."""
     hashes: Hashes
     config: Mapping[str, Any]
     """The settings as JSON, for the history."""
@@ -61,7 +62,7 @@ class Session:
 
         Raises:
             FileExistsError: it holds something, and ``resume=False``.
-            OSError, ImportError: it cannot be read.
+            OSError, ValueError, ImportError: it cannot be read.
         """
         if self._plan is None:
             found = Earlier()
@@ -182,25 +183,16 @@ class _Run:
         return [job for job in plan.jobs() if job.key in runner.made]
 
     def _opened(self) -> Executor:
-        given = self._session.executor
-        if given in (None, "local"):
+        executor = self._session.executor
+        if executor is None:
             worker = Worker(self._work, self._facts_later())
             worker.open()
             return LocalExecutor(worker)
         check_writable(self._work.output)
-        executor = given
-        if given == "process":
-            from rollout_trace.collection.processes import ProcessExecutor, cores
-
-            executor = ProcessExecutor(min(self._session.concurrency, cores()))
-        elif given == "ray":
-            from rollout_trace.collection.ray_executor import RayExecutor
-
-            executor = RayExecutor()
         check = getattr(executor, "check", None)
         if check is not None:
             check(self._work)
-        return executor  # type: ignore[no-any-return]
+        return executor
 
     def _facts_later(self) -> Callable[[Facts], object]:
         """Passes facts on from the thread that writes."""
