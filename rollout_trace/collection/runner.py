@@ -117,9 +117,10 @@ class Runner:
                 slot.cancel()
             ticking.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        for slot in self._slots:
-            if not slot.cancelled() and (error := slot.exception()) is not None:
-                raise error
+        # Of all: an exception that nobody looks at is printed when its task is freed.
+        errors = [slot.exception() for slot in self._slots if not slot.cancelled()]
+        if (error := next(filter(None, errors), None)) is not None:
+            raise error
 
     def interrupt(self) -> None:
         """Begins no further rollout, and cuts those that run."""

@@ -173,7 +173,7 @@ def test_engines_and_executors_with_arguments(tmp_path: Path) -> None:
         ("[collect]\nreward = { a = { function = 'a:b', weight = 'x' } }\n", "reward: expected"),
         ("[collect]\nreward = { a = { function = 'b' } }\n", "reward: 'b' names no object"),
         ("[collect]\nexecutor = 'cloud'\n", "executor: expected one of"),
-        ("[collect]\nexecutor = { kind = 'process', proceses = 1 }\n", r"executor: .*no argument 'proceses'; did you mean processes"),
+        ("[collect]\nexecutor = { kind = 'process', proceses = 1 }\n", r"executor: .*no argument 'proceses'; did you"),
         ("[collect]\nengine = { name = 'vllm', top_logprobs = 99 }\n", r"engine: Engine\(top_logprobs=99\)"),
         ("[collect]\nengine = { name = 'vllm', top_logprob = 9 }\n", "no argument 'top_logprob'; did you mean"),
         ("[collect]\nrecording = true\n", "recording: expected a table"),
