@@ -72,7 +72,7 @@ def collect(
     if here not in sys.path:
         sys.path.insert(0, here)
     with _standard_output_kept(as_json):
-        session = _prepared(config, overrides, options, quiet=quiet)
+        session = _prepared(config, overrides, options, quiet=quiet, dry_run=dry_run)
         lines, result, code = _plan(session) if dry_run else _made(session)
     if as_json or dry_run:
         # Otherwise it stands below the progress, on stderr.
@@ -115,8 +115,10 @@ def _standard_output_kept(wanted: bool) -> Iterator[None]:
         os.close(kept)
 
 
-def _prepared(config: str | None, overrides: tuple[str, ...], options: Mapping[str, Any], *, quiet: bool) -> Session:
-    """The run that was asked for, with its agent, tasks and rewards loaded and checked.
+def _prepared(
+    config: str | None, overrides: tuple[str, ...], options: Mapping[str, Any], *, quiet: bool, dry_run: bool
+) -> Session:
+    """The run that was asked for: its agent, tasks and rewards loaded and checked, what the output holds read.
 
     Raises:
         ClickException: something is wrong with them.
@@ -128,7 +130,9 @@ def _prepared(config: str | None, overrides: tuple[str, ...], options: Mapping[s
         arguments = _arguments(config, overrides, options)
         bound = inspect.signature(collect_function).bind(**arguments, progress=False if quiet else None)
         bound.apply_defaults()
-        return prepare(bound.arguments)
+        session = prepare(bound.arguments)
+        session.plan(write=not dry_run)
+        return session
     except (TypeError, ValueError, ImportError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
@@ -143,7 +147,7 @@ def _arguments(config: str | None, overrides: tuple[str, ...], options: Mapping[
         settings.read(config)
     for text in overrides:
         settings.override(text)
-    given = {name: value for name, value in options.items() if value != ()}
+    given = {name: _one_or_many(value) for name, value in options.items() if value != ()}
     settings.set(given, lambda name: f"--{name.replace('_', '-')}")
     arguments = settings.arguments()
     missing = [f"{place} (or {name} in --config)" for name, place in _NEEDED.items() if name not in arguments]
@@ -151,6 +155,11 @@ def _arguments(config: str | None, overrides: tuple[str, ...], options: Mapping[
         raise click.UsageError(f"give {', and '.join(missing)}.")
     arguments["tasks"] = _tasks(arguments["tasks"])
     return arguments
+
+
+def _one_or_many(value: Any) -> Any:
+    """The text of an option that can be repeated, where it was given once."""
+    return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
 def _tasks(given: str) -> Any:
@@ -164,7 +173,15 @@ def _tasks(given: str) -> Any:
     if os.path.exists(given):
         return given
     found = load_object(given)
-    return found() if inspect.isfunction(found) else found
+    if not inspect.isfunction(found):
+        return found
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise click.ClickException(
+            f"--tasks {given}: {error}; give a function without arguments that returns the tasks, or a list of them."
+        ) from None
+    return found()
 
 
 def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
@@ -173,7 +190,7 @@ def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
 
     work = session.work
     _check_output(work.output)
-    plan = session.plan(write=False)
+    plan = session.plan()
     to_make, kept = sum(1 for _ in plan.jobs()), sum(1 for _ in plan.kept())
     ids = [task.id for task in session.tasks]
     result = {

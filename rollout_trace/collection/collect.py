@@ -95,8 +95,9 @@ def collect(
             ``rollout``, or an instance of one; or the name of any of these, ``"package.module:name"`` or
             ``"file.py:name"``. A second parameter gets an ``rt.Rollout`` if it has no default or is called ``rollout``.
             Async agents run in one event loop, others each in a thread.
-        tasks: any iterable, or the path of a ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file. A task is whatever
-            the agent takes. Its id is its ``id`` or ``task_id``; tasks without one are numbered by their content.
+        tasks: any iterable, a mapping from ids to tasks, a table (datasets, pandas, polars), or the path of a
+            ``.jsonl``, ``.json``, ``.csv`` or ``.parquet`` file or of a dataset on disk. A task is whatever the agent
+            takes. Its id is its ``id`` or ``task_id``; where no task has one, ids are made from their contents.
         output: a file (``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst``), a folder (``runs/``), or an address (``s3://...``).
         samples: rollouts of each task; they form a group.
         concurrency: rollouts at the same time.
@@ -105,23 +106,24 @@ def collect(
         retries: further attempts, in this call, at a rollout whose agent raised; not at one that timed out, unless
             ``retry_on`` has ``TimeoutError``. The last attempt counts; the steps of the others are ``superseded``.
         reward: a function ``reward(task, result, trajectory)``, sync or async, or its name. It returns a number, a dict
-            of named numbers, a dict with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, or None. Of
+            with any of ``reward``, ``rewards``, ``metrics`` and ``metadata``, a dict of named numbers, or None. Of
             several functions, in a list or a mapping by name, each alone or as ``(function, weight)``, the weighted sum
             is the reward. Where one fails the reward is None, also if the agent had set one, and the failure is in
             ``metadata["reward_errors"]``. It is called for rollouts that completed.
         seed: each rollout gets ``seed + index``, the same for all tasks; it is recorded, and is the agent's to use.
         resume: False: refuses an output that holds anything.
-        progress: None: a bar on a terminal, else lines now and then; False: nothing; a function is called with each
-            ``rt.Progress``. Beside the output, ``status.json`` has it in each case.
+        progress: None: a bar on a terminal (with the package rich), else lines now and then; False: nothing, no summary
+            either; a function is called with each ``rt.Progress``. Beside the output, ``status.json`` has it in each
+            case.
         executor: where rollouts are made: ``"local"``, ``"process"`` (``rt.ProcessExecutor``), ``"ray"``
             (``rt.RayExecutor``), or any object with the two methods of ``rt.Executor``.
         name: of the trajectories; the agent's own by default. Rollouts of different names are different rollouts: give
-            one for each model or variant that goes to the same output; it is in the groups' ids then.
+            one for each model or variant that goes to the same output. The ids of groups begin with it then.
         retry_failed: makes those again that failed or timed out before.
         retry_on: exception classes, or their names, that are tried again; all by default.
         retry_wait: seconds before a second attempt, doubled for each further one; up to half of it is left out at
             random.
-        retry_wait_max: most seconds between attempts.
+        retry_wait_max: no wait is longer than so many seconds.
         reward_timeout: seconds for each reward function.
         max_consecutive_failures: ends the run when so many rollouts in a row have failed; by default 50, or twice the
             concurrency if that is more; 0: never.
@@ -129,7 +131,7 @@ def collect(
         engine: of these clients; as for ``rt.instrument``.
         recording: further arguments for ``rt.recording``, such as ``{"redact": ...}``.
         logs: writes a log file for each rollout, beside the output or in the folder that is given.
-        limit: takes the first so many tasks.
+        limit: takes only so many tasks, the first.
         task_ids: takes the tasks with these ids.
 
     Returns:

@@ -88,7 +88,7 @@ def _names_in(found: Any) -> list[str]:
 
 
 def _near(name: str, known: Sequence[str]) -> str:
-    close = get_close_matches(name, known, 3)
+    close = list(dict.fromkeys(get_close_matches(name, known, 3)))
     return f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
@@ -104,7 +104,7 @@ def _import_module(name: str) -> ModuleType:
                 f"there is no module {error.name!r}: the package {error.name.rpartition('.')[0]!r} is there, and has "
                 "no such module."
             ) from None
-        raise ImportError(f"there is no module {top!r}; {_advice(top)}.") from None
+        raise ImportError(f"there is no module {top!r}; {_advice(top)}") from None
     except (Exception, SystemExit) as error:
         raise _failed(name, error) from error
 
@@ -113,8 +113,9 @@ def _advice(module: str) -> str:
     here = os.getcwd()
     is_here = any(os.path.exists(os.path.join(here, module + end)) for end in (".py", ""))
     if is_here and here not in map(os.path.abspath, sys.path):
-        return f"it is in the folder {here}, which is not on sys.path: set PYTHONPATH, or give its file"
-    return f"install it, set PYTHONPATH, or give its file{_near(module, _modules_in([here, *sys.path])).rstrip('?')}"
+        return f"it is in the folder {here}, which is not on sys.path: set PYTHONPATH, or give its file."
+    near = _near(module, _modules_in([here, *sys.path])).removeprefix("; ")
+    return near or "install it, set PYTHONPATH, or give its file."
 
 
 def _modules_in(folders: Sequence[str]) -> list[str]:

@@ -17,10 +17,11 @@ from rollout_trace.collection.process_main import leave_if_preparing
 from rollout_trace.collection.rewards import rewards_of
 from rollout_trace.collection.session import Session
 from rollout_trace.collection.tasks import load_tasks
-from rollout_trace.data import user_values
 from rollout_trace.data.model import new_id
 from rollout_trace.data.user_values import brief
-from rollout_trace.file.addresses import absolute, is_address, is_folder_target
+from rollout_trace.file.addresses import absolute, file_system, is_address, is_folder_target
+from rollout_trace.file.compression import compressor
+from rollout_trace.file.writer import check_path
 from rollout_trace.record.recording import recording
 
 
@@ -32,13 +33,13 @@ def prepare(given: Mapping[str, Any]) -> Session:
     """
     leave_if_preparing()
     agent: Agent = agent_of(given["agent"])
-    name = agent.name if given["name"] is None else user_values.text_id(given["name"], "name")
-    output = _output(given["output"])
+    name = agent.name if given["name"] is None else options.agent_name(given["name"])
+    output = _output(given["output"], given["tasks"])
     concurrency = options.whole(given["concurrency"], "concurrency", least=1)
-    rewards = rewards_of(given["reward"], options.seconds(given["reward_timeout"], "reward_timeout"))
+    rewards = rewards_of(given["reward"], options.limit(given["reward_timeout"], "reward_timeout"))
     if rewards is not None:
         rewards.check()
-    logs = given["logs"]
+    options.check_engine(given["engine"])
     work = Work(
         run_id=new_id(),
         name=name,
@@ -46,13 +47,13 @@ def prepare(given: Mapping[str, Any]) -> Session:
         rewards=rewards,
         retries=options.retry_policy(given["retries"], given["retry_on"], given["retry_wait"], given["retry_wait_max"]),
         output=output,
-        recording=dict(given["recording"] or {}),
-        instrument=bool(given["instrument"]),
+        recording=options.recording_options(given["recording"], output),
+        instrument=options.flag(given["instrument"], "instrument"),
         engine=given["engine"],
-        timeout=options.seconds(given["timeout"], "timeout"),
+        timeout=options.limit(given["timeout"], "timeout"),
         groups_by_name=given["name"] is not None,
         artifacts=str(places.beside(output, "artifacts").absolute()),
-        logs=_logs(logs, output),
+        logs=_logs(options.folder_of_logs(given["logs"]), output),
     )
     _check_recording(work)
     tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
@@ -64,21 +65,31 @@ def prepare(given: Mapping[str, Any]) -> Session:
         seed=None if given["seed"] is None else options.whole(given["seed"], "seed", least=0),
         concurrency=concurrency,
         most_failures=options.most_failures(given["max_consecutive_failures"], concurrency),
-        resume=bool(given["resume"]),
-        retry_failed=bool(given["retry_failed"]),
+        resume=options.flag(given["resume"], "resume"),
+        retry_failed=options.flag(given["retry_failed"], "retry_failed"),
         progress=given["progress"],
-        executor=_executor(given["executor"]),
+        executor=_executor(given["executor"], concurrency),
         hashes=hashes_of(agent, tasks, config),
         config=config,
     )
 
 
-def _output(given: Any) -> str:
+def _output(given: Any, tasks: Any) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise TypeError(f"output is {brief(given)}; give a file (runs/x.jsonl), a folder (runs/), or an address.")
+    if not os.fspath(given):
+        raise ValueError("output is an empty text; give a file (runs/x.jsonl), a folder (runs/), or an address.")
     # Now: an agent may change the folder of the process. `absolute` drops the slash that makes it a folder.
     text = absolute(given)
-    return text if is_address(text) or not is_folder_target(given) else os.path.join(text, "")
+    if is_address(text):
+        file_system(text)
+    elif is_folder_target(given):
+        return os.path.join(text, "")
+    elif _is_file(tasks, text):
+        raise ValueError(f"output is {text}, the file of the tasks; give another one.")
+    else:
+        compressor(check_path(text))
+    return text
 
 
 def _check_recording(work: Work) -> None:
@@ -90,14 +101,33 @@ def _check_recording(work: Work) -> None:
         Options(work.engine)
 
 
-def _logs(given: Any, output: str) -> str | None:
-    if given is False or given is None:
+def _is_file(given: Any, path: str) -> bool:
+    return isinstance(given, (str, os.PathLike)) and os.path.realpath(os.path.expanduser(given)) == os.path.realpath(
+        path
+    )
+
+
+def _logs(given: bool | str, output: str) -> str | None:
+    if given is False:
         return None
     return str((places.beside(output, "logs") if given is True else Path(given)).absolute())
 
 
-def _executor(given: Any) -> Any:
-    if given is None or given in ("local", "process", "ray") or isinstance(given, Executor):
+def _executor(given: Any, concurrency: int) -> Executor | None:
+    """The executor; None for this process."""
+    if given is None or given == "local":
+        return None
+    if given == "process":
+        from rollout_trace.collection.processes import ProcessExecutor, cores
+
+        return ProcessExecutor(min(concurrency, cores()))
+    if given == "ray":
+        from rollout_trace.collection.ray_executor import RayExecutor
+
+        return RayExecutor()
+    if isinstance(given, type) and isinstance(given, Executor):
+        raise TypeError(f"executor is the class {given.__name__}; give an instance, {given.__name__}(...).")
+    if isinstance(given, Executor):
         return given
     raise TypeError(
         f'executor is {brief(given)}; give "local", "process", "ray", or an object with the methods run(job) and '

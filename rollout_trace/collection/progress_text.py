@@ -104,7 +104,8 @@ def second_pieces(progress: Progress) -> list[Piece]:
     if progress.mean_reward is not None:
         found.append(Piece(f"reward {progress.mean_reward:.3g}", 4))
     if progress.reward_failures:
-        found.append(Piece(f"{progress.reward_failures:,} rewards failed", 5, "yellow"))
+        errors = "reward error" if progress.reward_failures == 1 else "reward errors"
+        found.append(Piece(f"{progress.reward_failures:,} {errors}", 5, "yellow"))
     if progress.tokens_per_second is not None:
         found.append(Piece(f"{compact(progress.tokens_per_second)} tok/s", 6))
     if progress.cost is not None:

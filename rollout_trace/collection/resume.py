@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.collection.account import NOT_SUCCEEDED
 from rollout_trace.collection.facts import Facts, facts_of
 from rollout_trace.data import attempts
-from rollout_trace.file.addresses import is_address, is_folder_target, names_in
+from rollout_trace.file.addresses import is_address, is_folder_target, names_in, shown
 from rollout_trace.file.annotate import append_notes, checked_note
 from rollout_trace.file.output import ids_in
 from rollout_trace.file.reader import expand_paths, read
@@ -37,6 +37,8 @@ class Earlier:
     """Trajectories of dead processes that were written from their journals."""
     unreadable: int = 0
     """Lines that could not be read."""
+    read: int = 0
+    """Trajectories that were, of whatever origin."""
     _ranks: dict[Key, tuple[int, bool]] = field(default_factory=dict)
 
     def is_done(self, key: Key, *, retry_failed: bool) -> bool:
@@ -63,6 +65,7 @@ class Earlier:
     def add_all(self, trajectories: Iterable[Trajectory]) -> None:
         """Adds the rollouts among trajectories."""
         for family in _families(trajectories):
+            self.read += len(family)
             facts = facts_of(family)
             if facts is not None:
                 self._add(facts, family)
@@ -112,6 +115,7 @@ def earlier(output: str, *, write: bool = True) -> Earlier:
 
     Raises:
         OSError: it cannot be read or written.
+        ValueError: it holds lines, and none of them is a trajectory.
         ImportError: a package that reads it is not installed.
     """
     found = Earlier()
@@ -129,6 +133,11 @@ def earlier(output: str, *, write: bool = True) -> Earlier:
         return found
     found.add_all(reader)
     found.unreadable = len(reader.skipped)
+    # A line that was cut by a kill is among them where nothing is to be written: it would be cut off.
+    if found.unreadable > (not write) and not found.read and not found.recovered:
+        raise ValueError(
+            f"{shown(output)} holds {found.unreadable} lines, and none of them is a trajectory: give another output."
+        )
     return found
 
 

@@ -96,6 +96,8 @@ def rewards_of(given: Any, timeout: float | None) -> Rewards | None:
     """
     if given is None:
         return None
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], (int, float)):
+        raise TypeError(f"reward is {brief(given)}; give a function with its weight in a list: [(function, weight)].")
     if isinstance(given, str) or callable(given):
         return Rewards((RewardPart(_name(given), given),), timeout)
     if isinstance(given, Mapping):
@@ -119,7 +121,7 @@ def _part(value: Any, name: str | None) -> RewardPart:
     weight = 1.0
     if isinstance(value, tuple) and len(value) == 2:
         value, given = value
-        weight = user_values.finite_number(given, "the weight of a reward")
+        weight = user_values.finite_number(given, f"the weight of the reward {name or _name(value)!r}")
     if not (isinstance(value, str) or callable(value)):
         raise TypeError(f"reward {name or brief(value)!r} is {brief(value)}; give a function, or (function, weight).")
     return RewardPart(_name(value) if name is None else name, value, weight)
@@ -141,7 +143,7 @@ async def score(rewards: Rewards, task: Any, result: Any, trajectory: Trajectory
     Of several functions ``Trajectory.rewards`` has each one's number, and ``Trajectory.reward`` is their weighted sum.
     Where one fails or gives None there is no sum: a part that is missing is not zero.
     """
-    scores = _Scores(trajectory, rewards)
+    scores = _Scores(trajectory, rewards, has_result=result is not None)
     for part in rewards.parts:
         try:
             values = result_values(await call(part, (task, result, trajectory), rewards.timeout))
@@ -154,8 +156,9 @@ async def score(rewards: Rewards, task: Any, result: Any, trajectory: Trajectory
 class _Scores:
     """What the functions gave so far."""
 
-    def __init__(self, trajectory: Trajectory, rewards: Rewards) -> None:
+    def __init__(self, trajectory: Trajectory, rewards: Rewards, *, has_result: bool) -> None:
         self._trajectory = trajectory
+        self._has_result = has_result
         self._is_single = rewards.is_single
         self._total: float | None = 0.0
         self._has_number = False
@@ -188,7 +191,9 @@ class _Scores:
     def failed(self, part: RewardPart, error: Exception) -> None:
         """Notes that a function raised, or returned what is no reward."""
         info = error_info(error)
-        self._errors[part.name] = f"{info.type}: {info.message[:_LONGEST_MESSAGE]}"
+        # The usual reason, which the exception does not name: "argument of type 'NoneType' is not iterable".
+        returned = "" if self._has_result else " (the agent returned None)"
+        self._errors[part.name] = f"{info.type}: {info.message[:_LONGEST_MESSAGE]}{returned}"
         self._total = None
 
     def set(self) -> tuple[str, ...]:

@@ -117,9 +117,10 @@ class Runner:
                 slot.cancel()
             ticking.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        for slot in self._slots:
-            if not slot.cancelled() and (error := slot.exception()) is not None:
-                raise error
+        # Of all: an exception that nobody looks at is printed when its task is freed.
+        errors = [slot.exception() for slot in self._slots if not slot.cancelled()]
+        if (error := next(filter(None, errors), None)) is not None:
+            raise error
 
     def interrupt(self) -> None:
         """Begins no further rollout, and cuts those that run."""
@@ -153,6 +154,7 @@ class Runner:
                 self._count(outcome)
             finally:
                 self._running -= 1
+            self.report()
 
     async def _make(self, job: Job) -> Outcome:
         """Makes a rollout, as often as that takes; returns what came of the last attempt."""
@@ -174,13 +176,13 @@ class Runner:
             if not outcome.will_retry or self.stopped is not None:
                 return outcome
             job = replace(_after(job, outcome.attempt, outcome.trajectory_id), failures=job.failures + 1)
+            self.report()
             # Rollouts that fail together, for one server, are not to come back together.
             await asyncio.sleep(self.plan.work.retries.wait(job.failures) * random.uniform(0.5, 1.0))
 
     def _add(self, outcome: Outcome) -> None:
         self.tally.add(outcome)
         self.monitor.add(outcome)
-        self.report()
         if outcome.facts is not None:
             self.tally.add_facts(outcome.facts)
 
@@ -188,6 +190,9 @@ class Runner:
         self._failures = self._failures + 1 if outcome.status in NOT_SUCCEEDED else 0
         if outcome.key in self.plan.earlier.failed:
             self.replaced.append(outcome.key)
+        if outcome.reward_errors and self.tally.reward_failures == 1:
+            text = f"{outcome.key.task}[{outcome.key.index}] reward failed: {outcome.reward_errors[0]}"
+            guard.run_all("progress", lambda: self.reporter.note(f"{text:.500}"))
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
             self.monitor.state = "stopping"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.collection import places
+from rollout_trace.collection.account import NOT_SUCCEEDED
 from rollout_trace.collection.executor import Executor
 from rollout_trace.collection.hashes import Hashes
 from rollout_trace.collection.history import History
@@ -45,7 +46,8 @@ class Session:
     resume: bool
     retry_failed: bool
     progress: bool | Callable[..., object] | None
-    executor: Any
+    executor: Executor | None
+    """None: this process."""
     hashes: Hashes
     config: Mapping[str, Any]
     """The settings as JSON, for the history."""
@@ -61,7 +63,7 @@ class Session:
 
         Raises:
             FileExistsError: it holds something, and ``resume=False``.
-            OSError, ImportError: it cannot be read.
+            OSError, ValueError, ImportError: it cannot be read.
         """
         if self._plan is None:
             found = Earlier()
@@ -184,25 +186,16 @@ class _Run:
         return [job for job in plan.jobs() if job.key in runner.made]
 
     def _opened(self) -> Executor:
-        given = self._session.executor
-        if given in (None, "local"):
+        executor = self._session.executor
+        if executor is None:
             worker = Worker(self._work, self._facts_later())
             worker.open()
             return LocalExecutor(worker)
         check_writable(self._work)
-        executor = given
-        if given == "process":
-            from rollout_trace.collection.processes import ProcessExecutor, cores
-
-            executor = ProcessExecutor(min(self._session.concurrency, cores()))
-        elif given == "ray":
-            from rollout_trace.collection.ray_executor import RayExecutor
-
-            executor = RayExecutor()
         check = getattr(executor, "check", None)
         if check is not None:
             check(self._work)
-        return executor  # type: ignore[no-any-return]
+        return executor
 
     def _facts_later(self) -> Callable[[Facts], object]:
         """Passes facts on from the thread that writes."""
@@ -222,7 +215,7 @@ class _Run:
             self._reporter.note(text)
 
     def _interrupt(self, runner: Runner) -> None:
-        self._reporter.note("interrupted: what runs is cut and written; Ctrl-C again ends at once")
+        self._reporter.note("interrupted: running rollouts are cut and written; Ctrl-C again ends at once")
         runner.interrupt()
 
     def _end(self, runner: Runner) -> CollectSummary:
@@ -238,7 +231,7 @@ class _Run:
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted:
-            self._reporter.note(f"the same call goes on from here: its rollouts are in {self._work.output}")
+            self._reporter.note(f"run the same again to go on: what was made is in {self._work.output}")
         return summary
 
 
@@ -272,18 +265,20 @@ def _end_now(now: asyncio.Future[None]) -> None:
 
 def found_in(plan: Plan) -> list[str]:
     """Sentences about what the output held."""
-    found, kept = plan.earlier, sum(1 for _ in plan.kept())
+    found, statuses = plan.earlier, [facts.status for facts in plan.kept()]
+    kept, failed = len(statuses), sum(status in NOT_SUCCEEDED for status in statuses)
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
     texts = [
         f"{kept} of {plan.size} rollouts are in {plan.work.output} already" if kept else "",
+        f"{failed} of these failed or timed out, and are kept; retry_failed makes them again" if failed else "",
         f"{found.recovered} trajectories that a dead process left were written from its journal"
         if found.recovered
         else "",
         f"{found.unreadable} lines of {plan.work.output} could not be read, and are left where they are"
         if found.unreadable
         else "",
-        f"{len(changed)} tasks are not what they were when their rollouts were made, such as {changed[0]!r}; these are "
-        "kept"
+        f"{len(changed)} of the tasks changed after rollouts of them were made, such as {changed[0]!r}; these "
+        "rollouts are kept"
         if changed
         else "",
     ]

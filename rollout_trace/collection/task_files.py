@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,6 +15,8 @@ from rollout_trace.guard import describe
 
 Placed: TypeAlias = "tuple[str, Any]"
 """Where a task is, for messages, and the task."""
+ID_NAMES = ("id", "task_id")
+"""Fields that may hold a task's id; the first that does is taken."""
 
 
 class Keyed(NamedTuple):
@@ -46,6 +48,13 @@ def read_tasks(path: str) -> Iterator[Placed]:
         )
     refuse_special_file(path)
     return reader(path)
+
+
+def refuse_one_task(tasks: Mapping[Any, Any], what: str) -> None:
+    """Raises ValueError where what should be a mapping from ids to tasks is a single task."""
+    name = next((one for one in ID_NAMES if one in tasks and not isinstance(tasks[one], (Mapping, list))), None)
+    if name is not None:
+        raise ValueError(f"{what} one task, with the field {name!r}: put it in a list, or give a mapping by ids.")
 
 
 def _not_found(path: str, *, is_file: bool) -> str:
@@ -91,6 +100,7 @@ def _json(path: str) -> Iterator[Placed]:
     with open(path, "rb") as file:
         value = _decoded(file.read(), path)
     if isinstance(value, dict):
+        refuse_one_task(value, f"{path} holds")
         return ((f"{path}, key {key!r}", Keyed(key, one)) for key, one in value.items())
     if not isinstance(value, list):
         raise ValueError(f"{path} holds a {type(value).__name__}; expected a list of tasks, or an object of id: task.")

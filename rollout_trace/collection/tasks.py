@@ -12,12 +12,10 @@ from uuid import UUID
 
 from rollout_trace.collection.contents import NoForm, digest
 from rollout_trace.collection.items import TaskItem
-from rollout_trace.collection.task_files import Keyed, Placed, read_tasks
+from rollout_trace.collection.task_files import ID_NAMES, Keyed, Placed, read_tasks, refuse_one_task
 from rollout_trace.data.model import Task
 from rollout_trace.data.user_values import brief, to_builtin
 
-_ID_NAMES = ("id", "task_id")
-"""Fields that may hold a task's id; the first that does is taken."""
 _NAMED = 5
 """Missing ids that a message names."""
 
@@ -98,6 +96,7 @@ def _placed(tasks: Any) -> Iterator[Placed]:
         return read_tasks(os.path.expanduser(os.fsdecode(tasks)))
     if isinstance(tasks, Mapping):
         _refuse_splits(tasks)
+        refuse_one_task(tasks, "the tasks are")
         return ((f"tasks[{key!r}]", Keyed(key, value)) for key, value in tasks.items())
     return ((f"tasks[{at}]", value) for at, value in enumerate(_rows(tasks)))
 
@@ -124,7 +123,7 @@ def _rows(tasks: Any) -> Iterable[Any]:
     if callable(getattr(kind, "__getitem__", None)) and callable(getattr(kind, "__len__", None)):
         return (tasks[at] for at in range(len(tasks)))
     if callable(tasks):
-        raise TypeError(f"the tasks are {brief(tasks)}, which is to be called: give what it returns.")
+        raise TypeError(f"the tasks are {brief(tasks)}, a function: give what it returns.")
     raise TypeError(
         f"the tasks are {brief(tasks)} ({type(tasks).__name__}); give an iterable, a mapping from ids to tasks, or the "
         "path of a file."
@@ -181,7 +180,7 @@ def _refuse_mixture(first: tuple[str, bool], place: str, value: Any) -> None:
 def _id_of(value: Any) -> Any:
     """The id that a task has in itself; None where it has none."""
     data = value if isinstance(value, dict) else to_builtin(value)
-    for name in _ID_NAMES:
+    for name in ID_NAMES:
         # A method of this name (`unittest.TestCase.id`) is no id.
         found = data.get(name) if isinstance(data, dict) else getattr(value, name, None)
         if found is not None and not callable(found):

@@ -206,5 +206,5 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
             "no-ids",
             f"{len(no_ids)} of {len(trajectory.steps)} steps of trajectory {trajectory.name!r} hold no token ids: the "
             "server was not asked for them. If it can send them, name its engine, e.g. "
-            'rt.wrap_openai(client, engine="vllm") or rt.instrument(engine="vllm").',
+            'rt.wrap_openai(client, engine="vllm"), rt.instrument(engine="vllm") or rt.collect(..., engine="vllm").',
         )

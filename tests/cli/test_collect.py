@@ -252,7 +252,7 @@ def test_ctrl_c_writes_and_says_how_to_go_on(folder: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "goes on from here" in err
+    assert "run the same again to go on" in err
     assert "planned" in out
     assert [one.status for one in rt.read(folder / "x.jsonl")] == ["aborted"]
     done = collect(folder, "agent:echo", "--name", "wait", "--json")

@@ -62,7 +62,7 @@ USUAL: dict[str, Any] = {"agent": agent, "tasks": ["a", "b"]}
 CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("samples-zero", {"samples": 0}, ValueError, r"samples is 0; give"),
     ("samples-negative", {"samples": -1}, ValueError, r"samples"),
-    ("samples-text", {"samples": "4"}, TypeError, r"samples"),
+    ("samples-text", {"samples": "4"}, TypeError, r"samples is '4' .*of at least 1"),
     ("samples-half", {"samples": 1.5}, TypeError, r"samples"),
     ("samples-true", {"samples": True}, TypeError, r"samples"),
     ("concurrency-zero", {"concurrency": 0}, ValueError, r"concurrency is 0; give"),
@@ -70,7 +70,7 @@ CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("timeout-negative", {"timeout": -1}, ValueError, r"timeout is -1; give"),
     ("timeout-zero", {"timeout": 0}, ValueError, r"timeout is 0; give"),
     ("timeout-nan", {"timeout": float("nan")}, ValueError, r"timeout"),
-    ("timeout-text", {"timeout": "5s"}, TypeError, r"timeout"),
+    ("timeout-text", {"timeout": "5s"}, TypeError, r"timeout is '5s' .*give seconds above 0, or None"),
     (
         "reward-timeout",
         {"reward": lambda a, b, c: 1.0, "reward_timeout": -2},
@@ -79,6 +79,13 @@ CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ),
     ("retries", {"retries": -1}, ValueError, r"retries is -1; give"),
     ("retry-wait", {"retries": 1, "retry_wait": -1}, ValueError, r"retry_wait"),
+    ("retry-wait-most", {"retries": 1, "retry_wait_max": None}, TypeError, r"retry_wait_max is None .*give seconds"),
+    ("retry-on-nothing", {"retries": 1, "retry_on": []}, ValueError, r"retry_on is empty; give"),
+    ("resume-text", {"resume": "no"}, TypeError, r"resume is 'no' \(str\); give True or False"),
+    ("retry-failed-text", {"retry_failed": "no"}, TypeError, r"retry_failed is 'no' \(str\); give True or False"),
+    ("instrument-text", {"instrument": "no"}, TypeError, r"instrument is 'no' \(str\); give True or False"),
+    ("logs-number", {"logs": 5}, TypeError, r"logs is 5 \(int\); give"),
+    ("name-blank", {"name": " "}, ValueError, r"name is ' '; give"),
     ("retry-on-number", {"retry_on": 5}, TypeError, r"retry_on is 5; give"),
     ("retry-on-class", {"retry_on": [int]}, TypeError, r"retry_on has .*give"),
     ("seed", {"seed": "x"}, TypeError, r"seed"),
@@ -112,9 +119,16 @@ CASES: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("executor-text", {"executor": "threads"}, TypeError, r"executor is 'threads'; give"),
     ("executor-object", {"executor": object()}, TypeError, r"executor is .*; give"),
     ("output-none", {"output": None}, TypeError, r"output is None; give"),
+    ("output-empty", {"output": ""}, ValueError, r"output is an empty text; give"),
     ("output-suffix", {"output": "rollouts.parquet"}, ValueError, r"rollouts\.parquet"),
     ("output-scheme", {"output": "nosuchscheme://bucket/runs"}, Exception, r"nosuchscheme"),
-    ("recording", {"recording": {"no_such_option": 1}}, TypeError, r"no_such_option"),
+    ("recording", {"recording": {"no_such_option": 1}}, TypeError, r"rt\.recording has no argument 'no_such_option'; "),
+    ("recording-close", {"recording": {"fsnc": True}}, TypeError, r"'fsnc'; did you mean fsync\?"),
+    ("recording-number", {"recording": 5}, TypeError, r"recording is 5 \(int\); give a mapping"),
+    ("engine-options", {"engine": {"name": "vllm", "top": 1}}, TypeError, r"engine is .*give .*rt\.Engine"),
+    ("executor-class", {"executor": rt.ProcessExecutor}, TypeError, r"the class ProcessExecutor; give an instance"),
+    ("tasks-one", {"tasks": {"id": "a", "question": "b"}}, ValueError, r"one task, with the field 'id'"),
+    ("reward-pair", {"reward": (lambda a, b, c: 1.0, 0.5)}, TypeError, r"give .*in a list: \[\(function, weight\)\]"),
     ("engine", {"engine": "no-such-engine"}, ValueError, r"no-such-engine"),
     ("progress", {"progress": "bar"}, TypeError, r"progress"),
 ]
@@ -132,7 +146,7 @@ def test_one_sentence(
     assert "\n" not in text, text
     assert len(text) < 400, text
     assert ran == []
-    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_the_same_in_an_event_loop(tmp_path: Path) -> None:
@@ -148,6 +162,19 @@ def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match=re.escape(str(tmp_path / "file"))):
         rt.collect(agent, ["a"], output=tmp_path / "file" / "rollouts.jsonl", progress=False)
+    assert ran == []
+
+
+def test_an_output_that_holds_the_tasks(tmp_path: Path) -> None:
+    """Nothing is appended to a file of somebody else's, that of the tasks least of all."""
+    tasks, other = tmp_path / "tasks.jsonl", tmp_path / "other.jsonl"
+    for path in (tasks, other):
+        path.write_text('{"id": "a"}\n{"id": "b"}\n')
+    with pytest.raises(ValueError, match=r"tasks\.jsonl, the file of the tasks; give another one"):
+        rt.collect(agent, tasks, output=tasks, progress=False)
+    with pytest.raises(ValueError, match=r"other\.jsonl holds 2 lines, and none of them is a trajectory: give another"):
+        rt.collect(agent, tasks, output=other, progress=False)
+    assert other.read_text() == tasks.read_text() == '{"id": "a"}\n{"id": "b"}\n'
     assert ran == []
 
 
@@ -190,6 +217,23 @@ def test_an_agent_that_returns_nothing_is_no_mistake(tmp_path: Path) -> None:
     rt.collect(nothing, ["a"], output=output, reward=judge, progress=False)
     assert (ran, seen) == (["a"], [None])
     assert [(one.status, one.reward) for one in rt.read(output)] == [("completed", 1.0)]
+
+
+def test_a_reward_that_does_not_expect_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The reason is told at once, and beside the exception, which does not name it."""
+
+    def nothing(task: Any) -> None:
+        return None
+
+    def judge(task: Any, result: Any, trajectory: rt.Trajectory) -> float:
+        return float("4" in result)
+
+    rt.collect(nothing, ["a", "b"], output=tmp_path / "rollouts.jsonl", reward=judge, concurrency=1)
+    reasons = [line for line in capsys.readouterr().err.splitlines() if "reward failed" in line]
+    assert len(reasons) == 1
+    assert reasons[0].endswith(
+        "judge: TypeError: argument of type 'NoneType' is not iterable (the agent returned None)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 import rollout_trace as rt
 from rollout_trace.collection.executor import Executor
@@ -42,3 +45,18 @@ def test_rollouts_of_an_own_executor(tmp_path: Path) -> None:
     assert agents.account(tmp_path / "there.jsonl") == agents.account(tmp_path / "here.jsonl")
     assert not (tmp_path / "there.jsonl.journal").exists() or not any((tmp_path / "there.jsonl.journal").iterdir())
     assert isinstance(Threads(1), Executor)
+
+
+class Broken(Threads):
+    """Can make no rollout."""
+
+    async def run(self, job: Job) -> Outcome:
+        raise RuntimeError("the scheduler is gone")
+
+
+def test_an_executor_that_raises_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Several rollouts were begun: their exceptions are not printed as ones that nobody looked at."""
+    with pytest.raises(RuntimeError, match="the scheduler is gone"):
+        rt.collect(agents.solve, ["a", "b", "c"], output=tmp_path / "x.jsonl", progress=False, executor=Broken(1))
+    gc.collect()
+    assert not caplog.records
