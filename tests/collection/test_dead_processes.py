@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.collection import session
+from rollout_trace.collection import resume, session
 from rollout_trace.errors import WriteError
 from rollout_trace.file.shards_spool import ROOT, spool_of
 from rollout_trace.record import recovery_output
@@ -77,7 +77,7 @@ def test_what_cannot_be_recovered_is_not_made_again(monkeypatch: pytest.MonkeyPa
 
 def test_an_output_that_cannot_be_read_after_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether rollouts were lost with a worker is not known then: that is said."""
-    looks, earlier = [], session.earlier
+    looks, earlier = [], resume.earlier
 
     def away(*given: Any, **options: Any) -> Any:
         looks.append(given)

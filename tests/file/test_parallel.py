@@ -324,7 +324,8 @@ def test_where_pipes_cannot_be_widened(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_process_that_cannot_be_started_leaves_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started, start = [], parallel._start
+    started: list[Any] = []
+    start = parallel._start
 
     def second_fails() -> Any:
         if started:
