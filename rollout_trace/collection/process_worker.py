@@ -13,8 +13,10 @@ import sys
 from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any
+from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._signals import without_interrupts
 from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
 from rollout_trace.collection.messages import LENGTH, packed, pickled_job
 from rollout_trace.collection.pool import PoolWorker
@@ -161,6 +163,7 @@ class WorkerProcess(PoolWorker):
         loop = asyncio.get_running_loop()
         try:
             ours, theirs = socket.socketpair()
+            _connections.update((ours, theirs))
             with theirs:
                 self._process = await loop.run_in_executor(None, _start, theirs)
             reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -266,10 +269,9 @@ def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
             pickle.dump(theirs.share(started.pid), started.stdin)
         return started
     program = _PROGRAM.format(socket="socket.socket(fileno=int(sys.argv[1]))")
-    # Ctrl-C reaches all processes of a terminal. Blocked at the start, it cannot end one before that has a handler.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     streams = streams_of_workers()
-    try:
+    # Blocked at the start, Ctrl-C cannot end one before that has a handler.
+    with without_interrupts():
         return subprocess.Popen(
             [*command, program, str(theirs.fileno()), _LABEL],
             stdin=subprocess.DEVNULL,
@@ -278,8 +280,6 @@ def _start(theirs: socket.socket) -> subprocess.Popen[bytes]:
             stdout=streams.get("stdout"),
             stderr=streams.get("stderr"),
         )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _import_path() -> list[str]:
@@ -317,3 +317,17 @@ def _refused(reason: str) -> TypeError:
         "in a module that can be imported, not in a notebook or a session; or make the rollouts in this process "
         "(executor=None)."
     )
+
+
+_connections: WeakSet[socket.socket] = WeakSet()
+
+
+def _after_fork() -> None:
+    """Closes the connections of the original process: through them its workers would live as long as this one."""
+    for connection in list(_connections):
+        if connection.fileno() >= 0:
+            os.close(connection.detach())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

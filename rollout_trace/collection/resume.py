@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.collection.account import NOT_SUCCEEDED
 from rollout_trace.collection.facts import Facts, facts_of
 from rollout_trace.data import attempts
+from rollout_trace.errors import WriteError
 from rollout_trace.file.addresses import is_address, is_folder_target, names_in, shown
 from rollout_trace.file.annotate import append_notes, checked_note
+from rollout_trace.file.journal import folder_of
 from rollout_trace.file.output import ids_in
 from rollout_trace.file.reader import expand_paths, read
+from rollout_trace.file.shards_spool import spool_of, spooled
 from rollout_trace.record.recovery import recover
 
 if TYPE_CHECKING:
     from rollout_trace.collection.items import Key
     from rollout_trace.data.trajectory import Trajectory
+
+Spool: TypeAlias = "str | os.PathLike[str] | None"
 
 
 @dataclass(slots=True)
@@ -91,10 +96,11 @@ class Earlier:
             self.unfinished.add(facts.key)
 
 
-def exists(output: str) -> bool:
-    """Whether an output holds anything, in its journal or in itself."""
+def exists(output: str, *, spool: Spool = None) -> bool:
+    """Whether an output holds anything, in its journal, its spool or in itself."""
     if is_address(output):
-        return bool(_names_at(output))
+        here = spool_of(output, spool)
+        return bool(_names_at(output) or spooled(here) or folder_of(here).exists())
     if is_folder_target(output):
         return os.path.isdir(output) and bool(os.listdir(output))
     return os.path.exists(f"{output}.journal") or (os.path.isfile(output) and os.path.getsize(output) > 0)
@@ -107,11 +113,13 @@ def _names_at(address: str) -> list[str]:
         return []
 
 
-def earlier(output: str, *, write: bool = True) -> Earlier:
+def earlier(output: str, *, write: bool = True, spool: Spool = None) -> Earlier:
     """Writes what dead processes left in the journals of an output, and reads all of it.
 
     Args:
+        output: where.
         write: False: what they left is read in the journals, and nothing is changed.
+        spool: of an address, as for ``rt.recording``.
 
     Raises:
         OSError: it cannot be read or written.
@@ -122,7 +130,13 @@ def earlier(output: str, *, write: bool = True) -> Earlier:
     # Of an address, what was not uploaded is on this machine.
     if not is_address(output) and not exists(output):
         return found
-    recovered = recover(output, write=write)
+    recovered = recover(output, write=write, spool=spool)
+    if recovered.report.not_written:
+        # Made again now, these rollouts would be in the output twice when a later recovery writes them.
+        raise WriteError(
+            f"what dead processes left of {shown(output)} could not be written to it "
+            f"({recovered.report.not_written[0]}). Nothing is lost: call collect again when it can be."
+        )
     found.recovered = len(recovered)
     if not write:
         found.add_all(recovered)

@@ -68,8 +68,8 @@ class Session:
         if self._plan is None:
             found = Earlier()
             if self.resume:
-                found = earlier(self.work.output, write=write)
-            elif exists(self.work.output):
+                found = earlier(self.work.output, write=write, spool=self.work.recording.get("spool"))
+            elif exists(self.work.output, spool=self.work.recording.get("spool")):
                 raise FileExistsError(
                     f"{self.work.output} holds something, and resume=False: give another output, or resume=True to go "
                     "on with it."
@@ -151,23 +151,27 @@ class _Run:
         finally:
             # Also where every task of the loop is cancelled at once, as `asyncio.run` does at its end.
             await self._guarded(executor.close())
-        for _ in range(_ROUNDS):
-            if not runner.lost or runner.is_interrupted or self._error is not None:
-                break
-            missing = await asyncio.to_thread(self._missing, runner)
-            if not missing:
-                break
-            self._reporter.note(f"{len(missing)} rollouts were lost with their workers, and are made again")
-            for job in missing:
-                self._tally.retract(runner.made[job.key])
-            await self._guarded(runner.run(iter(missing)))
-            await self._guarded(executor.close())
+        await self._guarded(self._make_lost(runner, executor))
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
         if steps := self._plan.earlier.overtaken(set(runner.replaced)):
             await self._guarded(asyncio.to_thread(leave_out, self._work.output, steps))
         if self._tally.silent and self._error is None:
             await self._guarded(self._look_inside())
+
+    async def _make_lost(self, runner: Runner, executor: Executor) -> None:
+        """Makes the rollouts again that were lost with their workers."""
+        for _ in range(_ROUNDS):
+            if not runner.lost or runner.is_interrupted or self._error is not None:
+                return
+            missing = await asyncio.to_thread(self._missing, runner)
+            if not missing:
+                return
+            self._reporter.note(f"{len(missing)} rollouts were lost with their workers, and are made again")
+            for job in missing:
+                self._tally.retract(runner.made[job.key])
+            await self._guarded(runner.run(iter(missing)))
+            await self._guarded(executor.close())
 
     async def _look_inside(self) -> None:
         """Counts the calls of programs that agents started: these recorded them by themselves."""
@@ -182,7 +186,8 @@ class _Run:
 
     def _missing(self, runner: Runner) -> list[Job]:
         """The rollouts that were made and are not in the output, now that what lost workers left is written."""
-        plan = replace(self._plan, earlier=earlier(self._work.output), retry_failed=False)
+        found = earlier(self._work.output, spool=self._work.recording.get("spool"))
+        plan = replace(self._plan, earlier=found, retry_failed=False)
         return [job for job in plan.jobs() if job.key in runner.made]
 
     def _opened(self) -> Executor:

@@ -12,7 +12,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from rollout_trace.guard import describe
 
@@ -32,14 +32,20 @@ def to_local(path: str | os.PathLike[str]) -> str:
     """The text of a path. Of ``file://`` and ``local://``, the local path that it names.
 
     Raises:
-        ValueError: a ``Path`` was made of an address, and has lost a slash of it.
+        ValueError: a ``Path`` was made of an address, and has lost a slash of it; or ``file://`` has no absolute path.
     """
     text = os.fspath(path)
     if isinstance(path, Path) and _COLLAPSED.match(text):
         fixed = text.replace(":/", "://", 1)
         raise ValueError(f"{text} was an address, and a Path drops a slash of it: give the text {fixed!r}.")
     if isinstance(text, str) and _is_local(text):
-        return unquote(urlsplit(text).path) or "/"
+        place = unquote(text.partition("://")[2]).removeprefix("localhost")
+        if not place.startswith("/"):
+            raise ValueError(
+                f"{text} has no absolute path: give the path without {text.partition('://')[0]}://, or one with three "
+                "slashes, such as file:///runs/x.jsonl."
+            )
+        return place
     return text
 
 

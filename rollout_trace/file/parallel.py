@@ -19,16 +19,18 @@ from weakref import finalize
 import msgspec
 
 from rollout_trace import guard
+from rollout_trace._signals import without_interrupts
 from rollout_trace.data.user_values import brief
-from rollout_trace.file.decode import Parsed
+from rollout_trace.file.decode import Parsed, on_a_fresh_stack
 from rollout_trace.file.packed import Batch, from_bytes, parsed_line
-from rollout_trace.file.parallel_worker import batches, read_message, wanted_of, write_message
+from rollout_trace.file.parallel_worker import batches, read_message, skip_to_begin, wanted_of, write_message
 from rollout_trace.file.parts import Part, parts_of
 
 _AHEAD = 2
 """Parts that each process is asked for before the first of them is wanted."""
 _HERE = -1
 """In the place of the index of a process: this one."""
+_PIPE_BYTES = 1 << 20
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from rollout_trace.file.parallel_worker import main; main()"
@@ -69,7 +71,11 @@ class Workers:
     def __init__(self, paths: Iterable[str], count: int, *, has_media: bool) -> None:
         self._has_media = has_media
         self._parts = ((at, part) for at, path in enumerate(paths) for part in parts_of(path))
-        self._processes = [_start() for _ in range(count)]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        # Also where the iterator is dropped in the middle, and where one of them cannot be started.
+        self._close = finalize(self, _end, self._processes, os.getpid())
+        self._begun: set[int] = set()
+        """Indices of the processes that something was read from."""
         self._next = 0
         """Index of the process that is asked next."""
         self._asked: deque[tuple[int, Part, int]] = deque()
@@ -81,8 +87,8 @@ class Workers:
         self._reading: Iterator[Batch] = iter(())
         """The batches of the part that is being read."""
         self._is_broken = False
-        # Also where the iterator is dropped in the middle.
-        self._close = finalize(self, _end, self._processes, os.getpid())
+        for _ in range(count):
+            self._processes.append(_start())
 
     def close(self) -> None:
         """Ends the processes. A second call does nothing."""
@@ -183,11 +189,18 @@ class Workers:
             return
         process = self._processes[index]
         assert process.stdout is not None
+        if index not in self._begun:
+            self._begun.add(index)
+            skip_to_begin(process.stdout)
         while True:
             data = read_message(process.stdout)
             if data is None:
                 raise _Broken(_ended(process))
-            batch = from_bytes(data)
+            try:
+                batch = from_bytes(data)
+            except RecursionError:
+                # The limit counts the caller's frames too.
+                batch = on_a_fresh_stack(from_bytes, data)
             yield batch
             if batch.is_end or batch.has_problem:
                 return
@@ -208,15 +221,22 @@ def _start() -> subprocess.Popen[bytes]:
     # our variables: in a process that is recorded, this one is not to be.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUT_TRACE_")}
     command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
-    return subprocess.Popen(
+    with without_interrupts():
         # Without buffers: only so it can be seen whether anything has come.
-        command,
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pipesize=1 << 20,
-        env=environment,
-    )
+        process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    _widen(process.stdout.fileno())
+    return process
+
+
+def _widen(pipe: int) -> None:
+    """Has a pipe take more before its writer waits, where the system allows it."""
+    try:
+        from fcntl import F_SETPIPE_SZ, fcntl
+
+        fcntl(pipe, F_SETPIPE_SZ, _PIPE_BYTES)
+    except (ImportError, OSError):  # No such setting here; or a user has so many wide ones already.
+        pass
 
 
 def _end(processes: list[subprocess.Popen[bytes]], pid: int) -> None:

@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 from collections.abc import Iterator
-from typing import IO, BinaryIO, cast
+from typing import IO, BinaryIO
 
 import msgspec
 
@@ -25,10 +25,15 @@ _AHEAD = 32
 """Batches that wait to be sent, at most."""
 
 
+_BEGIN = b"\0rollout_trace reads\0"
+"""Comes before the first message: what is imported at the start of an interpreter may have printed."""
+
+
 class Wanted(msgspec.Struct, array_like=True):
     """What a process is asked to read."""
 
-    path: str
+    path: bytes
+    """As the file system has it: a name may be no text."""
     start: int
     stop: int | None
     is_last: bool
@@ -41,6 +46,7 @@ def main() -> None:
     # What anything else prints must not get between the batches.
     results = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    results.write(_BEGIN)
     waiting: queue.Queue[bytes] = queue.Queue(_AHEAD)
     threading.Thread(target=_send, args=(waiting, results), daemon=True).start()
     decoder = msgspec.msgpack.Decoder(Wanted)
@@ -81,6 +87,13 @@ def _read_exactly(file: IO[bytes], size: int) -> bytes | None:
     return b"".join(pieces)
 
 
+def skip_to_begin(file: IO[bytes]) -> None:
+    """Reads what comes before the first message of a process."""
+    seen = b""
+    while not seen.endswith(_BEGIN) and (byte := file.read(1)):
+        seen = (seen + byte)[-len(_BEGIN) :]
+
+
 def write_message(file: IO[bytes], data: bytes) -> None:
     """Writes a message to a pipe. Raises OSError where nobody reads it."""
     for piece in (len(data).to_bytes(8, "little"), data):
@@ -95,7 +108,7 @@ def batches(wanted: Wanted) -> Iterator[bytes]:
     size = 0
     try:
         with _opened(wanted) as file:
-            found = NumberedLines(file, wanted.path, is_start=wanted.start == 0)
+            found = NumberedLines(file, os.fsdecode(wanted.path), is_start=wanted.start == 0)
             for number, line in found:
                 if isinstance(line, Damaged) or (packed := _packed(wanted, number, line)) is None:
                     yield to_bytes(Batch(counted, has_problem=True))
@@ -116,7 +129,7 @@ def batches(wanted: Wanted) -> Iterator[bytes]:
 
 
 def _opened(wanted: Wanted) -> BinaryIO:
-    file = open_binary(wanted.path)
+    file = open_binary(os.fsdecode(wanted.path))
     if wanted.start == 0 and wanted.stop is None:
         return file
     with file:
@@ -125,10 +138,10 @@ def _opened(wanted: Wanted) -> BinaryIO:
 
 
 def _packed(wanted: Wanted, number: int, line: bytes) -> PackedLine | None:
-    data = restore(line, name_of_folder(wanted.path)) if wanted.has_media else line
+    data = restore(line, name_of_folder(os.fsdecode(wanted.path))) if wanted.has_media else line
     return packed_line(number, parse(data))
 
 
 def wanted_of(part: Part, *, has_media: bool) -> Wanted:
     """A part as a process is asked for it."""
-    return Wanted(*cast("tuple[str, int, int | None, bool]", tuple(part)), has_media)
+    return Wanted(os.fsencode(part.path), part.start, part.stop, part.is_last, has_media)

@@ -7,6 +7,7 @@ import re
 import sys
 import tempfile
 from collections import defaultdict
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from weakref import WeakSet
@@ -17,7 +18,7 @@ from rollout_trace.file import journal_lock
 from rollout_trace.file.addresses import shown
 from rollout_trace.file.modes import make_folder
 from rollout_trace.file.plain import dumps
-from rollout_trace.file.shards import is_shard_name
+from rollout_trace.file.shards import host_label, is_shard_name
 
 ROOT = "ROLLOUT_TRACE_SPOOL"
 """Environment variable: the folder with the spools of all addresses."""
@@ -128,6 +129,25 @@ def claim(folder: Path, stem: str) -> Claim | None:
         if is_current:
             return None
     return None
+
+
+def claim_new(folder: Path, address: str) -> tuple[str, Claim]:
+    """Claims a stem for new shards in the spool of an address, which is made where it is missing.
+
+    Beside host and process id a random number is in it: machines may share their name, and processes of two containers
+    their id, and at an address nobody can keep a name for himself.
+
+    Raises:
+        OSError: the spool cannot be made.
+    """
+    for _ in range(_TRIES):
+        stem = f"part-{host_label()}-{os.urandom(4).hex()}-{os.getpid()}"
+        # A process that has ended may remove the spool, empty as it is, at any moment until there is a claim.
+        with suppress(FileNotFoundError):
+            make_spool(folder, address)
+            if (made := claim(folder, stem)) is not None:
+                return stem, made
+    raise OSError(f"no shard can be begun in {folder}: another process removes the folder again and again.")
 
 
 def _is_at(fd: int, path: Path) -> bool:

@@ -14,8 +14,8 @@ from weakref import WeakSet
 
 from rollout_trace import guard
 from rollout_trace.file.addresses import file_system, shown
-from rollout_trace.file.shards import Settings, ShardWriter, check_address, host_label
-from rollout_trace.file.shards_spool import Claim, claim, make_spool, remove_if_empty, spool_of
+from rollout_trace.file.shards import Settings, ShardWriter, check_address
+from rollout_trace.file.shards_spool import Claim, claim_new, make_spool, remove_if_empty, spool_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -109,6 +109,8 @@ class Uploader:
         self._unsent: list[Unsent] = []
         self._thread: threading.Thread | None = None
         self._is_stopping = False
+        self._has_news = False
+        """Whether there may be something to do since the thread has looked last."""
         self._delay, self._retry_at = FIRST_RETRY, 0.0
         self._failures = 0
 
@@ -121,6 +123,7 @@ class Uploader:
     def wake(self) -> None:
         """Has the thread look what there is to do; starts it, if need be."""
         with self._changed:
+            self._has_news = True
             if not self._is_stopping and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._run, name="rollout_trace upload", daemon=True)
                 try:
@@ -143,7 +146,7 @@ class Uploader:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            pause = None
+            self._has_news, pause = False, None
             try:
                 pause = self._tick()
             except Exception as error:
@@ -153,7 +156,10 @@ class Uploader:
                     break
                 retry = self._retry_at - time.monotonic() if self._waiting else None
                 if retry is None or retry > 0:
-                    self._changed.wait(min((one for one in (retry, pause) if one is not None), default=None))
+                    if not self._has_news:
+                        # A shard may be given any age, also an endless one.
+                        times = [min(one, threading.TIMEOUT_MAX) for one in (retry, pause) if one is not None]
+                        self._changed.wait(min(times, default=None))
                     continue
             self._send_next()
         self._send_last()
@@ -224,13 +230,8 @@ class UploadedShards:
         _writers.add(self)
 
     def _stem(self) -> str:
-        # Beside host and process id a random number: machines may share their name, and processes of two containers
-        # their id, and at an address nobody can keep a name for himself.
-        while True:
-            stem = f"part-{host_label()}-{os.urandom(4).hex()}-{os.getpid()}"
-            if (made := claim(self.spool, stem)) is not None:
-                self._claim = made
-                return stem
+        stem, self._claim = claim_new(self.spool, self.path)
+        return stem
 
     def _add(self, path: Path, count: int) -> None:
         self._uploads.add(path, count)

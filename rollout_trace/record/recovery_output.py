@@ -12,7 +12,7 @@ from rollout_trace.file.addresses import join, names_in, shown
 from rollout_trace.file.journal import SUFFIX, folder_of
 from rollout_trace.file.output import cut_partial_line, ids_in
 from rollout_trace.file.shards import Settings, ShardWriter, host_label, is_shard_name, lines_among
-from rollout_trace.file.shards_spool import Claim, claim, remove_if_empty, spooled, stale_claims, stem_of
+from rollout_trace.file.shards_spool import Claim, claim, claim_new, remove_if_empty, spooled, stale_claims, stem_of
 from rollout_trace.file.shards_upload import send
 from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.record.recovery_report import RecoveryReport
@@ -134,11 +134,8 @@ class SpooledOutput(FolderOutput):
         return ShardWriter(self.place, Settings(), {"mode": mode}, stem=self._stem)
 
     def _stem(self) -> str:
-        while True:
-            stem = f"part-{host_label()}-{os.urandom(4).hex()}-{os.getpid()}"
-            if (made := claim(self.place, stem)) is not None:
-                self._claim = made
-                return stem
+        stem, self._claim = claim_new(self.place, self.address)
+        return stem
 
     def finish(self, report: RecoveryReport) -> None:
         """Uploads the shards of dead processes, and those that were just written; without writing, counts them."""

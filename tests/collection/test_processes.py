@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -360,6 +361,43 @@ async def main():
 if __name__ == "__main__":
     asyncio.run(main())
 """
+
+
+FORKED = """
+import asyncio, os, sys
+from rollout_trace.collection.processes import ProcessExecutor
+from tests.collection.jobs import job, work
+
+async def main(folder):
+    executor, shared = ProcessExecutor(1), work()
+    made = asyncio.ensure_future(executor.run(job(shared, 0, "be_there", folder)))
+    while not os.listdir(folder):
+        await asyncio.sleep(0.005)
+    print(os.listdir(folder)[0], flush=True)
+    if os.fork():
+        os.kill(os.getpid(), 9)
+    # Until the test closes it.
+    sys.stdin.read()
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_workers_end_with_their_parent_though_a_fork_of_it_lives(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FORKED)
+    folder = tmp_path / "begun"
+    folder.mkdir()
+    with subprocess.Popen(
+        [sys.executable, "program.py", str(folder)], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        end = time.monotonic() + 60
+        while not ended(worker) and time.monotonic() < end:
+            os.sched_yield()
+        assert ended(worker)
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])

@@ -16,7 +16,7 @@ from rollout_trace.file import shards_upload
 from rollout_trace.file.addresses import is_address, shown, to_local
 from rollout_trace.file.shards import Settings
 from rollout_trace.file.shards_spool import ROOT, claim, spool_of, spooled
-from rollout_trace.file.shards_upload import UploadedShards, send
+from rollout_trace.file.shards_upload import UploadedShards, Uploader, send
 from tests.file.test_shards import Clock, made
 
 fsspec: Any = pytest.importorskip("fsspec")
@@ -72,6 +72,10 @@ def test_what_is_an_address() -> None:
     for path in ("C://x", "C:\\x", "/a/b", "file:///a", "local://a", "a:b", Path("s3://b/x")):
         assert not is_address(path)
     assert to_local("file:///a%20b/c") == "/a b/c"
+    assert to_local("file:///a#b?c/d.jsonl") == to_local("local://localhost/a#b?c/d.jsonl") == "/a#b?c/d.jsonl"
+    for relative in ("file://runs/x.jsonl", "local://x", "file://"):
+        with pytest.raises(ValueError, match=f"{relative} has no absolute path"):
+            to_local(relative)
     assert shown("sftp://me:secret@host/x") == "sftp://host/x"
     with pytest.raises(ValueError, match="a Path drops a slash of it: give the text 's3://b/x'"):
         rt.read(Path("s3://b/x"))
@@ -312,3 +316,44 @@ def test_what_is_at_an_address_is_merged(tmp_path: Path) -> None:
     shards.close()
     report = rt.merge(OUT, tmp_path / "one.jsonl.gz")
     assert (report.written, [one.id for one in rt.read(tmp_path / "one.jsonl.gz")]) == (3, ["run0", "run1", "run2"])
+
+
+def test_a_spool_that_another_process_has_removed_is_made_again(spool: Path) -> None:
+    """Whoever ends removes it where it is empty, as it is before the first trajectory of those that have begun."""
+    with rt.recording(OUT, journal=False) as begun:
+        with rt.recording(OUT, journal=False):
+            pass
+        assert not spool_of(OUT, spool).exists()
+        begun.write(made(1))
+    assert [one.id for one in rt.read(OUT)] == ["run1"]
+    assert not spool_of(OUT, spool).exists()
+
+
+def test_a_shard_that_begins_while_the_thread_looks_is_seen() -> None:
+    """It would be uploaded when the next trajectory comes, however old it is."""
+    looked = threading.Semaphore(0)
+    looks: list[int] = []
+
+    def tick() -> float | None:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            # As a trajectory does that is written now.
+            uploads.wake()
+        looked.release()
+        return None
+
+    uploads = Uploader(OUT, tick)
+    uploads.wake()
+    for _ in range(2):
+        assert looked.acquire(timeout=60)
+    uploads.finish()
+
+
+def test_a_shard_may_be_given_an_endless_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    with rt.recording(OUT, shard_seconds=float("inf")) as writing:
+        for number in range(20):
+            writing.write(made(number))
+    assert failed == []
+    assert len(list(rt.read(OUT))) == 20

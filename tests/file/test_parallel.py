@@ -6,6 +6,7 @@ import gc
 import gzip
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,3 +266,75 @@ def test_gzip_of_other_writers(tmp_path: Path) -> None:
     data = b"".join(encode(made(number)) for number in range(5)).removesuffix(b"\n")
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(data))
     assert len(both(tmp_path)[0]) == 5
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    path = os.fsdecode(os.path.join(os.fsencode(tmp_path), b"a\xff.jsonl"))
+    try:
+        write(Path(path), range(3))
+    except OSError:
+        pytest.skip("such a name cannot be given here")
+    assert len(both(path)[0]) == 3
+
+
+def test_a_deep_line_is_read_wherever_it_is_asked_for(tmp_path: Path) -> None:
+    """The limit of recursion counts the caller's frames, which another process has not."""
+    path = write(tmp_path / "x.jsonl", range(1))
+    deep = "[" * 300 + "]" * 300
+    path.write_text(path.read_text().replace('"status":', f'"metadata":{{"deep":{deep}}},"status":', 1))
+
+    def asked(frames: int) -> int:
+        return asked(frames - 1) if frames else len(list(rt.read(path, workers=2)))
+
+    # Fewer than the limit, more than it without the line's.
+    assert asked(800) == 1
+
+
+def test_what_is_printed_at_the_start_of_a_process_is_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "noise"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text("print('hello')")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    assert len(both(write(tmp_path / "x.jsonl", range(3)))[0]) == 3
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uses signals")
+def test_ctrl_c_is_not_for_the_processes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It reaches all processes of a terminal; whoever reads goes on, or ends them."""
+    paths = [write(tmp_path / f"{number}.jsonl", range(2)) for number in range(8)]
+    reader = rt.read(paths, workers=2)
+    next(reader)
+    for pid in pids(reader):
+        os.kill(pid, signal.SIGINT)
+    assert len(list(reader)) == 15
+    assert caplog.messages == []
+
+
+def test_where_pipes_cannot_be_widened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may have so many wide ones, of all processes together."""
+    fcntl = pytest.importorskip("fcntl")
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    assert len(both(write(tmp_path / "x.jsonl", range(3)))[0]) == 3
+
+
+def test_a_process_that_cannot_be_started_leaves_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = parallel._start
+
+    def second_fails() -> Any:
+        if started:
+            raise OSError("no more processes")
+        started.append(start())
+        return started[0]
+
+    monkeypatch.setattr(parallel, "_start", second_fails)
+    with pytest.raises(OSError, match="no more processes"):
+        list(rt.read(write(tmp_path / "x.jsonl", range(3)), workers=2))
+    gc.collect()
+    assert not is_there(started[0].pid)
