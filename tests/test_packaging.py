@@ -61,7 +61,9 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
         "filelock>=3.13; sys_platform == 'win32'", "msgspec>=0.19", "numpy>=1.26", "orjson>=3.10",
     }  # fmt: skip
     extras = {line.removeprefix("Provides-Extra: ") for line in metadata if line.startswith("Provides-Extra: ")}
-    assert extras == {"all", "anthropic", "cli", "datasets", "openai", "parquet", "rich", "torch", "zstd"}
+    assert extras == {
+        "all", "anthropic", "cli", "datasets", "fsspec", "openai", "parquet", "ray", "rich", "torch", "zstd",
+    }  # fmt: skip
     assert "Requires-Python: >=3.10" in metadata
     assert "License-Expression: Apache-2.0" in metadata
 

@@ -105,15 +105,23 @@ def _executor(given: Any) -> Any:
     )
 
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""In the text of a function or an object: another one in each process, which would pass for a change."""
 _SETTINGS = ("engine", "instrument", "recording", "reward", "reward_timeout", "seed", "timeout")
 
 
 def _config(given: Mapping[str, Any], work: Work) -> dict[str, Any]:
-    """The settings that make rollouts what they are, as JSON."""
-    config = {"name": work.name, **{name: given[name] for name in _SETTINGS}}
-    return {
-        name: value if value is None or isinstance(value, (bool, int, float, str)) else _ADDRESS.sub("", brief(value))
-        for name, value in sorted(config.items())
-    }
+    """The settings that make rollouts what they are, as JSON. Equal in every run that is given the same."""
+    return {"name": work.name, **{name: _named(given[name]) for name in _SETTINGS}}
+
+
+def _named(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _named(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_named(one) for one in value]
+    if isinstance(value, (re.Pattern, os.PathLike)):
+        return str(getattr(value, "pattern", value))
+    # An object's own text often has its address in memory, which is another one in every run.
+    function = value if hasattr(value, "__qualname__") else type(value)
+    return f"{function.__module__}:{function.__qualname__}"

@@ -45,8 +45,7 @@ class Lines:
     def begin(self, progress: Progress) -> None:
         """Writes what is to be done."""
         self._tenth = _tenth(progress)
-        before = f", {progress.earlier:,} of them done before" if progress.earlier else ""
-        self.note(f"{progress.planned:,} rollouts{before}, to {progress.output}")
+        self.note(f"{progress.planned:,} rollouts, to {progress.output}")
 
     def update(self, progress: Progress) -> None:
         """Writes a line where it is time for one."""

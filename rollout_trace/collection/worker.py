@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import time
 from collections.abc import Callable
@@ -24,6 +25,10 @@ from rollout_trace.record.recording import recording
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
 
+BACKLOG = 32 * 1024 * 1024
+"""While so many bytes wait to be written, no rollout begins."""
+_POLL = 0.02
+"""Seconds between two looks at that."""
 REWARD = "reward"
 """Name of the trajectories of calls that reward functions make."""
 
@@ -85,6 +90,9 @@ class Worker:
 
     async def attempt(self, job: Job) -> Outcome:
         """Makes one attempt at a rollout. Its trajectory is passed on to be written, and not waited for."""
+        # Agents that never wait leave the thread that writes little time: what they recorded would fill the memory.
+        while self.recording is not None and self.recording.backlog > BACKLOG:
+            await asyncio.sleep(_POLL)
         carry.switch(self._here)
         trajectory = _opened(job)
         current_scope.set(trajectory)
@@ -163,8 +171,9 @@ class Worker:
             # The agent is done: what it left unread must not hold up the writing. Not before the trajectory is closed:
             # a thread that was left behind could begin one more call.
             state = state_of(one)
-            if state is not None and state.closed_log is not None:
-                state.closed_log.abandon()
+            log = None if state is None else state.closed_log
+            if log is not None:
+                log.abandon()
 
     def _written(self, trajectory: Trajectory, target: str) -> None:
         """Counts a trajectory that is in the output. Runs on the thread that writes."""
@@ -251,7 +260,6 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
 def _give_rewards(judge: Trajectory, trajectory: Trajectory) -> None:
     """Gives the rollout the rewards that a reward function set with ``rt.reward()``."""
     if judge.rewards:
-        trajectory.rewards = {**(trajectory.rewards or {}), **judge.rewards}
+        trajectory.rewards, judge.rewards = {**(trajectory.rewards or {}), **judge.rewards}, None
     if judge.reward is not None:
-        trajectory.reward = judge.reward
-    judge.reward = judge.rewards = None
+        trajectory.reward, judge.reward = judge.reward, None

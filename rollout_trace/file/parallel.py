@@ -1,9 +1,14 @@
-"""Reads files in several processes: they unpack and parse lines, and trajectories are made of them here, in order."""
+"""Reads files in several processes: they unpack and parse lines, and trajectories are made of them here, in order.
+
+While the next part is not there yet, this process parses one of those that nobody has: where there are as many
+processes as cores, it would wait otherwise, and take its core from none of them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections import deque
@@ -11,15 +16,19 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import finalize
 
+import msgspec
+
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.decode import Parsed
 from rollout_trace.file.packed import Batch, from_bytes, parsed_line
-from rollout_trace.file.parallel_worker import read_message, wanted_of, write_message
+from rollout_trace.file.parallel_worker import batches, read_message, wanted_of, write_message
 from rollout_trace.file.parts import Part, parts_of
 
 _AHEAD = 2
 """Parts that each process is asked for before the first of them is wanted."""
+_HERE = -1
+"""In the place of the index of a process: this one."""
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from rollout_trace.file.parallel_worker import main; main()"
@@ -65,6 +74,8 @@ class Workers:
         """Index of the process that is asked next."""
         self._asked: deque[tuple[int, Part, int]] = deque()
         """Index of the file, part, and index of the process, of what was asked for and not read yet."""
+        self._parsed: deque[list[bytes]] = deque()
+        """The batches of the parts that this process has parsed ahead of their turn."""
         self._skipped = -1
         """Index of the latest file whose rest is not wanted."""
         self._reading: Iterator[Batch] = iter(())
@@ -101,6 +112,8 @@ class Workers:
             pass
         while True:
             self._ask()
+            while self._is_late(self._asked[0][2]) and self._help():
+                self._ask()
             index, part, process = self._asked.popleft()
             self._reading = self._batches(process)
             for batch in self._reading:
@@ -121,26 +134,53 @@ class Workers:
 
     def _ask(self) -> None:
         """Has every process something to do."""
-        while len(self._asked) < _AHEAD * len(self._processes):
-            found = next(self._parts, None)
+        while len(self._asked) - len(self._parsed) < _AHEAD * len(self._processes):
+            found = self._next_part()
             if found is None:
                 return
             at, part = found
-            if at <= self._skipped and not part.is_last:
-                continue
             process = self._next
             self._next = (process + 1) % len(self._processes)
             stdin = self._processes[process].stdin
             assert stdin is not None
             try:
-                write_message(stdin, wanted_of(part, has_media=self._has_media))
+                write_message(stdin, msgspec.msgpack.encode(wanted_of(part, has_media=self._has_media)))
                 stdin.flush()
             except OSError as error:
                 raise _Broken(_ended(self._processes[process])) from error
             self._asked.append((at, part, process))
 
+    def _next_part(self) -> tuple[int, Part] | None:
+        """The next part that is wanted, with the index of its file."""
+        for at, part in self._parts:
+            if at > self._skipped or part.is_last:
+                return at, part
+        return None
+
+    def _is_late(self, process: int) -> bool:
+        """Whether nothing has come yet of the part that is to be read now."""
+        # Windows can look into sockets alone.
+        if process == _HERE or sys.platform == "win32":
+            return False
+        stdout = self._processes[process].stdout
+        assert stdout is not None
+        return not select.select([stdout], [], [], 0)[0]
+
+    def _help(self) -> bool:
+        """Parses a part here that no process was asked for; False where one waits for its turn, or none is left."""
+        found = None if self._parsed else self._next_part()
+        if found is None:
+            return False
+        at, part = found
+        self._parsed.append(list(batches(wanted_of(part, has_media=self._has_media))))
+        self._asked.append((at, part, _HERE))
+        return True
+
     def _batches(self, index: int) -> Iterator[Batch]:
         """The batches of the part that a process reads now."""
+        if index == _HERE:
+            yield from map(from_bytes, self._parsed.popleft())
+            return
         process = self._processes[index]
         assert process.stdout is not None
         while True:
@@ -168,7 +208,15 @@ def _start() -> subprocess.Popen[bytes]:
     # our variables: in a process that is recorded, this one is not to be.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLOUT_TRACE_")}
     command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pipesize=1 << 20, env=environment)
+    return subprocess.Popen(
+        # Without buffers: only so it can be seen whether anything has come.
+        command,
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pipesize=1 << 20,
+        env=environment,
+    )
 
 
 def _end(processes: list[subprocess.Popen[bytes]], pid: int) -> None:

@@ -61,12 +61,24 @@ def _send(waiting: queue.Queue[bytes], results: BinaryIO) -> None:
 
 def read_message(file: IO[bytes]) -> bytes | None:
     """The next message of a pipe; None at its end, also in the middle of one."""
-    size = file.read(8)
-    if len(size) < 8:
-        return None
-    length = int.from_bytes(size, "little")
-    data = file.read(length)
-    return data if len(data) == length else None
+    size = _read_exactly(file, 8)
+    return None if size is None else _read_exactly(file, int.from_bytes(size, "little"))
+
+
+def _read_exactly(file: IO[bytes], size: int) -> bytes | None:
+    """So many bytes of a file without a buffer, which gives what there is; None where there are fewer."""
+    data = file.read(size)
+    if data is not None and len(data) == size:
+        return data
+    pieces = [data or b""]
+    left = size - len(pieces[0])
+    while left > 0:
+        piece = file.read(left)
+        if not piece:
+            return None
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def write_message(file: IO[bytes], data: bytes) -> None:
@@ -117,6 +129,6 @@ def _packed(wanted: Wanted, number: int, line: bytes) -> PackedLine | None:
     return packed_line(number, parse(data))
 
 
-def wanted_of(part: Part, *, has_media: bool) -> bytes:
+def wanted_of(part: Part, *, has_media: bool) -> Wanted:
     """A part as a process is asked for it."""
-    return msgspec.msgpack.encode(Wanted(*cast("tuple[str, int, int | None, bool]", tuple(part)), has_media))
+    return Wanted(*cast("tuple[str, int, int | None, bool]", tuple(part)), has_media)

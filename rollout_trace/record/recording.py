@@ -312,6 +312,12 @@ class recording:
             one = one._outer
         return one is not None
 
+    @property
+    def backlog(self) -> int:
+        """Bytes of closed trajectories that wait to be written, roughly; 0 outside the block."""
+        queue = self._queue
+        return 0 if queue is None else queue.backlog
+
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until what has closed so far is in the file, save what cannot be written; False after ``timeout``.
 

@@ -86,6 +86,11 @@ class WriteQueue:
         self._sink.reset()
         self.must_wait = True
 
+    @property
+    def backlog(self) -> int:
+        """Bytes of closed trajectories that wait to be written, roughly."""
+        return self._bytes
+
     def put(self, family: Family) -> bool:
         """Queues a family, and waits where too many bytes are queued already; False once ``stop`` was called."""
         # Before anything looks at whether a call runs: no end may be missed.

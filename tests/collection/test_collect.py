@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import subprocess
 import sys
 import threading
@@ -432,6 +434,30 @@ class TestResuming:
         collect(lambda task: ask("?"), output=tmp_path / "x.jsonl")
         with pytest.raises(FileExistsError, match=r"x\.jsonl holds something, and resume=False"):
             collect(lambda task: ask("?"), output=tmp_path / "x.jsonl", resume=False)
+
+
+def test_the_same_settings_are_no_change(tmp_path: Path, ask: Callable[[str], str]) -> None:
+    """Functions and objects are other ones in each process, and have the same names."""
+
+    def reward() -> Callable[..., float]:
+        def right(task: Any, result: str, trajectory: rt.Trajectory) -> float:
+            return 1.0
+
+        return right
+
+    def solve(task: dict[str, str]) -> str:
+        return ask(task["question"])
+
+    for samples in (1, 2):
+        collect(
+            solve,
+            output=tmp_path / "x.jsonl",
+            samples=samples,
+            reward=[(reward(), 2)],
+            recording={"redact": [re.compile("k")]},
+        )
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "x.history.jsonl").read_text().splitlines()]
+    assert kinds == ["header", "run", "run"]
 
 
 def test_a_surrounding_trajectory_is_no_parent(tmp_path: Path, ask: Callable[[str], str]) -> None:

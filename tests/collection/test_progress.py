@@ -274,7 +274,7 @@ def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "collect: 100 rollouts, 10 of them done before, to runs/x.jsonl",
+        "collect: 100 rollouts, to runs/x.jsonl",
         "collect: 20/100, 20%, 8 running, 0:40 left",
         "collect: 30/100, 30%, 8 running, 0:35 left",
         "collect: 40/100, 40%, 8 running, 0:30 left",
