@@ -171,8 +171,9 @@ class Worker:
             # The agent is done: what it left unread must not hold up the writing. Not before the trajectory is closed:
             # a thread that was left behind could begin one more call.
             state = state_of(one)
-            if state is not None and state.closed_log is not None:
-                state.closed_log.abandon()
+            log = None if state is None else state.closed_log
+            if log is not None:
+                log.abandon()
 
     def _written(self, trajectory: Trajectory, target: str) -> None:
         """Counts a trajectory that is in the output. Runs on the thread that writes."""
@@ -259,7 +260,6 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
 def _give_rewards(judge: Trajectory, trajectory: Trajectory) -> None:
     """Gives the rollout the rewards that a reward function set with ``rt.reward()``."""
     if judge.rewards:
-        trajectory.rewards = {**(trajectory.rewards or {}), **judge.rewards}
+        trajectory.rewards, judge.rewards = {**(trajectory.rewards or {}), **judge.rewards}, None
     if judge.reward is not None:
-        trajectory.reward = judge.reward
-    judge.reward = judge.rewards = None
+        trajectory.reward, judge.reward = judge.reward, None
