@@ -196,7 +196,8 @@ class Runner:
         if self._failures >= self.most_failures and self.stopped is None:
             last = "" if outcome.error is None else f"; the last: {outcome.error.type}: {outcome.error.message}"
             self.monitor.state = "stopping"
-            self.stopped = f"{self._failures} rollouts in a row failed{last:.500}"
+            rollouts = "rollout" if self._failures == 1 else "rollouts in a row"
+            self.stopped = f"{self._failures} {rollouts} failed{last:.500}"
             guard.run_all("progress", lambda: self.reporter.note(f"stopping: {self.stopped}"))
 
 
