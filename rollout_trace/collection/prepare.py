@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -152,6 +154,11 @@ def _named(value: Any) -> Any:
         return [_named(one) for one in value]
     if isinstance(value, (re.Pattern, os.PathLike)):
         return str(getattr(value, "pattern", value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: _named(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": type(value).__qualname__, **fields}
+    if isinstance(value, functools.partial):
+        return [_named(value.func), _named(value.args), _named(value.keywords)]
     # An object's own text often has its address in memory, which is another one in every run.
     function = value if hasattr(value, "__qualname__") else type(value)
     return f"{function.__module__}:{function.__qualname__}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rollout_trace.collection.account import NOT_SUCCEEDED
+from rollout_trace.collection.claim import NAME as LOCK
 from rollout_trace.collection.facts import Facts, facts_of
 from rollout_trace.data import attempts
 from rollout_trace.errors import WriteError
@@ -102,7 +103,7 @@ def exists(output: str, *, spool: Spool = None) -> bool:
         here = spool_of(output, spool)
         return bool(_names_at(output) or spooled(here) or folder_of(here).exists())
     if is_folder_target(output):
-        return os.path.isdir(output) and bool(os.listdir(output))
+        return os.path.isdir(output) and bool(set(os.listdir(output)) - {LOCK})
     return os.path.exists(f"{output}.journal") or (os.path.isfile(output) and os.path.getsize(output) > 0)
 
 

@@ -10,65 +10,21 @@ from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.collection.account import NOT_SUCCEEDED
-from rollout_trace.collection.items import Key, TaskItem
-from rollout_trace.collection.job import Job, Outcome, Work, WorkerLost
+from rollout_trace.collection.items import Key
+from rollout_trace.collection.job import Job, Outcome, WorkerLost
 from rollout_trace.collection.local import LocalExecutor
+from rollout_trace.collection.plan import Plan, after
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:
     from rollout_trace.collection.executor import Executor
-    from rollout_trace.collection.facts import Facts
     from rollout_trace.collection.progress import Monitor, Reporter
-    from rollout_trace.collection.resume import Earlier
     from rollout_trace.collection.summary import Tally
 
 TICK = 0.25
 """Seconds between two looks at the progress."""
 LOSSES = 3
 """How often a rollout is made again whose worker was lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The rollouts that were asked for, and those of them that are in the output."""
-
-    work: Work
-    tasks: list[TaskItem]
-    samples: int
-    seed: int | None
-    earlier: Earlier
-    retry_failed: bool
-
-    @property
-    def size(self) -> int:
-        """All rollouts, those in the output included."""
-        return len(self.tasks) * self.samples
-
-    def jobs(self) -> Iterator[Job]:
-        """The first attempt at each rollout that is to be made, the samples of a task one after the other."""
-        for task in self.tasks:
-            for index in range(self.samples):
-                job = Job(
-                    work=self.work,
-                    task=task,
-                    index=index,
-                    seed=None if self.seed is None else self.seed + index,
-                )
-                if not self.earlier.is_done(job.key, retry_failed=self.retry_failed):
-                    before = self.earlier.latest.get(job.key)
-                    yield job if before is None else _after(job, before.attempt, before.trajectory_id)
-
-    def kept(self) -> Iterator[Facts]:
-        """The facts of the rollouts that are not made again."""
-        for task in self.tasks:
-            for index in range(self.samples):
-                key = Job(work=self.work, task=task, index=index).key
-                if self.earlier.is_done(key, retry_failed=self.retry_failed):
-                    yield self.earlier.latest[key]
-
-
-def _after(job: Job, attempt: int, trajectory_id: str | None) -> Job:
-    return replace(job, attempt=attempt + 1, retry_of=trajectory_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -175,7 +131,7 @@ class Runner:
             self._add(outcome)
             if not outcome.will_retry or self.stopped is not None:
                 return outcome
-            job = replace(_after(job, outcome.attempt, outcome.trajectory_id), failures=job.failures + 1)
+            job = replace(after(job, outcome.attempt, outcome.trajectory_id), failures=job.failures + 1)
             self.report()
             # Rollouts that fail together, for one server, are not to come back together.
             await asyncio.sleep(self.plan.work.retries.wait(job.failures) * random.uniform(0.5, 1.0))

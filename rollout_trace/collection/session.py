@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
 from rollout_trace.collection import places
-from rollout_trace.collection.account import NOT_SUCCEEDED
+from rollout_trace.collection.claim import claimed
 from rollout_trace.collection.executor import Executor
 from rollout_trace.collection.hashes import Hashes
 from rollout_trace.collection.history import History
 from rollout_trace.collection.interrupt import interruptible
 from rollout_trace.collection.job import Job, Work
 from rollout_trace.collection.local import LocalExecutor
+from rollout_trace.collection.plan import Plan, found_in
 from rollout_trace.collection.progress import Monitor, reporter_for
+from rollout_trace.collection.reporters import Reporters
 from rollout_trace.collection.resume import Earlier, earlier, exists, inside, leave_out
-from rollout_trace.collection.runner import Plan, Runner
+from rollout_trace.collection.runner import Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
 from rollout_trace.collection.worker import Worker
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
-    from rollout_trace.collection.progress import Reporter
 
 _ROUNDS = 3
 """How often rollouts are made again that were in the output of a worker, and are gone with its disk."""
@@ -88,12 +89,14 @@ class Session:
         """Makes the rollouts; returns the summary.
 
         Raises:
+            BlockingIOError: another collect writes to the output.
             KeyboardInterrupt: Ctrl-C; what ran has been written.
             CancelledError: the task was cancelled; so has what ran.
             WriteError: something could not be written.
         """
-        plan = await asyncio.to_thread(self.plan)
-        return await _Run(self, plan).run()
+        with claimed(self.work.output):
+            plan = await asyncio.to_thread(self.plan)
+            return await _Run(self, plan).run()
 
 
 class _Run:
@@ -109,7 +112,7 @@ class _Run:
         self._monitor = Monitor(
             self._tally, concurrency=session.concurrency, output=self._work.output, run_id=self._work.run_id
         )
-        self._reporter = _Reporters(
+        self._reporter = Reporters(
             reporter_for(session.progress), StatusFile(places.beside(self._work.output, "status.json"))
         )
         self._history = History(places.history(self._work.output))
@@ -240,59 +243,9 @@ class _Run:
         return summary
 
 
-class _Reporters:
-    """What shows the progress, and the file that has it. Neither of them stops a run."""
-
-    def __init__(self, shown: Reporter, status: StatusFile) -> None:
-        self._every = (shown, status)
-
-    def begin(self, progress: Any) -> None:
-        """The run begins."""
-        guard.run_all("progress", *(partial(one.begin, progress) for one in self._every))
-
-    def update(self, progress: Any) -> None:
-        """Something may have changed."""
-        guard.run_all("progress", *(partial(one.update, progress) for one in self._every))
-
-    def end(self, progress: Any, summary: CollectSummary) -> None:
-        """The run has ended."""
-        guard.run_all("progress", *(partial(one.end, progress, summary) for one in self._every))
-
-    def note(self, text: str) -> None:
-        """One line for a person."""
-        guard.run_all("progress", *(partial(one.note, text) for one in self._every))
-
-
 def _end_now(now: asyncio.Future[None]) -> None:
     if not now.done():
         now.set_result(None)
-
-
-def found_in(plan: Plan) -> list[str]:
-    """Sentences about what the output held."""
-    found, statuses = plan.earlier, [facts.status for facts in plan.kept()]
-    kept, failed = len(statuses), sum(status in NOT_SUCCEEDED for status in statuses)
-    changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
-    texts = [
-        f"{kept} of {plan.size} rollouts are in {plan.work.output} already" if kept else "",
-        f"{failed} of these failed or timed out, and are kept; retry_failed makes them again" if failed else "",
-        f"{found.recovered} trajectories that a dead process left were written from its journal"
-        if found.recovered
-        else "",
-        f"{found.unreadable} lines of {plan.work.output} could not be read, and are left where they are"
-        if found.unreadable
-        else "",
-        f"{len(changed)} of the tasks changed after rollouts of them were made, such as {changed[0]!r}; these "
-        "rollouts are kept"
-        if changed
-        else "",
-    ]
-    return [text for text in texts if text]
-
-
-def _has_changed(plan: Plan, task: str, digest: str) -> bool:
-    known = {plan.earlier.digests.get((plan.work.name, task, index)) for index in range(plan.samples)}  # type: ignore[call-overload]
-    return bool(known - {None, "", digest})
 
 
 def check_writable(work: Work) -> None:

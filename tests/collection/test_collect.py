@@ -460,6 +460,25 @@ def test_the_same_settings_are_no_change(tmp_path: Path, ask: Callable[[str], st
     assert kinds == ["header", "run", "run"]
 
 
+@pytest.mark.parametrize("output", ["x.jsonl", "runs/"])
+def test_two_at_once_do_not_double_an_output(tmp_path: Path, aclient: openai.AsyncOpenAI, output: str) -> None:
+    async def solve(task: dict[str, str]) -> str:
+        return await asked(aclient, task["question"])
+
+    async def main() -> list[Any]:
+        runs = [rt.acollect(solve, TASKS, output=f"{tmp_path}/{output}", progress=False) for _ in range(2)]
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    refused, made = sorted(asyncio.run(main()), key=lambda one: isinstance(one, rt.CollectSummary))
+    assert isinstance(refused, BlockingIOError)
+    assert "another collect writes to" in str(refused)
+    assert made.by_status == {"completed": 4}
+    assert len(list(rt.read(f"{tmp_path}/{output}"))) == 4
+    # It is let go of, and leaves nothing behind.
+    assert collect(solve, output=f"{tmp_path}/{output}").earlier == 4
+    assert not [path.name for path in tmp_path.rglob("*") if "lock" in path.name]
+
+
 def test_a_surrounding_trajectory_is_no_parent(tmp_path: Path, ask: Callable[[str], str]) -> None:
     """Nor does the recording around get them."""
     with rt.recording(tmp_path / "around.jsonl"):
