@@ -191,7 +191,9 @@ class _Run:
         """The rollouts that were made and are not in the output, now that what lost workers left is written."""
         found = earlier(self._work.output, spool=self._work.recording.get("spool"))
         plan = replace(self._plan, earlier=found, retry_failed=False)
-        return [job for job in plan.jobs() if job.key in runner.made]
+        # Of one that was given up, no trajectory was said to be written.
+        written = {key for key, outcome in runner.made.items() if outcome.trajectory_id}
+        return [job for job in plan.jobs() if job.key in written]
 
     def _opened(self) -> Executor:
         executor = self._session.executor

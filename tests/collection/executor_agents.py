@@ -68,6 +68,12 @@ def solve_or_die(task: dict[str, Any], rollout: rt.Rollout) -> str:
     return solve(task, rollout)
 
 
+def die(task: dict[str, Any]) -> None:
+    """Its process is killed after one call, each time."""
+    ask(task, task["question"])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def solve_or_hang(task: dict[str, Any], rollout: rt.Rollout) -> str:
     """In the first attempt at task t0, after a call, nothing in its process runs any more."""
     if task["id"] == "t0" and rollout.index == 0 and _first_time(task, rollout):

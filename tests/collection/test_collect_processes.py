@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.collection.runner import LOSSES
 from rollout_trace.testing import ScriptedServer
 from tests.collection import executor_agents as agents
 
@@ -61,6 +62,14 @@ def test_processes_that_are_killed(tmp_path: Path, server: ScriptedServer) -> No
     assert summary.by_status == {"completed": 6}
     named = [(*row[:4], f"{row[0]}", *row[5:]) for row in agents.account(tmp_path / "there.jsonl")]
     assert named == agents.account(tmp_path / "here.jsonl")
+
+
+def test_a_rollout_that_kills_every_process_is_given_up(tmp_path: Path, server: ScriptedServer) -> None:
+    """After so many attempts, which are not made once more because its output is looked into."""
+    tasks = agents.tasks(server.base_url, 1)
+    summary = collect(agents.die, tasks, tmp_path / "x.jsonl", samples=1, executor=rt.ProcessExecutor(1))
+    assert summary.by_status == {"failed": 1}
+    assert len(server.requests) == 1 + LOSSES
 
 
 def test_a_process_that_hangs(tmp_path: Path, server: ScriptedServer) -> None:
