@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -36,28 +38,85 @@ def run(main: Callable[[], Coroutine[Any, Any, T]], name: str, *, waits: bool = 
 
 
 def _run_briefly(main: Coroutine[Any, Any, T]) -> T:
-    """As ``asyncio.run``, which waits for ever for a task that does not let itself be cancelled."""
-    loop = asyncio.new_event_loop()
+    """As ``asyncio.run``, which waits for ever for a task that does not let itself be cancelled.
+
+    Calls that follow each other share a loop: the connections that a user's client keeps open belong to it.
+    """
+    loop, is_kept = _kept.take()
     try:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(main)
     finally:
         try:
-            loop.run_until_complete(_cancel_others())
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            left = loop.run_until_complete(_cancel_others())
         finally:
             asyncio.set_event_loop(None)
-            loop.close()
+        if is_kept:
+            _kept.give_back(is_usable=not left)
+        else:
+            _close(loop)
 
 
-async def _cancel_others() -> None:
+class _KeptLoop:
+    """The loop that calls share. One at a time has it; another one meanwhile gets a loop of its own."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._in_use = threading.Lock()
+
+    def take(self) -> tuple[asyncio.AbstractEventLoop, bool]:
+        """A loop, and whether it is the shared one, which is to be given back."""
+        if not self._in_use.acquire(blocking=False):
+            return asyncio.new_event_loop(), False
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            atexit.register(self.close)
+        return self._loop, True
+
+    def give_back(self, *, is_usable: bool) -> None:
+        """Ends the use of the shared loop; one with a task that does not end is not used again."""
+        if not is_usable:
+            self.close()
+        self._in_use.release()
+
+    def close(self) -> None:
+        """Closes the loop. The next call makes another one."""
+        loop, self._loop = self._loop, None
+        atexit.unregister(self.close)
+        if loop is not None and not loop.is_running():
+            _close(loop)
+
+    def forget(self) -> None:
+        """Makes a forked process begin with none: the original process uses this one."""
+        if self._loop is not None:
+            # Kept, not freed: freeing it would close it, with a warning.
+            self._inherited = self._loop
+            atexit.unregister(self.close)
+        self._loop = None
+        self._in_use = threading.Lock()
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()
+
+
+_kept = _KeptLoop()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_kept.forget)
+
+
+async def _cancel_others() -> bool:
+    """Cancels all other tasks; True where one does not end."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
         # Otherwise asyncio logs each that is left behind, when it is freed.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-    if tasks:
-        await asyncio.wait(tasks, timeout=PATIENCE)
+    return bool(tasks) and bool((await asyncio.wait(tasks, timeout=PATIENCE))[1])
 
 
 def _run_in_thread(

@@ -63,12 +63,15 @@ class Worker:
 
         Raises:
             OSError, ValueError, ImportError: as ``rt.recording``.
+            Exception: what the agent's constructor raised.
         """
         with ExitStack() as opened:
             if self._work.instrument:
                 from rollout_trace.process.instrument import instrument
 
                 opened.enter_context(instrument(engine=self._work.engine))
+            # Makes the instance of a class: where that fails, it would fail in each rollout.
+            self._work.agent.load()
             self._logs.install()
             opened.callback(self._logs.uninstall)
             sink.on_written.append(self._written)

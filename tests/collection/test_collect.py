@@ -17,6 +17,7 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from rollout_trace import _event_loop
 from rollout_trace.data import attempts
 from rollout_trace.testing import Reply, RequestRecord, ScriptedServer
 
@@ -142,6 +143,40 @@ def test_in_a_running_loop(tmp_path: Path, aclient: openai.AsyncOpenAI) -> None:
     asyncio.run(main())
     asyncio.run(blocked())
     assert sorted(one.name for one in rt.read(tmp_path / "x.jsonl")) == ["notebook"] * 4 + ["solve"] * 4
+
+
+def test_a_client_of_the_module_serves_the_next_call_too(tmp_path: Path, server: ScriptedServer) -> None:
+    """Its open connections belong to the event loop of the call before."""
+    client = openai.AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0)
+
+    async def solve(task: dict[str, str]) -> str:
+        return await asked(client, task["question"])
+
+    for number in range(3):
+        assert collect(solve, output=tmp_path / f"{number}.jsonl", samples=3).by_status == {"completed": 12}
+
+    async def close() -> None:
+        await client.close()
+
+    _event_loop.run(close, "test", waits=False)
+
+
+def test_a_class_that_cannot_be_made(tmp_path: Path) -> None:
+    """It is made once, before the output is."""
+    made = []
+
+    class Agent:
+        def __init__(self) -> None:
+            made.append(self)
+            raise LookupError("no model")
+
+        def rollout(self, task: Any) -> None:
+            raise AssertionError
+
+    with pytest.raises(LookupError, match="no model"):
+        collect(Agent, output=tmp_path / "x.jsonl")
+    assert len(made) == 1
+    assert not (tmp_path / "x.jsonl").exists()
 
 
 class TestRewards:

@@ -39,3 +39,36 @@ def test_an_interruption_when_the_thread_has_ended(monkeypatch: pytest.MonkeyPat
             _event_loop.run(inner, "test", waits=False)
 
     asyncio.run(main())
+
+
+def test_calls_share_a_loop() -> None:
+    """Connections that a client keeps open belong to a loop: the next call may use them."""
+
+    async def here() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    first, second = (_event_loop.run(here, "test", waits=False) for _ in range(2))
+    assert first is second
+
+    async def nested() -> asyncio.AbstractEventLoop:
+        # As in a notebook: the shared one is in use.
+        return _event_loop.run(here, "test", waits=False)
+
+    assert _event_loop.run(nested, "test", waits=False) is not first
+
+    async def stubborn() -> None:
+        async def endless() -> None:
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    pass
+
+        task = asyncio.ensure_future(endless())
+        await asyncio.sleep(0)
+        assert not task.done()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_event_loop, "PATIENCE", 0.01)
+        _event_loop.run(stubborn, "test", waits=False)
+    assert _event_loop.run(here, "test", waits=False) is not first
