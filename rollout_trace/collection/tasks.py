@@ -18,13 +18,16 @@ from rollout_trace.data.user_values import brief, to_builtin
 
 _NAMED = 5
 """Missing ids that a message names."""
+_SHORT = 60
+"""Most characters of a text that is its own id."""
 
 
 def load_tasks(tasks: Any, *, limit: int | None = None, task_ids: Iterable[Any] | None = None) -> list[TaskItem]:
     """The tasks of a run, each with its id.
 
-    The id is the key of a mapping, else the field or attribute ``id``, else ``task_id``. Where no task has one, the
-    digest of its content is its id, with ``-2``, ``-3``, ... behind it for further tasks of equal content.
+    The id is the key of a mapping, else the field or attribute ``id``, else ``task_id``. Where no task has one, its
+    content is its id: a whole number or a short text itself, of anything else the digest; with ``-2``, ``-3``, ...
+    behind it for further tasks of equal content.
 
     Args:
         tasks: an iterable of any values, a mapping from ids to tasks, a table (``datasets``, pandas, polars, Arrow), or
@@ -155,8 +158,7 @@ def _items(placed: Iterable[Placed]) -> list[TaskItem]:
             _refuse_mixture(first, place, value)
         if not has_id:
             content = _content(value, place)
-            copies[content] = copies.get(content, 0) + 1
-            task_id = content if copies[content] == 1 else f"{content}-{copies[content]}"
+            task_id = _free(_short(value) or content, copies, places)
         else:
             task_id, content = _id_text(key, f"the id of {place}"), digest(value, lenient=True)
         if task_id in places:
@@ -167,6 +169,23 @@ def _items(placed: Iterable[Placed]) -> list[TaskItem]:
         places[task_id] = place
         items.append(TaskItem(task_id, value, content))
     return items
+
+
+def _short(value: Any) -> str | None:
+    """A task as its own id: a whole number, or a text that is short and can be read; None for any other."""
+    if type(value) is int:
+        return str(value)
+    is_short = isinstance(value, str) and len(value) <= _SHORT and value.isprintable() and value == value.strip()
+    return str(value) if is_short and value else None
+
+
+def _free(name: str, copies: dict[str, int], taken: Mapping[str, str]) -> str:
+    """The name, or with the number of the copy behind it."""
+    while True:
+        copies[name] = copies.get(name, 0) + 1
+        found = name if copies[name] == 1 else f"{name}-{copies[name]}"
+        if found not in taken:
+            return found
 
 
 def _refuse_mixture(first: tuple[str, bool], place: str, value: Any) -> None:

@@ -83,12 +83,19 @@ def test_keys_of_a_mapping_are_ids_whatever_the_tasks_have() -> None:
 
 
 def test_tasks_without_ids_are_numbered_by_content() -> None:
-    items = load_tasks(["one", "two", "one", "one"])
+    items = load_tasks([["one"], ["two"], ["one"], ["one"]])
     first, second = items[0].id, items[1].id
     assert len(first) == 12
     assert int(first, 16) >= 0
     assert [item.id for item in items] == [first, second, f"{first}-2", f"{first}-3"]
-    assert ids(["two", "one"]) == [second, first]
+    assert ids([["two"], ["one"]]) == [second, first]
+
+
+def test_short_tasks_are_their_own_ids() -> None:
+    assert ids(range(3)) == ["0", "1", "2"]
+    assert ids(["What is 2 + 2?", 2, "2", "2-2", "2"]) == ["What is 2 + 2?", "2", "2-2", "2-2-2", "2-3"]
+    for long in ("x" * 61, "two\nlines", " padded", "", True, 2.0):
+        assert [len(one) for one in ids([long])] == [12]
 
 
 def test_an_id_by_content_is_the_same_in_every_process() -> None:
