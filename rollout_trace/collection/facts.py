@@ -129,26 +129,6 @@ class Facts:
     drift: int
     """Places where prompts repeat completions in other ids."""
 
-    @property
-    def calls(self) -> int:
-        """Number of the agent's calls."""
-        return self.usage.calls
-
-    @property
-    def input_tokens(self) -> int | None:
-        """Sum of the known counts of the agent's calls; None where there are calls, and none of them has one."""
-        return self.usage.known_input
-
-    @property
-    def output_tokens(self) -> int | None:
-        """As ``input_tokens``, of what was sampled."""
-        return self.usage.known_output
-
-    @property
-    def cost(self) -> Cost | None:
-        """Sum of the known costs of the agent's calls; None where none has one, or currencies differ."""
-        return self.usage.cost
-
 
 def facts_of(family: Sequence[Trajectory]) -> Facts | None:
     """The facts of the trajectories of one rollout; None where none of them was made by ``collect``."""

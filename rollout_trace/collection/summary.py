@@ -95,7 +95,7 @@ class Tally:
     def add_facts(self, facts: Facts) -> None:
         """Counts what an attempt of this run used, once its trajectories are written."""
         self.written += 1
-        if facts.status == "completed" and not facts.calls:
+        if facts.status == "completed" and not facts.usage.calls:
             self.silent.add(facts.trajectory_id)
         self.add_inside(facts)
 

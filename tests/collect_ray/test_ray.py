@@ -6,9 +6,9 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import ray
@@ -18,46 +18,10 @@ from rollout_trace.collection.job import Outcome, WorkerLost
 from rollout_trace.collection.ray_executor import RayExecutor
 from rollout_trace.testing import ScriptedServer
 from tests.collection import executor_agents as agents
-from tests.collection.jobs import DoneBy, job, work
-
-Made = TypeVar("Made")
+from tests.collection.jobs import job, work
+from tests.collection.making import all_of, exists, said, using
 
 pytestmark = pytest.mark.usefixtures("cluster")
-
-
-def using(executor: RayExecutor, body: Callable[[RayExecutor], Coroutine[Any, Any, Made]]) -> Made:
-    """What a coroutine returns; the executor is closed after it."""
-
-    async def main() -> Made:
-        try:
-            return await asyncio.wait_for(body(executor), 120)
-        finally:
-            await executor.close()
-
-    return asyncio.run(main())
-
-
-def all_of(executor: RayExecutor, *made: DoneBy) -> list[Outcome | BaseException]:
-    """What comes of jobs that are begun together."""
-
-    async def body(executor: RayExecutor) -> list[Outcome | BaseException]:
-        return await asyncio.gather(*map(executor.run, made), return_exceptions=True)
-
-    return using(executor, body)
-
-
-def said(outcomes: list[Outcome | BaseException]) -> list[str]:
-    """The texts of outcomes; raises what is none."""
-    for one in outcomes:
-        if isinstance(one, BaseException):
-            raise one
-    return [one.trajectory_id for one in outcomes if isinstance(one, Outcome)]
-
-
-async def exists(path: Path) -> None:
-    """Waits for a file."""
-    while not path.exists():
-        await asyncio.sleep(0.005)
 
 
 def test_rollouts_are_spread_over_actors(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_what_identifies_a_rollout() -> None:
 def test_of_no_calls_nothing_is_unknown() -> None:
     facts = facts_of([made()])
     assert facts is not None
-    assert (facts.calls, facts.input_tokens, facts.output_tokens, facts.cost) == (0, 0, 0, None)
+    assert (facts.usage.calls, facts.usage.known_input, facts.usage.known_output, facts.usage.cost) == (0, 0, 0, None)
     assert (len(facts.latencies), len(facts.first_tokens), facts.steps) == (0, 0, 0)
 
 
@@ -64,10 +64,10 @@ def test_what_is_not_known_is_counted_and_no_zero() -> None:
     failed = call("c", status="error", completion=None, latency=9.0)
     facts = facts_of([made(known, unknown, failed)])
     assert facts is not None
-    assert (facts.calls, facts.usage.failed) == (3, 1)
-    assert (facts.input_tokens, facts.usage.input_unknown) == (7, 1)
-    assert (facts.output_tokens, facts.usage.output_unknown) == (3, 1)
-    assert (facts.cost, facts.usage.cost_unknown) == (rt.Cost(amount=0.5, source="table"), 1)
+    assert (facts.usage.calls, facts.usage.failed) == (3, 1)
+    assert (facts.usage.known_input, facts.usage.input_unknown) == (7, 1)
+    assert (facts.usage.known_output, facts.usage.output_unknown) == (3, 1)
+    assert (facts.usage.cost, facts.usage.cost_unknown) == (rt.Cost(amount=0.5, source="table"), 1)
     # A refusal is quick, and no answer.
     assert (list(facts.latencies), list(facts.first_tokens)) == ([2.0], [0.25])
     alone = facts_of([made(unknown)])
@@ -79,7 +79,7 @@ def test_the_choices_of_a_call_are_one_call() -> None:
     first = call("a", usage=rt.Usage(input=7, output=3), latency=2.0)
     facts = facts_of([made(first, replace(first, id="b", choice=1))])
     assert facts is not None
-    assert (facts.calls, facts.steps, facts.input_tokens, list(facts.latencies)) == (1, 2, 7, [2.0])
+    assert (facts.usage.calls, facts.steps, facts.usage.known_input, list(facts.latencies)) == (1, 2, 7, [2.0])
 
 
 def test_costs_of_several_currencies_and_sources_are_kept_apart() -> None:
@@ -90,7 +90,7 @@ def test_costs_of_several_currencies_and_sources_are_kept_apart() -> None:
     facts, dollars = facts_of([made(*steps)]), facts_of([made(*steps[:2])])
     assert facts is not None
     assert dollars is not None
-    assert facts.cost is None
+    assert facts.usage.cost is None
     assert facts.usage.amounts == {("USD", "table"): 1.0, ("USD", "provider"): 1.0, ("EUR", "table"): 1.0}
     assert dollars.cost == rt.Cost(amount=2.0, currency="USD", source="unknown")
 
@@ -106,7 +106,7 @@ def test_sub_agents_count_and_calls_of_rewards_are_apart() -> None:
         facts = facts_of(family)
         assert facts is not None
         assert facts.trajectory_id == own.id
-        assert (facts.calls, facts.input_tokens, facts.steps, len(facts.latencies)) == (2, 11, 2, 0)
+        assert (facts.usage.calls, facts.usage.known_input, facts.steps, len(facts.latencies)) == (2, 11, 2, 0)
         assert (facts.reward_usage.calls, facts.reward_usage.input_tokens) == (2, 1100)
 
 
@@ -138,7 +138,7 @@ def test_totals_are_those_of_the_trajectories(own: rt.Trajectory, inside: list[r
     assert facts.steps_with_ids == sum(step.completion_token_ids is not None for step in steps)
     assert facts.without_ids == Counter(reason_without_ids(x) for x in steps if x.completion_token_ids is None)
     assert facts.drift == sum(len(rt.drift(one)) for one in every) == sum(map(count_drift, every))
-    assert facts.calls == sum(len(costs.calls_of(one.steps)) for one in every)
+    assert facts.usage.calls == sum(len(costs.calls_of(one.steps)) for one in every)
     for name, unknown in (("input", facts.usage.input_unknown), ("output", facts.usage.output_unknown)):
         totals = [getattr(one, f"n_{name}_tokens") for one in every]
         assert (None in totals) == (unknown > 0)

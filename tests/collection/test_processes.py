@@ -8,56 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 import rollout_trace as rt
 from rollout_trace.collection.job import Outcome, WorkerLost
 from rollout_trace.collection.processes import ProcessExecutor
-from tests.collection.jobs import DoneBy, job, work
+from tests.collection.jobs import job, work
+from tests.collection.making import all_of, exists, said, using
 
 ROOT = Path(rt.__file__).parents[1]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses signals")
-
-Made = TypeVar("Made")
-
-
-def using(executor: ProcessExecutor, body: Callable[[ProcessExecutor], Coroutine[Any, Any, Made]]) -> Made:
-    """What a coroutine returns; the executor is closed after it."""
-
-    async def main() -> Made:
-        try:
-            return await asyncio.wait_for(body(executor), 120)
-        finally:
-            await executor.close()
-
-    return asyncio.run(main())
-
-
-def all_of(executor: ProcessExecutor, *made: DoneBy) -> list[Outcome | BaseException]:
-    """What comes of jobs that are begun together."""
-
-    async def body(executor: ProcessExecutor) -> list[Outcome | BaseException]:
-        return await asyncio.gather(*map(executor.run, made), return_exceptions=True)
-
-    return using(executor, body)
-
-
-def said(outcomes: list[Outcome | BaseException]) -> list[str]:
-    """The texts of outcomes; raises what is none."""
-    for one in outcomes:
-        if isinstance(one, BaseException):
-            raise one
-    return [one.trajectory_id for one in outcomes if isinstance(one, Outcome)]
-
-
-async def exists(path: Path) -> None:
-    """Waits for a file."""
-    while not path.exists():
-        await asyncio.sleep(0.005)
 
 
 def ended(process: int) -> bool:
