@@ -72,7 +72,7 @@ def test_what_is_not_known_is_counted_and_no_zero() -> None:
     assert (list(facts.latencies), list(facts.first_tokens)) == ([2.0], [0.25])
     alone = facts_of([made(unknown)])
     assert alone is not None
-    assert (alone.input_tokens, alone.output_tokens, alone.cost) == (None, None, None)
+    assert (alone.usage.known_input, alone.usage.known_output, alone.usage.cost) == (None, None, None)
 
 
 def test_the_choices_of_a_call_are_one_call() -> None:
@@ -92,7 +92,7 @@ def test_costs_of_several_currencies_and_sources_are_kept_apart() -> None:
     assert dollars is not None
     assert facts.usage.cost is None
     assert facts.usage.amounts == {("USD", "table"): 1.0, ("USD", "provider"): 1.0, ("EUR", "table"): 1.0}
-    assert dollars.cost == rt.Cost(amount=2.0, currency="USD", source="unknown")
+    assert dollars.usage.cost == rt.Cost(amount=2.0, currency="USD", source="unknown")
 
 
 def test_sub_agents_count_and_calls_of_rewards_are_apart() -> None:
@@ -143,4 +143,4 @@ def test_totals_are_those_of_the_trajectories(own: rt.Trajectory, inside: list[r
         totals = [getattr(one, f"n_{name}_tokens") for one in every]
         assert (None in totals) == (unknown > 0)
         if None not in totals:
-            assert getattr(facts, f"{name}_tokens") == sum(totals)
+            assert getattr(facts.usage, f"known_{name}") == sum(totals)
