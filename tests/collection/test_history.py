@@ -253,6 +253,7 @@ def test_a_file_of_trajectories_with_such_a_name_is_none(tmp_path: Path, agent: 
 def test_a_real_run_leaves_its_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer(lambda request: Reply("four")) as server:
         with openai.OpenAI(base_url=server.base_url, api_key="key", max_retries=0) as client:
+            failures = guard.stats().recorder_errors
 
             def solve(task: Any) -> None:
                 client.chat.completions.create(model="m", messages=[{"role": "user", "content": "2 + 2?"}])
@@ -265,4 +266,4 @@ def test_a_real_run_leaves_its_line(tmp_path: Path, capfd: pytest.CaptureFixture
     # The second call had nothing to do.
     assert [one.get("run_id") for one in found if one["kind"] == "run"] == [first.run_id, second.run_id]
     assert found[-1]["totals"]["made"] == 1
-    assert guard.stats().recorder_errors == 0
+    assert guard.stats().recorder_errors == failures
