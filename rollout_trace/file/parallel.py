@@ -1,14 +1,9 @@
-"""Reads files in several processes: they unpack and parse lines, and trajectories are made of them here, in order.
-
-While the next part is not there yet, this process parses one of those that nobody has: where there are as many
-processes as cores, it would wait otherwise, and take its core from none of them.
-"""
+"""Reads files in several processes: they unpack and parse lines, and trajectories are made of them here, in order."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import sys
 from collections import deque
@@ -23,13 +18,11 @@ from rollout_trace._signals import without_interrupts
 from rollout_trace.data.user_values import brief
 from rollout_trace.file.decode import Parsed, on_a_fresh_stack
 from rollout_trace.file.packed import Batch, from_bytes, parsed_line
-from rollout_trace.file.parallel_worker import batches, read_message, skip_to_begin, wanted_of, write_message
+from rollout_trace.file.parallel_worker import read_message, skip_to_begin, wanted_of, write_message
 from rollout_trace.file.parts import Part, parts_of
 
 _AHEAD = 2
 """Parts that each process is asked for before the first of them is wanted."""
-_HERE = -1
-"""In the place of the index of a process: this one."""
 _PIPE_BYTES = 1 << 20
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -80,8 +73,6 @@ class Workers:
         """Index of the process that is asked next."""
         self._asked: deque[tuple[int, Part, int]] = deque()
         """Index of the file, part, and index of the process, of what was asked for and not read yet."""
-        self._parsed: deque[list[bytes]] = deque()
-        """The batches of the parts that this process has parsed ahead of their turn."""
         self._skipped = -1
         """Index of the latest file whose rest is not wanted."""
         self._reading: Iterator[Batch] = iter(())
@@ -118,8 +109,6 @@ class Workers:
             pass
         while True:
             self._ask()
-            while self._is_late(self._asked[0][2]) and self._help():
-                self._ask()
             index, part, process = self._asked.popleft()
             self._reading = self._batches(process)
             for batch in self._reading:
@@ -140,7 +129,7 @@ class Workers:
 
     def _ask(self) -> None:
         """Has every process something to do."""
-        while len(self._asked) - len(self._parsed) < _AHEAD * len(self._processes):
+        while len(self._asked) < _AHEAD * len(self._processes):
             found = self._next_part()
             if found is None:
                 return
@@ -163,30 +152,8 @@ class Workers:
                 return at, part
         return None
 
-    def _is_late(self, process: int) -> bool:
-        """Whether nothing has come yet of the part that is to be read now."""
-        # Windows can look into sockets alone.
-        if process == _HERE or sys.platform == "win32":
-            return False
-        stdout = self._processes[process].stdout
-        assert stdout is not None
-        return not select.select([stdout], [], [], 0)[0]
-
-    def _help(self) -> bool:
-        """Parses a part here that no process was asked for; False where one waits for its turn, or none is left."""
-        found = None if self._parsed else self._next_part()
-        if found is None:
-            return False
-        at, part = found
-        self._parsed.append(list(batches(wanted_of(part, has_media=self._has_media))))
-        self._asked.append((at, part, _HERE))
-        return True
-
     def _batches(self, index: int) -> Iterator[Batch]:
         """The batches of the part that a process reads now."""
-        if index == _HERE:
-            yield from map(from_bytes, self._parsed.popleft())
-            return
         process = self._processes[index]
         assert process.stdout is not None
         if index not in self._begun:
@@ -223,6 +190,7 @@ def _start() -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", _PROGRAM, json.dumps(sys.path)]
     with without_interrupts():
         # Without buffers: only so it can be seen whether anything has come.
+        # Messages are read whole: a buffer would copy them once more.
         process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     _widen(process.stdout.fileno())
