@@ -11,6 +11,7 @@ BIN := .venv/bin
 CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt requirements/anthropic-*.txt \
 	requirements/google-*.txt requirements/http-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
+COLLECT := tests/collection tests/shards
 # Rollouts on a Ray cluster, which the test starts.
 RAY := collect-ray
 # The same tests beside the oldest release of the framework that they pass with.
@@ -23,7 +24,7 @@ CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(CONSUMERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-collect test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -33,10 +34,14 @@ demo: environment
 # if it cannot be, they are the ones that fail.
 test:
 	-@$(MAKE) --silent environment
-	@$(PYTHON) tests/everything.py core install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY)
+	@$(PYTHON) tests/everything.py core collect install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY)
 
 test-core: environment
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(COLLECT:%=--ignore=%)
+
+# Its slowest tests, beside the others: they start many processes.
+test-collect: environment
+	$(BIN)/python -m pytest -q $(COLLECT)
 
 # The `pip install` lines of the documentation, in new environments.
 test-install: environment
