@@ -41,11 +41,18 @@ def limit(value: Any, name: str) -> float | None:
     Raises:
         TypeError, ValueError: it is no number, or not above zero.
     """
-    if value is None:
-        return None
-    number = _seconds(value, name, "seconds above 0, or None for no limit")
+    return None if value is None else seconds(value, name, "seconds above 0, or None for no limit")
+
+
+def seconds(value: Any, name: str, expected: str = "seconds above 0") -> float:
+    """A time in seconds above 0; ``expected``: for the message.
+
+    Raises:
+        TypeError, ValueError: it is no such number.
+    """
+    number = _seconds(value, name, expected)
     if number <= 0:
-        raise ValueError(f"{name} is {brief(value)}; give seconds above 0, or None for no limit.")
+        raise ValueError(f"{name} is {brief(value)}; give {expected}.")
     return number
 
 
@@ -120,14 +127,12 @@ def recording_options(value: Any, output: str) -> dict[str, Any]:
     """
     from rollout_trace.record.recording import recording
 
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
+    if not (value is None or isinstance(value, Mapping)):
         raise TypeError(
             f"recording is {brief(value)} ({type(value).__name__}); give a mapping of arguments of rt.recording, such "
             'as {"fsync": True}.'
         )
-    given = dict(value)
+    given = dict(value or {})
     check_names(given, recording, "rt.recording", but="target")
     recording(output, **given)  # Opens nothing.
     return given

@@ -24,7 +24,6 @@ from rollout_trace.data.user_values import brief
 from rollout_trace.file.addresses import absolute, file_system, is_address, is_folder_target
 from rollout_trace.file.compression import compressor
 from rollout_trace.file.writer import check_path
-from rollout_trace.record.recording import recording
 
 
 def prepare(given: Mapping[str, Any]) -> Session:
@@ -57,7 +56,6 @@ def prepare(given: Mapping[str, Any]) -> Session:
         artifacts=str(places.beside(output, "artifacts").absolute()),
         logs=_logs(options.folder_of_logs(given["logs"]), output),
     )
-    _check_recording(work)
     tasks = load_tasks(given["tasks"], limit=given["limit"], task_ids=given["task_ids"])
     config = _config(given, work)
     return Session(
@@ -92,15 +90,6 @@ def _output(given: Any, tasks: Any) -> str:
     else:
         compressor(check_path(text))
     return text
-
-
-def _check_recording(work: Work) -> None:
-    """Raises where ``rt.recording`` or ``rt.instrument`` would refuse an argument, here and not in some worker."""
-    recording(work.output, **work.recording)
-    if work.instrument:
-        from rollout_trace.process.options import Options
-
-        Options(work.engine)
 
 
 def _is_file(given: Any, path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 
+from rollout_trace.collection import options
 from rollout_trace.collection.job import Job, Outcome, Work
 from rollout_trace.collection.messages import pickled_work
 from rollout_trace.collection.pool import Pool
@@ -37,11 +38,13 @@ class ProcessExecutor:
         self, processes: int | None = None, *, rollouts_per_process: int | None = None, grace: float = 30.0
     ) -> None:
         leave_if_preparing()
-        self.processes = cores() if processes is None else whole_number("processes", processes)
+        self.processes = cores() if processes is None else options.whole(processes, "processes", least=1)
         self.rollouts_per_process = (
-            None if rollouts_per_process is None else whole_number("rollouts_per_process", rollouts_per_process)
+            None
+            if rollouts_per_process is None
+            else options.whole(rollouts_per_process, "rollouts_per_process", least=1)
         )
-        self.grace = seconds("grace", grace)
+        self.grace = options.seconds(grace, "grace")
         self._pool: Pool[WorkerProcess] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._works: dict[int, tuple[Work, int, bytes]] = {}
@@ -99,29 +102,3 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def whole_number(name: str, value: int) -> int:
-    """An argument that is a number of things, at least 1.
-
-    Raises:
-        TypeError, ValueError: it is not; the message names it.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r:.80}: expected a whole number.")
-    if value < 1:
-        raise ValueError(f"{name}={value}: expected at least 1.")
-    return value
-
-
-def seconds(name: str, value: float) -> float:
-    """An argument that is a number of seconds, more than 0.
-
-    Raises:
-        TypeError, ValueError: it is not; the message names it.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name}={value!r:.80}: expected a number of seconds.")
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name}={value}: expected more than 0 seconds.")
-    return float(value)
