@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rollout_trace.collection.interrupt import is_python_s
 
@@ -57,29 +57,40 @@ class UserCall:
         return not self._task.done() or (self._thread is not None and self._thread.is_alive())
 
     async def _threaded(self, call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
-
-        def run() -> None:
-            outcome = _called(call)
-            try:
-                loop.call_soon_threadsafe(_set, ended, outcome)
-            except RuntimeError:  # It was left behind, and the loop has been closed meanwhile.
-                pass
-
-        # A thread of its own, which the interpreter does not wait for: the function may hang for ever.
-        context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(run,), name="rollout", daemon=True)
         try:
-            thread.start()
+            self._thread, ended = in_thread(call, "rollout")
         except RuntimeError as refused:  # No more threads: those of agents that were left behind, perhaps.
             return None, refused
-        self._thread = thread
         result, error = await ended
         return await _awaited(lambda: result) if inspect.isawaitable(result) else (result, error)
 
 
-def _set(ended: asyncio.Future[tuple[Any, BaseException | None]], outcome: tuple[Any, BaseException | None]) -> None:
+Returned: TypeAlias = "tuple[Any, BaseException | None]"
+"""What a function returned, and what it raised."""
+
+
+def in_thread(call: Callable[[], Any], name: str) -> tuple[threading.Thread, asyncio.Future[Returned]]:
+    """Calls a function in a thread of its own, which the interpreter does not wait for: it may hang for ever.
+
+    Raises:
+        RuntimeError: no thread can be started.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[Returned] = loop.create_future()
+
+    def run() -> None:
+        outcome = _called(call)
+        try:
+            loop.call_soon_threadsafe(_set, ended, outcome)
+        except RuntimeError:  # Nobody waits any more, and the loop has been closed meanwhile.
+            pass
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name=name, daemon=True)
+    thread.start()
+    return thread, ended
+
+
+def _set(ended: asyncio.Future[Returned], outcome: Returned) -> None:
     if not ended.done():
         ended.set_result(outcome)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import TYPE_CHECKING
+
+from rollout_trace.collection.calls import in_thread
 
 if TYPE_CHECKING:
     from rollout_trace.collection.job import Job, Outcome
@@ -27,27 +27,7 @@ class LocalExecutor:
         Raises:
             WriteError: something could not be.
         """
-        loop = asyncio.get_running_loop()
-        closed: asyncio.Future[BaseException | None] = loop.create_future()
-
-        def close() -> None:
-            error: BaseException | None = None
-            try:
-                self._worker.close()
-            except BaseException as failure:
-                error = failure
-            try:
-                loop.call_soon_threadsafe(_set, closed, error)
-            except RuntimeError:  # Ctrl-C, twice: nobody waits any more.
-                pass
-
-        # A thread that neither the loop nor the interpreter waits for at its end.
-        threading.Thread(target=close, name="rollout_trace close", daemon=True).start()
-        error = await closed
+        _, closed = in_thread(self._worker.close, "rollout_trace close")
+        _, error = await closed
         if error is not None:
             raise error
-
-
-def _set(closed: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
-    if not closed.done():
-        closed.set_result(error)
