@@ -19,6 +19,7 @@ from rollout_trace.collection.hashes import Hashes, hashes_of
 from rollout_trace.collection.history_changes import Last, sentences
 from rollout_trace.data.model import new_id
 from rollout_trace.data.texts import change_value
+from rollout_trace.file.addresses import file_system, is_address, shown
 from rollout_trace.file.append import AppendedFile, AppendError
 from rollout_trace.file.kinds import HISTORY_SCHEMA
 from rollout_trace.record.provenance import provenance
@@ -91,7 +92,7 @@ class History:
     def _write(self, record: dict[str, Any]) -> None:
         try:
             line = _encoded(record)
-            if "://" in self._place:
+            if is_address(self._place):
                 header = b"" if self._header is None or record is self._header else _encoded(self._header)
                 _store(_object(self._place, self._run_id), header + line)
             else:
@@ -100,7 +101,7 @@ class History:
             cause = error.cause if isinstance(error, AppendError) else error
             guard.warn_once(
                 f"history-written:{self._place}",
-                f"the history {self._place} could not be written: {guard.describe(cause)}; the run goes on.",
+                f"the history {shown(self._place)} could not be written: {guard.describe(cause)}; the run goes on.",
             )
 
 
@@ -119,7 +120,7 @@ def _last(place: str) -> Last:
     except (OSError, ValueError, ImportError) as error:
         guard.warn_once(
             f"history-read:{place}",
-            f"the history {place} could not be read: {guard.describe(error)}; what has changed is not known.",
+            f"the history {shown(place)} could not be read: {guard.describe(error)}; what has changed is not known.",
         )
         return last
     for line in lines:
@@ -132,16 +133,17 @@ def _last(place: str) -> Last:
     if damaged:
         guard.warn_once(
             f"history-damaged:{place}",
-            f"lines of {place} are no line of a history ({damaged}), and are not looked at; they stay where they are.",
+            f"lines of {shown(place)} are no line of a history ({damaged}), and are not looked at; they stay where they "
+            "are.",
         )
     return last
 
 
 def _lines(place: str) -> Iterable[bytes]:
-    if "://" not in place:
+    if not is_address(place):
         return Path(place).read_bytes().split(b"\n")
     try:
-        system, folder = _system(place)
+        system, folder = file_system(place)
         system.invalidate_cache()
         found = [system.cat_file(path) for path in system.glob(f"{folder.rstrip('/')}/history-*.jsonl")]
     except (ImportError, OSError):
@@ -174,19 +176,13 @@ def _object(place: str, run_id: str) -> str:
 
 def _store(address: str, data: bytes) -> None:
     try:
-        system, path = _system(address)
+        system, path = file_system(address)
         system.makedirs(path.rpartition("/")[0], exist_ok=True)
         system.pipe_file(path, data)
     except (ImportError, OSError):
         raise
     except Exception as error:  # Each store has exceptions of its own.
         raise OSError(guard.describe(error)) from error
-
-
-def _system(address: str) -> tuple[Any, str]:
-    from rollout_trace.file.addresses import file_system
-
-    return file_system(address)
 
 
 def _encoded(record: Mapping[str, Any]) -> bytes:

@@ -33,25 +33,23 @@ class Plan:
 
     def jobs(self) -> Iterator[Job]:
         """The first attempt at each rollout that is to be made, the samples of a task one after the other."""
-        for task in self.tasks:
-            for index in range(self.samples):
-                job = Job(
-                    work=self.work,
-                    task=task,
-                    index=index,
-                    seed=None if self.seed is None else self.seed + index,
-                )
-                if not self.earlier.is_done(job.key, retry_failed=self.retry_failed):
-                    before = self.earlier.latest.get(job.key)
-                    yield job if before is None else after(job, before.attempt, before.trajectory_id)
+        for task, key in self._keys():
+            if not self.earlier.is_done(key, retry_failed=self.retry_failed):
+                seed = None if self.seed is None else self.seed + key.index
+                job, before = Job(work=self.work, task=task, index=key.index, seed=seed), self.earlier.latest.get(key)
+                yield job if before is None else after(job, before.attempt, before.trajectory_id)
 
     def kept(self) -> Iterator[Facts]:
         """The facts of the rollouts that are not made again."""
+        for _, key in self._keys():
+            if self.earlier.is_done(key, retry_failed=self.retry_failed):
+                yield self.earlier.latest[key]
+
+    def _keys(self) -> Iterator[tuple[TaskItem, Key]]:
+        """All rollouts, the samples of a task one after the other."""
         for task in self.tasks:
             for index in range(self.samples):
-                key = Job(work=self.work, task=task, index=index).key
-                if self.earlier.is_done(key, retry_failed=self.retry_failed):
-                    yield self.earlier.latest[key]
+                yield task, Key(self.work.name, task.id, index)
 
 
 def after(job: Job, attempt: int, trajectory_id: str | None) -> Job:

@@ -48,8 +48,7 @@ class RewardPart:
     @property
     def is_async(self) -> bool:
         """Whether calling it only makes a coroutine."""
-        function = self.function
-        return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+        return user_values.is_async(self.function)
 
     def check(self) -> None:
         """Checks the function as far as that is possible without calling it.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date
 from enum import Enum
@@ -172,6 +173,11 @@ def position(value: Any, name: str) -> int:
     if number < 0:
         raise ValueError(f"{name} is {number}; give a whole number, counted from 0.")
     return number
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling a function only makes a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def to_builtin(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from rollout_trace import _event_loop
 from rollout_trace._event_loop import POLL
 from rollout_trace.data.model import error_info
-from rollout_trace.data.user_values import brief, position
+from rollout_trace.data.user_values import brief, is_async, position
 from rollout_trace.file.annotate import append_notes, checked_note
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import OnError, PathLike, TrajectoryReader, expand_paths
@@ -119,9 +119,7 @@ class _Scoring:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is {brief(name)} ({type(name).__name__}); give a name for the scores, as text.")
         self._function = function
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-            getattr(type(function), "__call__", None)  # noqa: B004 - its type is asked for, not whether it is there
-        )
+        self._is_async = is_async(function)
         self._where = where or _has_no_reward
         self._name = name_of(function) if name is None else name
         self._again = again

@@ -144,7 +144,7 @@ class TrajectoryScope:
 
     def __call__(self, function: F) -> F:
         _refuse_generators(function, "rt.trajectory cannot decorate")
-        if _is_async(function):
+        if user_values.is_async(function):
 
             @functools.wraps(function)
             async def traced_async(*args: Any, **kwargs: Any) -> Any:
@@ -223,7 +223,7 @@ def propagate(function: F) -> F:
     """
     _refuse_generators(function, "rt.propagate cannot carry")
     context = carry.present()
-    if _is_async(function):
+    if user_values.is_async(function):
 
         @functools.wraps(function)
         async def propagated_async(*args: Any, **kwargs: Any) -> Any:
@@ -247,10 +247,6 @@ def _context_set(context: carry.Carried) -> Iterator[None]:
         yield
     finally:
         carry.switch(before)
-
-
-def _is_async(function: Any) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def _refuse_generators(function: Any, refusal: str) -> None:
