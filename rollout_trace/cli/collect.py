@@ -196,7 +196,7 @@ def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
     result = {
         "run": work.run_id,
         "agent": work.agent.describe(),
-        "output": work.output,
+        "output": work.shown_output,
         "tasks": len(ids),
         "samples": session.samples,
         "planned": plan.size,
@@ -213,7 +213,7 @@ def _plan(session: Session) -> tuple[list[str], dict[str, Any], int]:
     lines = [
         f"agent     {work.agent.module}:{work.agent.qualified_name}, as {work.name}",
         f"tasks     {len(ids)}: {shown}",
-        f"output    {work.output}",
+        f"output    {work.shown_output}",
         f"rollouts  {plan.size} = {len(ids)} tasks x {session.samples}: {kept} in the output, {to_make} to make",
         f"settings  {', '.join(f'{name}={value}' for name, value in given.items())}",
         *(f"note      {text}" for text in found_in(plan)),

@@ -133,8 +133,8 @@ def _last(place: str) -> Last:
     if damaged:
         guard.warn_once(
             f"history-damaged:{place}",
-            f"lines of {shown(place)} are no line of a history ({damaged}), and are not looked at; they stay where they "
-            "are.",
+            f"lines of {shown(place)} are no line of a history ({damaged}), and are not looked at; they stay where "
+            "they are.",
         )
     return last
 

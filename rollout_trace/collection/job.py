@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection.items import Key, TaskItem
+from rollout_trace.file.addresses import shown
 
 if TYPE_CHECKING:
     from rollout_trace.collection.agents import Agent
@@ -44,6 +45,11 @@ class Work:
     """Folder of what agents leave; one folder a rollout is made in it, on use."""
     logs: str | None = None
     """Folder of the log files, one a rollout; None for none."""
+
+    @property
+    def shown_output(self) -> str:
+        """The output for people and for other files: without the user and password that an address may have."""
+        return shown(self.output)
 
     def finish(self) -> None:
         """Completes what this process wrote in the run, and closes its output. Does nothing where it made no rollout.

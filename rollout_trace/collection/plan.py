@@ -63,12 +63,12 @@ def found_in(plan: Plan) -> list[str]:
     kept, failed = len(statuses), sum(status in NOT_SUCCEEDED for status in statuses)
     changed = [task.id for task in plan.tasks if _has_changed(plan, task.id, task.digest)]
     texts = [
-        f"{kept} of {plan.size} rollouts are in {plan.work.output} already" if kept else "",
+        f"{kept} of {plan.size} rollouts are in {plan.work.shown_output} already" if kept else "",
         f"{failed} of these failed or timed out, and are kept; retry_failed makes them again" if failed else "",
         f"{found.recovered} trajectories that a dead process left were written from its journal"
         if found.recovered
         else "",
-        f"{found.unreadable} lines of {plan.work.output} could not be read, and are left where they are"
+        f"{found.unreadable} lines of {plan.work.shown_output} could not be read, and are left where they are"
         if found.unreadable
         else "",
         f"{len(changed)} of the tasks changed after rollouts of them were made, such as {changed[0]!r}; these "

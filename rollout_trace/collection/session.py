@@ -72,8 +72,8 @@ class Session:
                 found = earlier(self.work.output, write=write, spool=self.work.recording.get("spool"))
             elif exists(self.work.output, spool=self.work.recording.get("spool")):
                 raise FileExistsError(
-                    f"{self.work.output} holds something, and resume=False: give another output, or resume=True to go "
-                    "on with it."
+                    f"{self.work.shown_output} holds something, and resume=False: give another output, or resume=True "
+                    "to go on with it."
                 )
             self._plan = Plan(
                 work=self.work,
@@ -110,7 +110,7 @@ class _Run:
         for facts in plan.kept():
             self._tally.add_earlier(facts)
         self._monitor = Monitor(
-            self._tally, concurrency=session.concurrency, output=self._work.output, run_id=self._work.run_id
+            self._tally, concurrency=session.concurrency, output=self._work.shown_output, run_id=self._work.run_id
         )
         self._reporter = Reporters(
             reporter_for(session.progress), StatusFile(places.beside(self._work.output, "status.json"))
@@ -231,7 +231,7 @@ class _Run:
     def _end(self, runner: Runner) -> CollectSummary:
         summary = self._tally.summary(
             run_id=self._work.run_id,
-            output=self._work.output,
+            output=self._work.shown_output,
             seconds=time.monotonic() - self._began,
             interrupted=runner.is_interrupted or isinstance(self._error, asyncio.CancelledError),
             stopped=runner.stopped,
@@ -241,7 +241,7 @@ class _Run:
         guard.run_all("history", lambda: self._history.end(summary, config=self._session.config))
         self._reporter.end(self._monitor.progress(0), summary)
         if summary.interrupted:
-            self._reporter.note(f"run the same again to go on: what was made is in {self._work.output}")
+            self._reporter.note(f"run the same again to go on: what was made is in {self._work.shown_output}")
         return summary
 
 

@@ -267,3 +267,30 @@ def test_a_real_run_leaves_its_line(tmp_path: Path, capfd: pytest.CaptureFixture
     assert [one.get("run_id") for one in found if one["kind"] == "run"] == [first.run_id, second.run_id]
     assert found[-1]["totals"]["made"] == 1
     assert guard.stats().recorder_errors == failures
+
+
+def test_a_password_in_an_address_is_shown_and_kept_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither on the terminal, nor in the files beside the output, nor in the history, nor in a refusal."""
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROLLOUT_TRACE_SPOOL", str(tmp_path / "spool"))
+    address = "memory://user:secret@runs/history"
+    with ScriptedServer(lambda request: Reply("4")) as server:
+        with openai.OpenAI(base_url=server.base_url, api_key="key") as client:
+
+            def solve(task: Any) -> None:
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "2 + 2?"}])
+
+            for tasks in (["a"], ["a", "b"]):
+                rt.collect(solve, tasks, output=address)
+    with pytest.raises(FileExistsError) as raised:
+        rt.collect(solve, ["a"], output=address, resume=False)
+    system, folder = fsspec.core.url_to_fs(address)
+    histories = [system.cat_file(name).decode() for name in system.glob(f"{folder}/history-*.jsonl")]
+    beside = [path.read_text() for path in tmp_path.rglob("*.json")]
+    assert histories
+    assert beside
+    for text in (*histories, *beside, str(raised.value), *capsys.readouterr()):
+        assert "secret" not in text
