@@ -29,6 +29,11 @@ NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(CONSUMERS) $(AGENTS)
 
 demo: environment
 	$(BIN)/python examples/quickstart.py
+	@echo
+	@echo 'Next:'
+	@echo '  $(BIN)/rollout-trace run -o mine.jsonl --engine vllm agent.py      records a program of yours, unmodified'
+	@echo '  $(BIN)/rollout-trace collect agent.py:solve --tasks tasks.jsonl -o runs/mine.jsonl      runs an agent over tasks'
+	@echo '  The documentation begins in docs/index.md.'
 
 # Two at a time, all of them whatever fails, and one table at the end. The environment that two of them share is made first;
 # if it cannot be, they are the ones that fail.
