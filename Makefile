@@ -14,6 +14,8 @@ INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard in
 COLLECT := tests/collection tests/shards
 # Rollouts on a Ray cluster, which the test starts.
 RAY := collect-ray
+# The page in a browser.
+PAGE := page
 # The same tests beside the oldest release of the framework that they pass with.
 OLDEST := $(patsubst integrations/%/tests/requirements-oldest.txt,%-oldest,$(wildcard \
 	integrations/*/tests/requirements-oldest.txt))
@@ -22,7 +24,7 @@ SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 # Agents and frameworks as their users run them. Fewer: make test-agents AGENTS=agents-litellm
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
-NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(CONSUMERS) $(AGENTS)
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(CONSUMERS) $(AGENTS)
 
 .PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-collect test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
@@ -39,7 +41,7 @@ demo: environment
 # if it cannot be, they are the ones that fail.
 test:
 	-@$(MAKE) --silent environment
-	@$(PYTHON) tests/everything.py core collect install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY)
+	@$(PYTHON) tests/everything.py core collect install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE)
 
 test-core: environment
 	$(BIN)/python -m pytest -q $(COLLECT:%=--ignore=%)
@@ -66,6 +68,10 @@ $(INTEGRATIONS:%=test-%) $(OLDEST:%=test-%): test-%: environment-%
 
 test-$(RAY): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/collect_ray
+
+# Needs Debian's chromium, or a browser that ROLLOUT_TRACE_BROWSER names; without one the tests are skipped.
+$(PAGE:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/page
 
 # What trainers and other readers make of our exports: minutes to install, with PyTorch.
 test-consumers:
@@ -166,7 +172,7 @@ $(2)/requirements-$(call number,$(3)):
 endef
 
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
-$(foreach name,$(CLIENTS) $(RAY) $(CONSUMERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+$(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(CONSUMERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	requirements/$(name).txt),.)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))

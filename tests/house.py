@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "rollout_trace"
 
 ROOMS = ("ground", "data", "wire", "engines", "chat", "file", "record", "clients", "process",
-         "train", "probes", "integration", "collection", "export", "testing", "cli")  # fmt: skip
+         "train", "probes", "integration", "collection", "export", "testing", "view", "cli")  # fmt: skip
 """From the bottom up; a room imports only those before it. ``ground`` are the modules beside the folders."""
 
 FACES = frozenset({"__init__", "__main__", "frames", "grouping", "installed"})
@@ -27,7 +27,7 @@ DOORS = frozenset(
     for module in ("checks", "retokenize", "selection", "sequence", "sequences")
 ) | {("collection.job", "collection.serving")}  # fmt: skip
 """Imports that may lead upward: ``Trajectory.sequences()``, ``.check()`` and ``.retokenize()``, and their types; and
-``Job.run()``, which the worker makes."""
+``Job.run()``, which the worker makes; and the pictures: ``Trajectory.show()``, ``.to_dict()``, ``_repr_html_``."""
 
 Graph = Mapping[str, frozenset[str]]
 """The modules that a module imports, by name inside the package: ``record.call``."""
