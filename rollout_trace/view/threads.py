@@ -178,7 +178,9 @@ def threads_of(steps: Sequence[Step]) -> list[Link]:
     return [threads.add(step) for step in steps]
 
 
-def children_after(steps: Sequence[Step], children: Sequence[tuple[str, str | None, float | None]]) -> dict[int, list[str]]:
+def children_after(
+    steps: Sequence[Step], children: Sequence[tuple[str, str | None, float | None]]
+) -> dict[int, list[str]]:
     """Trajectories that were opened inside, by the index of the step after which they began; -1: before the first.
 
     Args:
