@@ -257,5 +257,8 @@ RT.app = (() => {
   return {
     route, go, replace, hash, parse, setTitle, banner, fail, dialog, toggleTheme, start,
     get info() { return info; },
+    /** The address of the list that was last shown, and the keys of its lines in their order. */
+    listHash: "#/",
+    listKeys: [],
   };
 })();

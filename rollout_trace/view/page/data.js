@@ -45,7 +45,7 @@ RT.data = (() => {
   /** The data inside the page: {info, summaries: [Summary + key], trajectories: {key: {outline, steps, raw?}}}. */
   function embedded(data) {
     const trajectories = new Map(Object.entries(data.trajectories || {}));
-    const summaries = data.summaries || [];
+    const summaries = (data.summaries || []).map(RT.defaults.summary);
 
     function matching(query) {
       const { test, problems } = RT.query.compile(query || "");
@@ -76,6 +76,20 @@ RT.data = (() => {
     };
   }
 
+  /** The provider with what JSON leaves out filled in. */
+  function completed(provider) {
+    return {
+      ...provider,
+      list: async (options) => {
+        const page = await provider.list(options);
+        return { ...page, problems: page.problems || [], rows: page.rows.map(RT.defaults.summary) };
+      },
+      trajectory: async (key) => RT.defaults.outline(await provider.trajectory(key)),
+      steps: async (key, first, end) => (await provider.steps(key, first, end)).map(RT.defaults.step),
+      annotate: async (key, values) => RT.defaults.summary(await provider.annotate(key, values)),
+    };
+  }
+
   const inside = document.getElementById("rollout-data");
-  return inside ? embedded(JSON.parse(inside.textContent)) : server();
+  return completed(inside ? embedded(JSON.parse(inside.textContent)) : server());
 })();
