@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,7 @@ class TrajectoryView:
             summary=self.summary,
             steps=self._lines,
             tool_runs=[self._short_run(run) for run in one.tool_runs],
-            rows=[self._row(row) for row in self._rows],
+            rows=[row_view(row, self._index) for row in self._rows],
             findings=self._findings,
             drift=self._drift,
             threads=1 + max((link.thread for link in self._links), default=0),
@@ -276,24 +276,6 @@ class TrajectoryView:
             duration=run.duration,
         )
 
-    def _row(self, row: Row) -> RowView:
-        parts, at = [], 0
-        for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
-            if begin > at:
-                parts.append(RowPart(begin - at, 0, None))
-            parts.append(RowPart(end - begin, 1, self._index[step_id]))
-            at = end
-        length = len(row.token_ids)
-        if length > at:
-            parts.append(RowPart(length - at, 0, None))
-        return RowView(
-            length=length,
-            trained=sum(part.length for part in parts if part.mask),
-            parts=parts,
-            reward=row.reward,
-            has_logprobs=row.logprobs is not None,
-        )
-
     def _text(self, ids: Sequence[int]) -> str | None:
         return None if self._decode is None else "".join(self._decode.texts(list(ids)))
 
@@ -301,6 +283,31 @@ class TrajectoryView:
         if any(getattr(step, "token_texts", None) is not None for step in self._steps):
             return "engine"
         return None if self._decode is None else "tokenizer"
+
+
+def row_view(row: Row, index: Mapping[str, int]) -> RowView:
+    """A training row.
+
+    Args:
+        row: as ``sequences()`` gives it.
+        index: of the steps, by their ids.
+    """
+    parts, at = [], 0
+    for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
+        if begin > at:
+            parts.append(RowPart(begin - at, 0, None))
+        parts.append(RowPart(end - begin, 1, index.get(step_id)))
+        at = end
+    length = len(row.token_ids)
+    if length > at:
+        parts.append(RowPart(length - at, 0, None))
+    return RowView(
+        length=length,
+        trained=sum(part.length for part in parts if part.mask),
+        parts=parts,
+        reward=row.reward,
+        has_logprobs=row.logprobs is not None,
+    )
 
 
 def unix(time: datetime | None) -> float | None:
