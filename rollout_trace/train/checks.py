@@ -60,9 +60,20 @@ def check(trajectory: Trajectory, *, vocab_size: int | None = None) -> list[Find
         trajectory: the trajectory to check; it is not changed.
         vocab_size: valid ids are below this number. None: any int32 from 0 on is valid.
     """
+    return check_with_rows(trajectory, vocab_size=vocab_size)[0]
+
+
+def check_with_rows(trajectory: Trajectory, *, vocab_size: int | None = None) -> tuple[list[Finding], Sequences]:
+    """The findings of ``check``, and the rows that they were made from, which are built once.
+
+    The rows are those of ``trajectory.sequences()``, except that steps whose advantage does not fit their completion,
+    for which it raises, are left out as ``excluded``; each has a finding ``advantage_invalid``.
+    """
     findings = [item for step in trajectory.steps for item in _step_findings(step, vocab_size)]
-    findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory)]
-    return findings + [_finding(code, message) for code, message in extra_problems(trajectory.steps)]
+    # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
+    rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
+    findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory, rows)]
+    return findings + [_finding(code, message) for code, message in extra_problems(trajectory.steps)], rows
 
 
 def _finding(
@@ -227,9 +238,7 @@ def _reward_findings(trajectory: Trajectory) -> Iterator[Finding]:
         yield _finding("reward_missing", "reward is None, and so is that of every step: not scored.")
 
 
-def _sequence_findings(trajectory: Trajectory) -> Iterator[Finding]:
-    # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
-    rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
+def _sequence_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding]:
     report = rows.report
     if not report.sequences:
         yield _finding("nothing_trainable", f"none of {len(trajectory.steps)} steps can be trained on.")
