@@ -207,5 +207,5 @@ def _decode(line: bytes | Damaged) -> NoteRecord:
         note = on_a_fresh_stack(_FORMAT.decode, line)
     for at, step in enumerate(note.steps):
         if step.id is None and step.index is None:
-            raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither")
+            raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither", "missing-field")
     return note
