@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, convert, grouped
-from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 from rollout_trace.view.model import Message, Part
+from rollout_trace.view.values import json_text, text_of
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -125,13 +125,3 @@ def _tool_call(call: Any) -> Part:
         name=name if isinstance(name, str) else None,
         id=identity if isinstance(identity, str) else None,
     )
-
-
-def text_of(value: Any) -> str:
-    """A text as it is, another value as JSON; None as an empty text."""
-    return value if isinstance(value, str) else "" if value is None else json_text(value)
-
-
-def json_text(value: Any) -> str:
-    """JSON of any value."""
-    return dumps(value).decode("utf-8", "replace")

@@ -60,6 +60,7 @@ def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequen
         attempt=_attempt(trajectory),
         episode=trajectory.episode_id,
         parent=trajectory.parent_id,
+        parent_step=trajectory.parent_step_id,
         status=trajectory.status,
         stop_reason=trajectory.stop_reason,
         error=None if trajectory.error is None else f"{trajectory.error.type}: {trajectory.error.message}",
@@ -98,9 +99,13 @@ def _add_rows(summary: Summary, report: SequenceReport) -> None:
 
 def left_out_of(report: SequenceReport) -> dict[str, int]:
     """The number of steps that no row has, by reason."""
-    # An advantage that does not fit is the one thing for which `check_with_rows` excludes steps.
-    names = {"excluded": "advantage_invalid"}
-    return {names.get(reason, reason): len(ids) for reason, ids in report.left_out.items()}
+    return {reason_of(reason): len(ids) for reason, ids in report.left_out.items()}
+
+
+def reason_of(reason: str) -> str:
+    """Why ``check_with_rows`` left a step out of its rows."""
+    # An advantage that does not fit is the one thing for which it excludes steps.
+    return "advantage_invalid" if reason == "excluded" else reason
 
 
 def worst(grades: Iterable[Grade]) -> Grade | None:

@@ -6,6 +6,7 @@ Compared are the messages, not the token ids: what ``trajectory.sequences()`` fi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.chat.messages import previous_response_of
@@ -35,8 +36,8 @@ class Link(NamedTuple):
 class _Seen(NamedTuple):
     at: int
     step: Step
-    messages: list[Any]
-    """Those before its answer."""
+    length: int
+    """Number of its messages, those before its answer."""
     chain: int
     """Hash of these."""
 
@@ -47,8 +48,9 @@ class Threads:
     def __init__(self) -> None:
         self.links: list[Link] = []
         self._seen: list[_Seen] = []
-        self._ends: dict[int, int] = {}
-        """Index of the last step of each thread; in the order of their last steps."""
+        self._ends: dict[int, tuple[_Seen, list[Any]]] = {}
+        """The last step of each thread, with its messages; in the order of their last steps. Lists of all steps would
+        grow with the square of the turns."""
         self._by_chain: dict[int, list[int]] = {}
         self._by_response: dict[str, int] = {}
         self._hashes: dict[int, tuple[Any, int]] = {}
@@ -59,9 +61,9 @@ class Threads:
         messages = list(history.asked(step) or ())
         link, chain = self._link(step, messages)
         self.links.append(link)
-        self._seen.append(_Seen(at, step, messages, chain))
+        self._seen.append(_Seen(at, step, len(messages), chain))
         self._ends.pop(link.thread, None)
-        self._ends[link.thread] = at
+        self._ends[link.thread] = self._seen[at], messages
         self._by_chain.setdefault(chain, []).append(at)
         if step.response_id is not None:
             self._by_response.setdefault(step.response_id, at)
@@ -74,13 +76,16 @@ class Threads:
             return self._after(before, 0), self._chain(messages, self._seen[before].chain)
         if messages and isinstance(messages[0], str):
             return self._after_text(step, messages), self._chain(messages)
+        if not messages:
+            # They are not known: neither whether it continues another, nor that it begins anew.
+            return Link(0, None, 0), 0
         found = self._predecessor(messages)
         if found is None:
             return self._beginning(step, messages)
-        chain = self._chain(messages[len(found.messages) :], found.chain)
+        chain = self._chain(messages[found.length :], found.chain)
         if (twin := self._twin(messages, chain)) is not None:
             return self._beside(twin, len(messages)), chain
-        repeated = len(found.messages)
+        repeated = found.length
         if history.compare_answer(step, found.step) != "changed":
             while repeated < len(messages) and history.is_from_assistant(messages[repeated]):
                 repeated += 1
@@ -89,9 +94,8 @@ class Threads:
     def _predecessor(self, messages: list[Any]) -> _Seen | None:
         """The step whose messages, followed by an answer, are the longest beginning of these."""
         best: _Seen | None = None
-        for at in list(reversed(self._ends.values()))[:_RECENT]:
-            seen = self._seen[at]
-            if (best is None or len(seen.messages) > len(best.messages)) and self._follows(messages, seen):
+        for seen, own in self._recent():
+            if (best is None or seen.length > best.length) and _follows(messages, own):
                 best = seen
         if best is not None:
             return best
@@ -102,33 +106,31 @@ class Threads:
             chain = hash((chain, self._hash(message)))
         for chain in reversed(candidates):
             for at in reversed(self._by_chain[chain]):
-                if self._follows(messages, self._seen[at]):
+                if _follows(messages, self._messages(at)):
                     return self._seen[at]
         return None
 
-    @staticmethod
-    def _follows(messages: list[Any], seen: _Seen) -> bool:
-        length = len(seen.messages)
-        if not 0 < length < len(messages) or not history.is_from_assistant(messages[length]):
-            return False
-        # Comparing lists of mostly the same objects takes nanoseconds an item.
-        return messages[:length] == seen.messages
+    def _recent(self) -> list[tuple[_Seen, list[Any]]]:
+        """The last steps of the latest threads, the latest first, with their messages."""
+        return list(islice(reversed(self._ends.values()), _RECENT))
+
+    def _messages(self, at: int) -> list[Any]:
+        return list(history.asked(self._seen[at].step) or ())
 
     def _twin(self, messages: list[Any], chain: int) -> _Seen | None:
         """A step with the same request: another choice of one call, another try."""
         for at in reversed(self._by_chain.get(chain, [])):
-            if self._seen[at].messages == messages:
+            if self._messages(at) == messages:
                 return self._seen[at]
         return None
 
     def _beginning(self, step: Step, messages: list[Any]) -> tuple[Link, int]:
         chain = self._chain(messages)
-        twin = self._twin(messages, chain) if messages else None
+        twin = self._twin(messages, chain)
         if twin is not None:
             return self._beside(twin, len(messages)), chain
         # A reset, a summary, a sub-agent: what it has in common with others need not be shown again.
-        others = [self._seen[at] for at in list(reversed(self._ends.values()))[:_RECENT]]
-        common = max((_common(messages, other.messages) for other in others), default=0)
+        common = max((_common(messages, other) for _, other in self._recent()), default=0)
         return Link(len(self._ends), None, common), chain
 
     def _beside(self, twin: _Seen, repeated: int) -> Link:
@@ -137,21 +139,17 @@ class Threads:
 
     def _after(self, before: int, repeated: int, text: int = 0) -> Link:
         thread = self.links[before].thread
-        is_end = self._ends.get(thread) == before or self._ends_with_twin(thread, before)
+        # Also where the last one had the same request as this one: a thread goes on from either of two choices.
+        is_end = thread in self._ends and self._ends[thread][0].chain == self._seen[before].chain
         return Link(thread if is_end else len(self._ends), before, repeated, text)
-
-    def _ends_with_twin(self, thread: int, before: int) -> bool:
-        """Whether the last step of a thread had the same request as ``before``: a thread goes on from either."""
-        return self._seen[self._ends[thread]].chain == self._seen[before].chain
 
     def _after_text(self, step: Step, messages: list[Any]) -> Link:
         text = messages[0]
-        for at in list(reversed(self._ends.values()))[:_RECENT]:
-            seen = self._seen[at]
+        for seen, own in self._recent():
             if history.continues(step, seen.step):
                 reply = seen.step.completion.content if seen.step.completion is not None else ""
-                return self._after(at, 0, len(seen.messages[0]) + len(reply if isinstance(reply, str) else ""))
-            if seen.messages == messages:
+                return self._after(seen.at, 0, len(own[0]) + len(reply if isinstance(reply, str) else ""))
+            if own == messages:
                 return self._beside(seen, 0)._replace(repeated_text=len(text))
         return Link(len(self._ends), None, 0)
 
@@ -168,6 +166,15 @@ class Threads:
         return entry[1]
 
 
+def _follows(messages: list[Any], before: list[Any]) -> bool:
+    """Whether messages are others, then an answer, and perhaps more."""
+    length = len(before)
+    if not 0 < length < len(messages) or not history.is_from_assistant(messages[length]):
+        return False
+    # Comparing lists of mostly the same objects takes nanoseconds an item.
+    return messages[:length] == before
+
+
 def _common(one: list[Any], other: list[Any]) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
@@ -178,7 +185,9 @@ def threads_of(steps: Sequence[Step]) -> list[Link]:
     return [threads.add(step) for step in steps]
 
 
-def children_after(steps: Sequence[Step], children: Sequence[tuple[str, str | None, float | None]]) -> dict[int, list[str]]:
+def children_after(
+    steps: Sequence[Step], children: Sequence[tuple[str, str | None, float | None]]
+) -> dict[int, list[str]]:
     """Trajectories that were opened inside, by the index of the step after which they began; -1: before the first.
 
     Args:

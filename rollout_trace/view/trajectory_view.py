@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from rollout_trace.data.model import Step
-from rollout_trace.train.check_codes import CODES
-from rollout_trace.train.checks import check
 from rollout_trace.train.drift import MEANINGS
-from rollout_trace.train.sequences import sequences
-from rollout_trace.view.messages import json_text, shown_answer, shown_messages, text_of
+from rollout_trace.view.messages import shown_answer, shown_messages
 from rollout_trace.view.model import (
     AttemptView,
     DriftView,
@@ -29,19 +25,20 @@ from rollout_trace.view.model import (
     Tokens,
     ToolRunView,
 )
-from rollout_trace.view.summary import summarize
+from rollout_trace.view.summary import checked, finite, reason_of, summary_of, worst
 from rollout_trace.view.threads import Link, children_after, threads_of
 from rollout_trace.view.tokens import Texts, tokens_of
+from rollout_trace.view.values import plain, text_of
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from rollout_trace.data.model import ErrorInfo, ToolRun
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.train.checks import Finding
     from rollout_trace.train.sequence import Sequence as Row
     from rollout_trace.train.sequence import Sequences
 
-_GRADES = ("fatal", "warning", "info")
 _EXCERPT = 120
 
 
@@ -64,7 +61,7 @@ class TrajectoryView:
     @cached_property
     def summary(self) -> Summary:
         """The trajectory in a line."""
-        return summarize(self.trajectory)
+        return summary_of(self.trajectory, *self._checked)
 
     @cached_property
     def outline(self) -> Outline:
@@ -74,7 +71,7 @@ class TrajectoryView:
             summary=self.summary,
             steps=self._lines,
             tool_runs=[self._short_run(run) for run in one.tool_runs],
-            rows=[self._row(row) for row in self._rows],
+            rows=[row_view(row, self._index) for row in self._rows],
             findings=self._findings,
             drift=self._drift,
             threads=1 + max((link.thread for link in self._links), default=0),
@@ -95,8 +92,12 @@ class TrajectoryView:
         return tokens_of(self._steps[index], self._decode)
 
     @cached_property
-    def _rows(self) -> Sequences:
-        return sequences(self.trajectory)
+    def _checked(self) -> tuple[list[Finding], Sequences | None]:
+        return checked(self.trajectory)
+
+    @property
+    def _rows(self) -> Iterable[Row]:
+        return self._checked[1] or ()
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
@@ -109,11 +110,18 @@ class TrajectoryView:
 
     @cached_property
     def _left_out(self) -> dict[str, str]:
-        return {step_id: reason for reason, ids in self._rows.report.left_out.items() for step_id in ids}
+        rows = self._checked[1]
+        left_out = {} if rows is None else rows.report.left_out
+        return {step_id: reason_of(reason) for reason, ids in left_out.items() for step_id in ids}
 
     @cached_property
     def _links(self) -> list[Link]:
         return threads_of(self._steps)
+
+    @cached_property
+    def _choices(self) -> Counter[str]:
+        """Number of steps of each call."""
+        return Counter(step.call_id for step in self._steps)
 
     @cached_property
     def _findings(self) -> list[FindingView]:
@@ -125,7 +133,7 @@ class TrajectoryView:
                 step=None if one.step_id is None else self._index.get(one.step_id),
                 position=one.position,
             )
-            for one in check(self.trajectory)
+            for one in self._checked[0]
         ]
 
     @cached_property
@@ -137,6 +145,7 @@ class TrajectoryView:
 
     @cached_property
     def _drift(self) -> list[DriftView]:
+        rows = self._checked[1]
         return [
             DriftView(
                 step=self._index[one.step_id],
@@ -149,7 +158,7 @@ class TrajectoryView:
                 expected_text=self._text(one.expected),
                 found_text=self._text(one.found),
             )
-            for one in self._rows.report.drift
+            for one in (() if rows is None else rows.report.drift)
         ]
 
     @cached_property
@@ -176,7 +185,7 @@ class TrajectoryView:
     def _line(self, at: int, step: Step) -> StepLine:
         row, begin = self._places.get(step.id, (None, None))
         link, drift = self._links[at], self._drift_of.get(at)
-        n_prompt, n_completion = lengths(step)
+        n_prompt, n_completion = lengths(step, is_alone=self._choices[step.call_id] == 1)
         calls = step.completion.tool_calls if step.completion is not None else ()
         return StepLine(
             index=at,
@@ -197,7 +206,7 @@ class TrajectoryView:
             row=row,
             begin=begin,
             left_out=self._left_out.get(step.id),
-            reward=_finite(step.reward),
+            reward=finite(step.reward),
             grade=worst(one.grade for one in self._findings_of.get(at, [])),
             drift=None if drift is None else drift.kind,
             tools=[call.name or "" for call in calls],
@@ -218,7 +227,9 @@ class TrajectoryView:
             drift=self._drift_of.get(at),
             tokens=self.tokens(at) if tokens else None,
             attempts=[
-                AttemptView(started=unix(one.started_at), duration=one.duration, status=one.status, error=error_text(one.error))
+                AttemptView(
+                    started=unix(one.started_at), duration=one.duration, status=one.status, error=error_text(one.error)
+                )
                 for one in step.attempts
             ],
             error=error_text(step.error),
@@ -226,11 +237,11 @@ class TrajectoryView:
             token_source=step.token_source,
             logprobs_mode=step.logprobs_mode,
             usage=usage,
-            cost=None if step.cost is None else _finite(step.cost.amount),
+            cost=None if step.cost is None else finite(step.cost.amount),
             currency=None if step.cost is None else step.cost.currency,
             sampling=plain(step.sampling),
             policy_version=None if step.policy_version is None else str(step.policy_version),
-            advantage=_finite(step.advantage),
+            advantage=finite(step.advantage),
             metadata=plain(step.metadata),
             engine=step.engine,
             protocol=step.protocol,
@@ -265,31 +276,38 @@ class TrajectoryView:
             duration=run.duration,
         )
 
-    def _row(self, row: Row) -> RowView:
-        parts, at = [], 0
-        for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
-            if begin > at:
-                parts.append(RowPart(begin - at, 0, None))
-            parts.append(RowPart(end - begin, 1, self._index[step_id]))
-            at = end
-        length = len(row.token_ids)
-        if length > at:
-            parts.append(RowPart(length - at, 0, None))
-        return RowView(
-            length=length,
-            trained=sum(part.length for part in parts if part.mask),
-            parts=parts,
-            reward=row.reward,
-            has_logprobs=row.logprobs is not None,
-        )
-
     def _text(self, ids: Sequence[int]) -> str | None:
         return None if self._decode is None else "".join(self._decode.texts(list(ids)))
 
     def _source_of_texts(self) -> str | None:
-        if any(step.token_texts is not None for step in self._steps):
+        if any(getattr(step, "token_texts", None) is not None for step in self._steps):
             return "engine"
         return None if self._decode is None else "tokenizer"
+
+
+def row_view(row: Row, index: Mapping[str, int]) -> RowView:
+    """A training row.
+
+    Args:
+        row: as ``sequences()`` gives it.
+        index: of the steps, by their ids.
+    """
+    parts, at = [], 0
+    for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
+        if begin > at:
+            parts.append(RowPart(begin - at, 0, None))
+        parts.append(RowPart(end - begin, 1, index.get(step_id)))
+        at = end
+    length = len(row.token_ids)
+    if length > at:
+        parts.append(RowPart(length - at, 0, None))
+    return RowView(
+        length=length,
+        trained=sum(part.length for part in parts if part.mask),
+        parts=parts,
+        reward=row.reward,
+        has_logprobs=row.logprobs is not None,
+    )
 
 
 def unix(time: datetime | None) -> float | None:
@@ -305,36 +323,24 @@ def error_text(error: ErrorInfo | None) -> str | None:
     return f"{error.type}{status}: {error.message}"
 
 
-def lengths(step: Step) -> tuple[int | None, int | None]:
-    """Numbers of tokens of a step's prompt and completion: of its ids, else of its usage (None with other choices)."""
+def lengths(step: Step, *, is_alone: bool) -> tuple[int | None, int | None]:
+    """Numbers of tokens of a step's prompt and completion: of its ids, else of its usage.
+
+    Args:
+        step: the step.
+        is_alone: False: its call has other choices, of which the usage counts the completions too.
+    """
     prompt = None if step.prompt_token_ids is None else len(step.prompt_token_ids)
     completion = None if step.completion_token_ids is None else len(step.completion_token_ids)
     if step.usage is not None:
         prompt = step.usage.input if prompt is None else prompt
-        completion = step.usage.output if completion is None else completion
+        completion = step.usage.output if completion is None and is_alone else completion
     return prompt, completion
-
-
-def worst(grades: Any) -> Any:
-    """The worst of some grades; None of none."""
-    return min(grades, key=_GRADES.index, default=None)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it: its texts, numbers, lists and objects."""
-    return None if value is None else msgspec.json.decode(json_text(value).encode())
 
 
 def _mean(step: Step) -> float | None:
     logprobs = step.logprobs
-    return _finite(float(logprobs.mean())) if logprobs is not None and len(logprobs) else None
-
-
-def _finite(value: Any) -> float | None:
-    if not isinstance(value, (int, float)):
-        return None
-    number = float(value)
-    return number if number - number == 0 else None
+    return finite(float(logprobs.mean())) if logprobs is not None and len(logprobs) else None
 
 
 def _excerpt(step: Step) -> str:
