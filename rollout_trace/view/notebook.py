@@ -33,7 +33,7 @@ _LEVELS = (
 """Tokens of a logprob above the first are not coloured, those above the second have its colour, and so on."""
 _LOWEST = "rgba(225,70,60,.45)"
 _STRIP = "display:flex;height:12px;margin:3px 0;border-radius:3px;overflow:hidden;"
-_GRADES = {"fatal": "#c43d3d", "warning": "#b9770a", "info": "#6b6f76"}
+_GRADES = {"fatal": "#d0453f", "warning": "#a87000", "info": "#7a7f87"}
 
 
 def trajectory_html(trajectory: Trajectory) -> str:
@@ -270,13 +270,12 @@ def _strip(row: RowView, longest: int) -> Html:
 
 
 def _finding(grade: str, code: str, message: str) -> Html:
-    return element(
-        "div", {"style": _SOFT}, element("b", {"style": f"color:{_GRADES[grade]};"}, f"{grade}: {code}"), f" {message}"
-    )
+    label = element("b", {"style": f"color:{_GRADES[grade]};font-size:85%;"}, f"{grade}: {code}")
+    return element("div", None, label, _soft(f" {message}"))
 
 
 def _error(error: str | None) -> Html | None:
-    return None if error is None else element("div", {"style": _MONO + "color:#c43d3d;"}, error[:_TEXT])
+    return None if error is None else element("div", {"style": _MONO + "color:#d0453f;"}, error[:_TEXT])
 
 
 def _soft(text: str) -> Html:
