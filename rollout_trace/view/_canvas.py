@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -63,6 +63,27 @@ class Canvas:
         """Prints several lines, each wrapped, the first one behind ``lead``."""
         self.line(Text("\n".join(texts), style), indent=indent, lead=lead)
 
+    def facts(self, parts: Iterable[Part], *, lead: Text | str = "") -> None:
+        """Prints parts with dots between them; a part that fits into a line is not torn. None are left out."""
+        head = lead if isinstance(lead, Text) else Text(lead)
+        room = self.width - head.cell_len
+        row: list[Text] = []
+        rows = [row]
+        for part in map(_text, parts):
+            if not part.plain:
+                continue
+            if row and joined([*row, part]).cell_len > room:
+                rows.append(row := [])
+            row.append(part)
+        for at, one in enumerate(rows):
+            if one:
+                self.line(joined(one), lead=head if at == 0 else Text(" " * head.cell_len))
+
+    def unwrapped(self, texts: Iterable[str]) -> None:
+        """Prints lines as they are, however long: what a terminal copies is then what was printed."""
+        for one in texts:
+            self._print(Text(one))
+
     def rule(self, title: Text, *, heavy: bool = False) -> None:
         """A line across, with a title at its beginning."""
         bar = "━" if heavy else "─"
@@ -78,13 +99,23 @@ class Canvas:
         self.console.print(shown, no_wrap=True, overflow="ignore", crop=False)
 
 
-def joined(parts: Iterable[Text | tuple[str, str] | str | None], separator: str = " · ") -> Text:
-    """Texts, or pairs of a text and its style, with dots between them. None and empty ones are left out."""
+Part: TypeAlias = "Text | tuple[str, str] | str | None"
+"""A text, or a pair of a text and its style."""
+
+
+def joined(parts: Iterable[Part], separator: str = " · ") -> Text:
+    """The parts with dots between them. None and empty ones are left out."""
     found = Text()
     for part in parts:
         if not part:
             continue
         if found.plain:
             found.append(separator, "meta")
-        found.append_text(part if isinstance(part, Text) else Text(*((part,) if isinstance(part, str) else part)))
+        found.append_text(_text(part))
     return found
+
+
+def _text(part: Part) -> Text:
+    if isinstance(part, Text):
+        return part
+    return Text("") if part is None else Text(part) if isinstance(part, str) else Text(*part)

@@ -98,9 +98,9 @@ def show_raw(canvas: Canvas, step: Step, record: Mapping[str, Any] | None) -> No
     if all(data is None for data in kept.values()):
         canvas.line("Its bytes were not kept; this is the step as the file has it.", style="meta")
         for name, value in (record or {}).items():
-            canvas.lines(lines_of(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"))
+            canvas.unwrapped(lines_of(f"{json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}"))
         return
     for name, data in kept.items():
         if data is not None:
             canvas.line(f"{name}, {count(len(data), 'byte')}", style="title")
-            canvas.lines(lines_of(data.decode("utf-8", "backslashreplace")))
+            canvas.unwrapped(lines_of(data.decode("utf-8", "backslashreplace")))

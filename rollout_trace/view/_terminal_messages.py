@@ -30,6 +30,8 @@ class Messages:
         """By id of a tool call: the result that its run has shown."""
         self._names: dict[str, str] = {}
         """By id of a tool call: the tool."""
+        self.first_with: dict[str, int] = {}
+        """By the sentence of a finding: the step that has shown it."""
 
     def show(self, canvas: Canvas, messages: Sequence[Message]) -> None:
         """Prints the messages of a request."""
@@ -122,9 +124,7 @@ class Messages:
             if run.name is not None:
                 self._names[run.tool_call_id] = run.name
 
-    def text(
-        self, canvas: Canvas, text: str, *, indent: int = 0, lead: Text | str = "", style: str = ""
-    ) -> None:
+    def text(self, canvas: Canvas, text: str, *, indent: int = 0, lead: Text | str = "", style: str = "") -> None:
         """Prints a text as it was written, cut where it is long."""
         shown, left_out = cut(text, self._limit)
         canvas.lines(lines_of(shown), indent=indent, lead=lead, style=style)

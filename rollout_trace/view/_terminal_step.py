@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from rollout_trace.view._canvas import Canvas, joined
+from rollout_trace.view._canvas import Canvas, Part, joined
 from rollout_trace.view._terminal_head import GRADE_STYLES
 from rollout_trace.view._terminal_messages import INDENT, Messages
 from rollout_trace.view._terminal_tokens import token_text
@@ -35,11 +35,10 @@ def show_step(
         options: what of it is shown.
         name: of the trajectory: an agent of another name is named.
     """
+    line = step.line
     canvas.blank()
-    canvas.rule(_title(step.line, before, name))
-    for line in (joined(_facts(step)), joined(_training(step))):
-        if line.plain:
-            canvas.line(line, style="")
+    canvas.rule(_title(line, before, name))
+    canvas.facts([*_facts(step), *_training(step)])
     if step.drift is not None:
         _show_drift(canvas, step.drift, messages)
     messages.show(canvas, step.new)
@@ -54,7 +53,7 @@ def show_step(
             if attempt.error is not None and attempt.error != step.error:
                 messages.text(canvas, attempt.error, indent=INDENT)
     for finding in step.findings:
-        show_finding(canvas, finding)
+        show_finding(canvas, finding, messages.first_with.setdefault(finding.message, line.index))
 
 
 def _title(line: StepLine, before: StepLine | None, name: str) -> Text:
@@ -75,7 +74,7 @@ def _title(line: StepLine, before: StepLine | None, name: str) -> Text:
     )
 
 
-def _facts(step: StepView) -> Iterator[Text | tuple[str, str] | str | None]:
+def _facts(step: StepView) -> Iterator[Part]:
     line = step.line
     if line.started is not None:
         yield (clock(line.started), "meta")
@@ -95,7 +94,7 @@ def _facts(step: StepView) -> Iterator[Text | tuple[str, str] | str | None]:
         yield (f"policy {short(step.policy_version)}", "meta")
 
 
-def _training(step: StepView) -> Iterator[Text | tuple[str, str] | None]:
+def _training(step: StepView) -> Iterator[Part]:
     line = step.line
     if line.row is not None and line.begin is not None:
         yield (f"training row {line.row}, from token {line.begin:,}", "meta")
@@ -123,9 +122,7 @@ def _show_answer(canvas: Canvas, step: StepView, messages: Messages, options: Sh
     messages.parts(canvas, [part for part in parts if part.kind == "tool_call"], step.tool_runs)
 
 
-def _show_tokens(
-    canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOptions, lead: Text | str = ""
-) -> None:
+def _show_tokens(canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOptions, lead: Text | str = "") -> None:
     limit = options.token_limit
     if limit is not None and tokens.n <= limit + limit // 10:
         limit = None
@@ -159,11 +156,20 @@ def _show_drift(canvas: Canvas, drift: DriftView, messages: Messages) -> None:
             messages.text(canvas, text, indent=2 * INDENT)
 
 
-def show_finding(canvas: Canvas, finding: FindingView) -> None:
-    """Prints a finding: its grade, its code, and its sentence."""
+def show_finding(canvas: Canvas, finding: FindingView, first: int | None = None) -> None:
+    """Prints a finding: its grade, its code, and its sentence.
+
+    Args:
+        canvas: what it is printed on.
+        finding: the finding.
+        first: index of the step that has shown the sentence first; it is not repeated at the others.
+    """
     place = "" if finding.position is None else f" at token {finding.position:,}"
-    lead = Text(f"{finding.grade}: {one_line(finding.code)}{place}: ", GRADE_STYLES[finding.grade])
-    canvas.line(Text.assemble(lead, " ".join(lines_of(finding.message))))
+    lead = Text(f"{finding.grade}: {one_line(finding.code)}{place}", GRADE_STYLES[finding.grade])
+    if first is not None and first != finding.step:
+        canvas.line(Text.assemble(lead, (f" (as in step {first})", "meta")))
+        return
+    canvas.line(Text.assemble(lead, ": ", " ".join(lines_of(finding.message))))
 
 
 def _number(value: Any) -> str:

@@ -22,9 +22,7 @@ _LEVELS = ("", "level1", "level2", "level3", "level4")
 _ALTERNATIVES = 5
 
 
-def token_text(
-    tokens: Tokens, *, color_by: ColorBy, colors: bool, left_out: bool, limit: int | None = None
-) -> Text:
+def token_text(tokens: Tokens, *, color_by: ColorBy, colors: bool, left_out: bool, limit: int | None = None) -> Text:
     """The tokens as one text: their texts, or their ids where they have none.
 
     Args:
@@ -140,7 +138,6 @@ def _decimal(value: float | None) -> str:
 
 
 def _probability(logprob: float | None) -> str:
-    import math
 
     if logprob is None:
         return "-"

@@ -1,7 +1,7 @@
 """Colours of a terminal: roles, tokens by logprob, by entropy and by mask; for dark and for light ones.
 
-Every colour is one of the 256 that terminals share, so that its contrast is known; a test computes it. Nothing is said by
-colour alone: without colours the marks of ``MARKS`` stand around tokens.
+Every colour is one of the 256 that terminals share, so that its contrast is known; a test computes it. Nothing is said
+by colour alone: without colours the marks of ``MARKS`` stand around tokens.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def console(
 def _print_anything(file: IO[str]) -> None:
     """What the encoding of a file cannot write is written with backslashes, instead of an exception."""
     reconfigure = getattr(file, "reconfigure", None)
-    if reconfigure is not None and getattr(file, "errors", None) == "strict":
+    encoding = (getattr(file, "encoding", None) or "utf-8").lower().replace("-", "")
+    if reconfigure is not None and encoding != "utf8":
         reconfigure(errors="backslashreplace")
 
 

@@ -25,6 +25,10 @@ _DEEPEST = 8
 """Levels of trajectories inside each other that are shown."""
 
 
+class NoSuchStep(IndexError):
+    """A trajectory has no step of an index."""
+
+
 class Child(NamedTuple):
     """A trajectory that was opened inside another one."""
 
@@ -50,7 +54,7 @@ def show(
     decode: Texts | None = None,
     file: IO[str] | None = None,
 ) -> None:
-    """Prints a trajectory. The arguments are those of ``Trajectory.show``; ``decode``: a tokenizer; ``file``: to print to.
+    """Prints a trajectory. ``file``: to print to; the other arguments are those of ``Trajectory.show``.
 
     Raises:
         ImportError: rich is not installed.
@@ -118,7 +122,7 @@ class Printer:
         from rollout_trace.view._terminal_detail import show_detail
         from rollout_trace.view._terminal_step import show_step
 
-        at = _step_at(trajectory, index)
+        at = step_at(trajectory, index)
         view = _view(trajectory, self._options)
         self._begin(self._canvas, trajectory)
         messages = self._messages()
@@ -140,7 +144,7 @@ class Printer:
         """
         from rollout_trace.view._terminal_detail import show_raw
 
-        steps = range(len(trajectory.steps)) if index is None else [_step_at(trajectory, index)]
+        steps = range(len(trajectory.steps)) if index is None else [step_at(trajectory, index)]
         for at in steps:
             show_raw(self._canvas, trajectory.steps[at], records[at] if at < len(records) else None)
 
@@ -211,9 +215,14 @@ def _view(trajectory: Trajectory, options: ShowOptions) -> TrajectoryView:
     return TrajectoryView(trajectory, decode=options.decode)
 
 
-def _step_at(trajectory: Trajectory, index: int) -> int:
+def step_at(trajectory: Trajectory, index: int) -> int:
+    """The index of a step, from 0, where a negative one counts from the end.
+
+    Raises:
+        IndexError: there is no such step.
+    """
     n = len(trajectory.steps)
     if not -n <= index < n:
         has = "no steps" if not n else f"{n:,} steps, 0 to {n - 1}" if n > 1 else "one step, 0"
-        raise IndexError(f"there is no step {index}: trajectory {trajectory.id} has {has}.")
+        raise NoSuchStep(f"there is no step {index}: trajectory {trajectory.id} has {has}.")
     return index % n
