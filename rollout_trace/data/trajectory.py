@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
@@ -174,6 +175,27 @@ class Trajectory(_Referable):
         from rollout_trace.train.checks import check
 
         return check(self, vocab_size=vocab_size)
+
+    def to_json(self) -> str:
+        """The trajectory as a line of a file has it (docs/file-format.md), without the line's end.
+
+        Raises:
+            ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
+        """
+        from rollout_trace.file.encode import encode
+
+        return encode(self)[:-1].decode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``to_json`` has, as a dict of texts, numbers, lists and dicts. Raises as ``to_json``."""
+        found: dict[str, Any] = json.loads(self.to_json())
+        return found
+
+    def _repr_html_(self) -> str:
+        """The picture of the trajectory in a notebook."""
+        from rollout_trace.view.notebook import trajectory_html
+
+        return trajectory_html(self)
 
     @property
     def n_input_tokens(self) -> int | None:
