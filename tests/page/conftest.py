@@ -104,7 +104,7 @@ Show = Callable[..., tuple[Any, Pretend]]
 
 @pytest.fixture
 def show(pages: Pages) -> Show:
-    """Opens the page with made-up summaries: ``show(summaries, "#/?q=x", size=NARROW)`` gives the page and its server."""
+    """Opens the page with made-up summaries: ``show(summaries, "#/?q=x", size=NARROW)``; gives it and its server."""
 
     def shown(summaries: list[Summary], place: str = "", **options: Any) -> tuple[Any, Pretend]:
         page = pages.new(**options)

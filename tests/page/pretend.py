@@ -135,7 +135,8 @@ class Pretend:
 
     def _info(self, arguments: dict[str, str]) -> dict[str, Any]:
         return {
-            "version": "0", "title": "rollouts.jsonl", "files": [{"path": "/data/rollouts.jsonl", "name": "rollouts.jsonl"}],
+            "version": "0", "title": "rollouts.jsonl",
+            "files": [{"path": "/data/rollouts.jsonl", "name": "rollouts.jsonl"}],
             "total": len(self.summaries), "writable": True, "static": False, "tokenizer": None,
             "indexing": self.indexing, "generation": self.generation,
         }  # fmt: skip
@@ -175,13 +176,14 @@ class Pretend:
                 group["rewards"].append(one.reward)
                 group["keys"].append(f"0-{i}")
         rewards = [one.reward for _, one in found if one.reward is not None]
+        over_time = [[one.started, one.reward] for _, one in found if one.reward is not None and one.started]
         mean = sum(rewards) / len(rewards) if rewards else None
         names = ("reward", "tokens", "steps", "seconds", "cost")
         return {
             "n": len(found), "groups": list(groups.values())[:500], "n_groups": len(groups),
             "histograms": {name: histogram([getattr(one, name) for _, one in found]) for name in names},
             "statuses": statuses, "findings": findings,
-            "over_time": [[one.started, one.reward] for _, one in found if one.reward is not None and one.started][:2000],
+            "over_time": over_time[:2000],
             "mean_reward": mean,
             "std_reward": None if mean is None else (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5,
             "cost": sum(one.cost or 0 for _, one in found), "currency": "USD",
