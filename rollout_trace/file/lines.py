@@ -102,6 +102,11 @@ class NumberedLines:
         """Whether what was read so far ends with a newline."""
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the file is compressed."""
+        return self._members is not None
+
+    @property
     def place(self) -> Place:
         """Where the line begins that was yielded last."""
         return self._place(self._begin, self._number)
