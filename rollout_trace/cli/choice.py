@@ -92,11 +92,12 @@ def choices_of(
         FormatError: while iterating: its line does not match the format.
     """
     with _files_of(paths) as files:
-        found = _by_search(files, wanted, problems) if where is None or wanted is not None else ()
-        if (where is None and number == 1) or wanted is not None:
-            chosen = (one for one in found if where is None or where(one.trajectory()))
-        else:
+        chosen: Iterator[Choice]
+        if wanted is None and (where is not None or number > 1):
             chosen = _by_condition(files, number, where, problems)
+        else:
+            found = _by_search(files, wanted, problems)
+            chosen = (one for one in found if where is None or where(one.trajectory()))
         is_empty = True
         for one in chosen:
             is_empty = False

@@ -58,7 +58,8 @@ def show(
     """Show a trajectory as a conversation.
 
     Without ID the first trajectory of PATH is shown. ID is the id of a trajectory or its beginning, the id of a
-    task, or a position: 3 is the third one, -1 the last. PATH is a file, a pattern, a folder, an address, or - for stdin.
+    task, or a position: 3 is the third one, -1 the last. PATH is a file, a pattern, a folder, an address, or -
+    for stdin.
 
     With --json: an object with "outline" and "steps"; the steps have their tokens with --tokens or --step.
 
