@@ -20,7 +20,7 @@ def has_distinct_keys(line: bytes) -> bool:
     A name ends with ``":``. A decoder that keeps one value of a name leaves fewer of these than the line has. Objects of
     alternatives (``top_logprobs``), as engines send them, are not looked at.
     """
-    if b'\\u0022' in line:
+    if b"\\u0022" in line:
         return False
     try:
         top = _objects.decode(line)

@@ -69,7 +69,9 @@ def _references(record: TrajectoryRecord) -> Iterator[BadLine]:
     before = -1
     for at, step in enumerate(record.steps):
         if ids.setdefault(step.id, at) != at:
-            problem = f"expected an id that no other step has, got {brief(step.id)}, which is that of $.steps[{ids[step.id]}]"
+            problem = (
+                f"expected an id that no other step has, got {brief(step.id)}, which is that of $.steps[{ids[step.id]}]"
+            )
             yield BadLine(f"$.steps[{at}].id", problem, "duplicate-step-id")
         choice = (step.id if step.call_id is None else step.call_id), step.choice
         if choices.setdefault(choice, at) != at and ids[step.id] == at:
