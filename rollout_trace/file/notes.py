@@ -190,7 +190,7 @@ def note_lines(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
     for number, line in lines(path):
         place = f"{path}, line {number}"
         try:
-            yield _decode(line)
+            yield decode_note(line)
         except BadLine as error:
             where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
             problem = FormatError(where)
@@ -198,9 +198,14 @@ def note_lines(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
             damaged(problem)
 
 
-def _decode(line: bytes | Damaged) -> NoteRecord:
+def decode_note(line: bytes | Damaged) -> NoteRecord:
+    """The note of a line of a file of notes.
+
+    Raises:
+        BadLine: it is none.
+    """
     if isinstance(line, Damaged):
-        raise BadLine("", str(line))
+        raise BadLine("", str(line), line.code)
     try:
         note = _FORMAT.decode(line)
     except RecursionError:
