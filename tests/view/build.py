@@ -73,7 +73,7 @@ def conversation() -> rt.Trajectory:
         duration=0.001,
     )
     return rt.Trajectory(
-        id="t", name="solver", task="sum/1", group_id="sum", reward=1.0, steps=steps, tool_runs=[run],
+        id="t", name="solver", task=rt.Task(id="sum/1"), group_id="sum", reward=1.0, steps=steps, tool_runs=[run],
         started_at=START, ended_at=START + timedelta(seconds=2),
     )  # fmt: skip
 
