@@ -224,13 +224,13 @@ class Index:
         return total
 
     def _build(self, paths: list[str], pending: int) -> None:
+        self._problem = None
         try:
             if pending > _LARGE and sys.executable:
                 self._build_in_process(paths)
             else:
                 self._builder = self._builder or Builder(self.store, lambda: not self._is_closed)
                 self._builder.run(paths)
-            self._problem = None
         except Stopped:
             pass
         except Exception as error:
