@@ -54,7 +54,7 @@ class TrajectoryView:
     def __init__(self, trajectory: Trajectory, *, decode: Texts | None = None, family: Sequence[Summary] = ()) -> None:
         self.trajectory = trajectory
         self._decode = decode
-        self._family = list(family)
+        self.family = list(family)
         self._steps = trajectory.steps
         self._index = {step.id: at for at, step in enumerate(self._steps)}
 
@@ -75,7 +75,7 @@ class TrajectoryView:
             findings=self._findings,
             drift=self._drift,
             threads=1 + max((link.thread for link in self._links), default=0),
-            family=self._family,
+            family=self.family,
             task=None if one.task is None else plain(one.task.data),
             environment=plain(one.environment),
             metadata=plain(one.metadata),
@@ -175,7 +175,7 @@ class TrajectoryView:
     @cached_property
     def _children(self) -> dict[int, list[str]]:
         parents = {step.id for step in self._steps}
-        own = [one for one in self._family if one.parent == self.trajectory.id]
+        own = [one for one in self.family if one.parent == self.trajectory.id]
         return children_after(self._steps, [(one.id, one.parent_step, one.started) for one in own]) if parents else {}
 
     @cached_property
@@ -280,7 +280,7 @@ class TrajectoryView:
         return None if self._decode is None else "".join(self._decode.texts(list(ids)))
 
     def _source_of_texts(self) -> str | None:
-        if any(getattr(step, "token_texts", None) is not None for step in self._steps):
+        if any(step.token_texts is not None for step in self._steps):
             return "engine"
         return None if self._decode is None else "tokenizer"
 

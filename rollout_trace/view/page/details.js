@@ -104,14 +104,24 @@ RT.details = (() => {
       part("Request", found.request), part("Answer", found.response), part("The trajectory's line in the file", found.line)));
   }
 
-  /** JSON with line breaks; anything else as it is. */
+  /** JSON with line breaks and blanks, every value written as it was; anything else as it is. */
   function pretty(value) {
-    if (value.length > 2e6) return value;
-    try {
-      return JSON.stringify(JSON.parse(value), null, 2);
-    } catch {
-      return value;
-    }
+    if (value.length > 2e6 || !/^\s*[[{]/.test(value)) return value;
+    let depth = 0;
+    const line = () => `\n${"  ".repeat(Math.max(0, depth))}`;
+    return value.replace(/"(?:[^"\\]|\\.)*"|[[{]\s*[\]}]|[{}[\],:]|\s+/g, (piece) => {
+      if (piece === "{" || piece === "[") {
+        depth += 1;
+        return piece + line();
+      }
+      if (piece === "}" || piece === "]") {
+        depth -= 1;
+        return line() + piece;
+      }
+      if (piece === ",") return piece + line();
+      if (piece === ":") return ": ";
+      return piece.trim() ? piece : "";
+    });
   }
 
   return { subtitle, findings, scores, step, about, raw };

@@ -6,7 +6,7 @@ window.RT = window.RT || {};
 
 RT.scroller = (() => {
   const OVER = 500;
-  const MOST = 40;
+  const MOST = 60;
 
   class Scroller {
     // box: the scrolled element; list: the element in it that gets the items; estimate(i): pixels; build(i): an
@@ -63,11 +63,16 @@ RT.scroller = (() => {
     }
 
     scrolled() {
-      if (Math.abs(this.box.scrollTop - this.expected) < 2) return;
+      if (this.follow()) this.render();
+    }
+
+    // Whether the reader scrolled since the last time: what is at the top now stays there.
+    follow() {
+      if (!this.n || Math.abs(this.box.scrollTop - this.expected) < 2) return false;
       const y = this.box.scrollTop - this.start;
       const index = this.at(Math.max(0, y));
       this.anchor = { index, offset: y - this.tops[index] };
-      this.render();
+      return true;
     }
 
     // Puts an item at the top, `offset` pixels below the edge.
@@ -143,6 +148,7 @@ RT.scroller = (() => {
       cancelAnimationFrame(this.frame);
       this.frame = requestAnimationFrame(() => {
         if (!this.box.clientHeight) return;
+        this.follow();
         this.measure();
         this.render();
       });
