@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -96,7 +96,7 @@ def aggregate(store: Store, condition: Condition) -> Aggregate:
         groups=groups,
         n_groups=n_groups,
         histograms={name: histogram(getattr(chosen, name)) for name in _CHARTED},
-        statuses=_counted(store, condition, "f_status"),
+        statuses=_counted(store, condition, "status"),
         findings=_findings(store, condition),
         over_time=_over_time(chosen),
         mean_reward=float(rewards.mean()) if len(rewards) else None,

@@ -23,12 +23,12 @@ from rollout_trace import guard
 from rollout_trace._version import __version__
 from rollout_trace.file.addresses import absolute, is_address
 from rollout_trace.file.locking import FileLock, NoFileLocks, hold
-from rollout_trace.file.notes import load_notes
+from rollout_trace.file.notes import Notes, load_notes
 from rollout_trace.file.reader import expand_paths
 from rollout_trace.view import index_worker
 from rollout_trace.view.index_build import Builder, Stopped
 from rollout_trace.view.index_file import FileState, file_state, notes_state, stored_line, trajectory_of
-from rollout_trace.view.index_store import IndexedFile, Row, Store, key_of
+from rollout_trace.view.index_store import IndexedFile, Row, Store, key_of, row_of
 from rollout_trace.view.query import read_query
 from rollout_trace.view.query_sql import Condition, order, where
 from rollout_trace.view.text_search import TextSearch
@@ -101,6 +101,8 @@ class Index:
         """By path: the file and its notes, as they were then."""
         self._tried: dict[str, tuple[FileState, str]] = {}
         """The same, when the index was brought up to date last: what it could not do is not tried again."""
+        self._notes: dict[str, tuple[str, Notes | None]] = {}
+        """By path: the notes that were read last, and their state."""
         self._problem: str | None = None
         """Why the index could not be built."""
         self.refresh()
@@ -160,9 +162,15 @@ class Index:
 
     # Bringing it up to date
 
-    def refresh(self) -> None:
-        """Looks whether files have changed, and if so brings the index up to date in the background."""
+    def refresh(self, *, now: bool = False) -> None:
+        """Looks whether files have changed, and if so brings the index up to date in the background.
+
+        Args:
+            now: also where it was looked a moment ago.
+        """
         with self._guard:
+            if now:
+                self._checked.clear()
             if self._is_closed or (self._thread is not None and self._thread.is_alive()):
                 return
             self._look()
@@ -179,8 +187,7 @@ class Index:
             thread = self._thread
             if thread is not None:
                 thread.join()
-            self._checked.clear()
-            self.refresh()
+            self.refresh(now=True)
             if self._thread is thread:
                 return
 
@@ -217,13 +224,13 @@ class Index:
         return total
 
     def _build(self, paths: list[str], pending: int) -> None:
+        self._problem = None
         try:
             if pending > _LARGE and sys.executable:
                 self._build_in_process(paths)
             else:
                 self._builder = self._builder or Builder(self.store, lambda: not self._is_closed)
                 self._builder.run(paths)
-            self._problem = None
         except Stopped:
             pass
         except Exception as error:
@@ -345,10 +352,18 @@ class Index:
             OSError, EOFError, FormatError: it cannot be read any more.
         """
         trajectory = trajectory_of(file.path, row.place.number, self.line(file, row), with_media=True)
-        notes = load_notes(file.path, lambda error: None)
+        notes = self._notes_of(file.path)
         if notes is not None:
             notes.apply(trajectory)
         return trajectory
+
+    def _notes_of(self, path: str) -> Notes | None:
+        state = notes_state(path)
+        known = self._notes.get(path)
+        if known is None or known[0] != state:
+            # What is wrong with notes is among the problems of the index.
+            known = self._notes[path] = (state, load_notes(path, lambda error: None))
+        return known[1]
 
     def family(self, episode: str) -> list[tuple[Row, bytes]]:
         """Rows and summaries of an episode, in the order of their beginning."""
@@ -357,14 +372,7 @@ class Index:
             "WHERE f_episode = ? ORDER BY f_started IS NULL, f_started, file, line LIMIT 1000",
             (episode.lower().encode("utf-8", "replace").decode(),),
         )
-        return [(Row(id, file, _place(member, begin, line), length, part), json) for
-                id, file, member, begin, line, length, part, json in found]  # fmt: skip
-
-
-def _place(member: int, begin: int, line: int) -> Any:
-    from rollout_trace.file.lines import Place
-
-    return Place(member, begin, line)
+        return [(row_of(one[:-1]), one[-1]) for one in found]
 
 
 def _is_up_to_date(file: IndexedFile, now: FileState, notes: str) -> bool:

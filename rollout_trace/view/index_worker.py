@@ -64,7 +64,9 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through ``sys.stdin``: its lock, held by a thread, would make the interpreter's own end fail.
+    while os.read(0, 1):
+        pass
     # At once: the database takes back what was not committed.
     os._exit(3)
 

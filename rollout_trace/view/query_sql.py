@@ -20,10 +20,11 @@ COLUMNS = {
     **{f"n_{name}": "INTEGER" for name in (*_SUMS, "grade")},
     "searched": "TEXT",
     "grouped": "TEXT",
+    "status": "TEXT",
     "codes": "TEXT",
 }
-"""Name and type of the columns that are filled from a summary. Texts are in lower case, save for ``grouped``, the group
-or else the task; ``codes`` are the findings, as JSON."""
+"""Name and type of the columns that are filled from a summary. Texts are in lower case, save for the last three:
+``grouped``, the group or else the task; ``status``; and ``codes``, the findings as JSON."""
 _COMPARED = {"above": ">", "below": "<", "at_least": ">=", "at_most": "<="}
 
 
@@ -40,6 +41,7 @@ def column_values(summary: Summary) -> list[Any]:
         grade_number(summary),
         clean(searched_text(summary)),
         None if grouped is None else clean(grouped),
+        clean(summary.status),
         clean(json_text(summary.findings)) if summary.findings else None,
     ]
 
