@@ -331,6 +331,12 @@ class Step:
         counts = "".join(f", {name}={'unknown' if ids is None else len(ids)} ids" for name, ids in ids_of.items())
         return f"Step({self.id!r}, {self.status}, protocol={self.protocol!r}, model={self.model!r}{counts})"
 
+    def _repr_html_(self) -> str:
+        """The picture of the step in a notebook."""
+        from rollout_trace.view.notebook import step_html
+
+        return step_html(self)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Step):
             return NotImplemented

@@ -198,6 +198,15 @@ def note_lines(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
             damaged(problem)
 
 
+def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
+    """Trajectory id and line of each note of a file of notes. What is no note is passed over."""
+    for _, line in lines(path):
+        try:
+            yield _decode(line).id, bytes(line)  # type: ignore[arg-type]  # Damaged lines were refused.
+        except BadLine:
+            continue
+
+
 def _decode(line: bytes | Damaged) -> NoteRecord:
     if isinstance(line, Damaged):
         raise BadLine("", str(line))
@@ -207,5 +216,5 @@ def _decode(line: bytes | Damaged) -> NoteRecord:
         note = on_a_fresh_stack(_FORMAT.decode, line)
     for at, step in enumerate(note.steps):
         if step.id is None and step.index is None:
-            raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither")
+            raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither", "missing-field")
     return note

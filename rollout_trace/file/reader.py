@@ -6,7 +6,7 @@ import glob
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.data.user_values import brief
@@ -14,7 +14,7 @@ from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, shown, to_local
 from rollout_trace.file.decode import BadLine, build, decode, on_a_fresh_stack
 from rollout_trace.file.kinds import is_history_file, refuse_special_file
-from rollout_trace.file.lines import Damaged, SplitLine, lines
+from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
 from rollout_trace.file.parallel import Workers, check_workers
@@ -22,6 +22,7 @@ from rollout_trace.file.shards import SUFFIXES, lines_among
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.file.records import NoteRecord
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -78,6 +79,8 @@ class ReadLine(NamedTuple):
     trajectory: Trajectory
     is_whole: bool = True
     """False: ``data`` is the part of the line behind its last seam, because the bytes before it are damaged."""
+    note: NoteRecord | None = None
+    """What was noted of the trajectory, where notes are read; ``data`` is without it."""
 
 
 class TrajectoryReader(Iterator["Trajectory"]):
@@ -141,15 +144,36 @@ class TrajectoryReader(Iterator["Trajectory"]):
             last = line.number
             yield found
 
-    def read_lines(self, path: str, *, after: int = 0) -> Iterator[ReadLine]:
+    def read_noted_lines(self, open_file: Callable[[str], BinaryIO]) -> Iterator[ReadLine]:
+        """The lines of all files with their trajectories, to which notes are applied; ``data`` is without them.
+
+        What was left out is in ``skipped``; of notes that match nothing, a warning is logged.
+
+        Args:
+            open_file: opens a file of ``paths`` to be read.
+        """
+        for path in self.paths:
+            notes = self._notes.of(path)
+            with open_file(path) as file:
+                for line in self.read_lines(path, file=file):
+                    if notes is None:
+                        yield line
+                        continue
+                    notes.apply(line.trajectory)
+                    yield line._replace(note=notes.get(line.trajectory.id))
+            self._notes.was_read(path)
+        self._notes.warn_of_unmatched(has_skipped=bool(self.skipped))
+
+    def read_lines(self, path: str, *, after: int = 0, file: BinaryIO | None = None) -> Iterator[ReadLine]:
         """The lines of one file with their trajectories, without notes.
 
         Args:
             path: of the file.
             after: number of a line with a trajectory, behind which it begins.
+            file: the file, open at its begin; None: it is opened.
         """
         self._has_trajectories, self._foreign_errors = after > 0, []
-        for number, line in lines(path):
+        for number, line in lines(path) if file is None else NumberedLines(file, path):
             if number > after:
                 yield from self._read_line(path, number, line)
         for at, error in () if self._has_trajectories else self._foreign_errors:

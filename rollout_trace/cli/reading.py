@@ -1,0 +1,196 @@
+"""Reads the trajectories of a command's arguments: files, folders, patterns, addresses, and ``-`` for stdin."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
+from shutil import copyfileobj
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+import click
+
+from rollout_trace.cli.common import files_of
+from rollout_trace.cli.progress import Progress
+from rollout_trace.file.addresses import open_binary
+from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
+from rollout_trace.file.reader import ReadMedia, TrajectoryReader
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.errors import FormatError
+    from rollout_trace.file.records import NoteRecord
+
+STDIN = "-"
+STDIN_NAME = "stdin"
+"""The path of what stdin gives, in messages and results."""
+
+
+class Read(NamedTuple):
+    """A trajectory that was read."""
+
+    path: str
+    """``stdin`` for what stdin gives."""
+    number: int
+    """Of its line, from 1."""
+    trajectory: Trajectory
+    data: bytes
+    """The line, without its newline and without notes."""
+    note: NoteRecord | None
+    """What was noted of it."""
+    is_whole: bool
+    """False: ``data`` is the part of the line behind damaged compressed bytes."""
+
+
+class Trajectories(Iterator[Read]):
+    """Iterates over trajectories, notes applied; returned by ``trajectories_of``. Lines are read lazily."""
+
+    def __init__(
+        self,
+        paths: Iterable[str],
+        where: Callable[[Trajectory], bool] | None,
+        progress: bool,
+        media: ReadMedia,
+    ) -> None:
+        self.paths = paths_of(paths)
+        self.read = 0
+        """Trajectories read so far, whether ``where`` holds or not."""
+        self._where = where
+        self._progress = Progress(self.paths if progress else ())
+        self._media = media
+        self._readers: list[TrajectoryReader] = []
+        self._damaged: list[FormatError] = []
+        self._found = self._read_all()
+
+    @property
+    def problems(self) -> list[FormatError]:
+        """An error for each line, or note, that could not be read so far."""
+        return [*(error for reader in self._readers for error in reader.skipped), *self._damaged]
+
+    def damaged(self, error: FormatError) -> None:
+        """Adds an error of a trajectory that was read, to ``problems``."""
+        self._damaged.append(error)
+
+    def __iter__(self) -> Trajectories:
+        return self
+
+    def __next__(self) -> Read:
+        return next(self._found)
+
+    def close(self) -> None:
+        """Closes the files, and removes the progress bar."""
+        self._found.close()
+
+    def _read_all(self) -> Generator[Read, None, None]:
+        with self._progress:
+            for is_stdin, paths in _runs(self.paths):
+                # Nothing lies beside stdin: references to media stay what they are.
+                reader = TrajectoryReader(paths, "skip", "keep" if is_stdin else self._media)
+                self._readers.append(reader)
+                for line in reader.read_noted_lines(self._open_stdin if is_stdin else self._open):
+                    self.read += 1
+                    if self._where is None or self._where(line.trajectory):
+                        yield Read(line.path, line.number, line.trajectory, line.data, line.note, line.is_whole)
+
+    def _open(self, path: str) -> BinaryIO:
+        return self._progress.counted(open_binary(path), path)
+
+    def _open_stdin(self, path: str) -> BinaryIO:
+        return open_stdin()
+
+
+def trajectories_of(
+    paths: Iterable[str],
+    where: Callable[[Trajectory], bool] | None = None,
+    progress: bool = False,
+    *,
+    media: ReadMedia = "keep",
+) -> Trajectories:
+    """The trajectories that arguments name, one at a time, notes applied. Lines that cannot be read are left out and
+    are in ``.problems``: print them at the end with ``show_problems``, and return 1.
+
+    Args:
+        paths: files, folders, patterns, addresses, and ``-`` (stdin).
+        where: which trajectories are given; None: all.
+        progress: show a bar of the bytes read on stderr, where it is a terminal, after a second. For commands that
+            print nothing to a terminal meanwhile.
+        media: ``keep``: leave references to media in their places; ``restore``: read the media too.
+
+    Raises:
+        OSError: there is nothing to read, or it cannot be read.
+        click.UsageError: stdin is named twice, or is a terminal.
+    """
+    return Trajectories(paths, where, progress, media)
+
+
+def paths_of(paths: Iterable[str]) -> list[str]:
+    """The files that arguments name, and ``-`` where stdin is one of them. Raises as ``trajectories_of``."""
+    given = list(paths)
+    if given.count(STDIN) > 1:
+        raise click.UsageError("- is given twice; stdin can be read once.")
+    if STDIN in given and sys.stdin.isatty():
+        raise click.UsageError("- reads trajectories from stdin, which is a terminal: pipe a file into it.")
+    return [file for one in given for file in ([STDIN] if one == STDIN else files_of([one]))]
+
+
+def _runs(paths: list[str]) -> Iterator[tuple[bool, list[str]]]:
+    """The files in their order, in runs between which stdin stands."""
+    run: list[str] = []
+    for path in paths:
+        if path != STDIN:
+            run.append(path)
+            continue
+        if run:
+            yield False, run
+        yield True, [STDIN_NAME]
+        run = []
+    if run:
+        yield False, run
+
+
+def open_stdin() -> BinaryIO:
+    """Stdin, as a file that the reader can read: plain text as it comes, compressed bytes from a temporary file."""
+    stdin = sys.stdin.buffer
+    begin = _first(stdin, 4)
+    if not (begin.startswith(GZIP_MAGIC) or begin == ZSTD_MAGIC):
+        return _Plain(begin, stdin)  # type: ignore[return-value]
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.TemporaryFile())
+        file.write(begin)
+        copyfileobj(stdin, file)
+        file.seek(0)
+        stack.pop_all()
+        return file
+
+
+def _first(stdin: BinaryIO, size: int) -> bytes:
+    found = b""
+    while len(found) < size and (more := stdin.read(size - len(found))):
+        found += more
+    return found
+
+
+class _Plain(io.RawIOBase):
+    """Stdin, of which the first bytes were read already. They can be read twice."""
+
+    def __init__(self, begin: bytes, rest: BinaryIO) -> None:
+        self._begin = begin
+        self._rest = rest
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        if self._at < len(self._begin):
+            found = self._begin[self._at :] if size < 0 else self._begin[self._at : self._at + size]
+            self._at += len(found)
+            return found
+        # What is there: a program that writes now and then is read as it writes.
+        return self._rest.read() if size < 0 else self._rest.read1(size)  # type: ignore[attr-defined]
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset
+        return offset
