@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _MORE = 4
 """Times as many lines are read where too few of the last ones were wanted."""
-_MARK = 64
-"""Bytes before the end of what was read, by which a file that another one took the place of is noticed."""
+_MARK = 256
+"""Bytes at the beginning and before the end of what was read, by which a file that was written anew is noticed."""
 _LINE = re.compile(r", line (\d+)")
 
 
@@ -106,7 +106,7 @@ class _Place(NamedTuple):
     identity: tuple[int, int]
     end: int
     mark: bytes
-    """The bytes before ``end``."""
+    """The first bytes, and those before ``end``."""
 
 
 class Follower:
@@ -167,12 +167,10 @@ class Follower:
             return 0
         try:
             with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                file.seek(max(0, place.end - _MARK))
-                is_same = (status.st_dev, status.st_ino) == place.identity and file.read(len(place.mark)) == place.mark
+                is_same = _place(file, place.end) == place
         except FileNotFoundError:
             return 0
-        return place.end if is_same and status.st_size >= place.end else 0
+        return place.end if is_same else 0
 
     def _end(self, path: str, begin: int) -> int | None:
         try:
@@ -184,10 +182,14 @@ class Follower:
     def _remember(self, path: str, end: int) -> None:
         try:
             with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                file.seek(max(0, end - _MARK))
-                mark = file.read(min(end, _MARK))
+                self._places[path] = _place(file, end)
         except FileNotFoundError:
             self._places.pop(path, None)
-            return
-        self._places[path] = _Place((status.st_dev, status.st_ino), end, mark)
+
+
+def _place(file: BinaryIO, end: int) -> _Place:
+    status = os.fstat(file.fileno())
+    first = file.read(min(end, _MARK))
+    file.seek(max(0, end - _MARK))
+    # The end of what was read: a file that is shorter now has less there.
+    return _Place((status.st_dev, status.st_ino), end, first + file.read(min(end, _MARK)))
