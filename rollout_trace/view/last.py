@@ -124,13 +124,11 @@ class Follower:
     def begin(self, count: int) -> list[Line]:
         """The last trajectories of what there is now. ``more`` goes on behind them."""
         files = self._files()
-        ends = {path: end for path in files if (end := self._end(path, 0)) is not None}
+        self._places = {path: place for path in files if (place := self._now(path, 0)) is not None}
         found: list[Line] = []
         for path in reversed(files):
-            if path in ends and len(found) < count:
-                found = self._lines.last(path, count - len(found), end=ends[path]) + found
-        for path, end in ends.items():
-            self._remember(path, end)
+            if path in self._places and len(found) < count:
+                found = self._lines.last(path, count - len(found), end=self._places[path].end) + found
         return found
 
     def more(self) -> list[Line]:
@@ -143,11 +141,13 @@ class Follower:
                 del self._places[path]
         for path in files:
             begin = self._begin(path)
-            end = self._end(path, begin)
-            if end is not None and end > begin:
-                found += self._lines.between(path, begin, end)
-            if end is not None:
-                self._remember(path, end)
+            place = self._now(path, begin)
+            if place is None:
+                self._places.pop(path, None)
+                continue
+            self._places[path] = place
+            if place.end > begin:
+                found += self._lines.between(path, begin, place.end)
         return found
 
     def _files(self) -> list[str]:
@@ -172,23 +172,19 @@ class Follower:
             return 0
         return place.end if is_same else 0
 
-    def _end(self, path: str, begin: int) -> int | None:
+    @staticmethod
+    def _now(path: str, begin: int) -> _Place | None:
+        """How far there are whole lines from an offset on; None where the file is gone."""
         try:
             with open(path, "rb") as file:
-                return end_of_whole(file, begin, path)
+                return _place(file, end_of_whole(file, begin, path))
         except FileNotFoundError:
             return None
-
-    def _remember(self, path: str, end: int) -> None:
-        try:
-            with open(path, "rb") as file:
-                self._places[path] = _place(file, end)
-        except FileNotFoundError:
-            self._places.pop(path, None)
 
 
 def _place(file: BinaryIO, end: int) -> _Place:
     status = os.fstat(file.fileno())
+    file.seek(0)
     first = file.read(min(end, _MARK))
     file.seek(max(0, end - _MARK))
     # The end of what was read: a file that is shorter now has less there.

@@ -36,8 +36,10 @@ CONTINUED = step(1, prompt_token_ids=[1, 2, 3, 4, 5, 6])
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     with rt.JSONLWriter(tmp_path / "1.jsonl") as out:
-        out.write(rt.Trajectory(id="a" * 24, task="t1", group_id="g", reward=1.0, steps=[step(0), CONTINUED]))
-        out.write(rt.Trajectory(id="b" * 24, task="t2", group_id="g", status="failed", steps=[step(0)]))
+        out.write(
+            rt.Trajectory(id="a" * 24, task=rt.Task(id="t1"), group_id="g", reward=1.0, steps=[step(0), CONTINUED])
+        )
+        out.write(rt.Trajectory(id="b" * 24, task=rt.Task(id="t2"), group_id="g", status="failed", steps=[step(0)]))
     with rt.JSONLWriter(tmp_path / "2.jsonl.gz") as out:
         out.write(rt.Trajectory(id="c", name=HOSTILE, reward=0.25, steps=[step(0, completion_token_ids=None)]))
     rt.annotate(tmp_path / "1.jsonl", "b" * 24, reward=0.0)

@@ -69,7 +69,7 @@ RUNS = st.lists(
     st.builds(
         lambda run, task, index, number, cut, retry: rt.Trajectory(
             id=run,
-            task=task,
+            task=rt.Task(id=task),
             group_id=task,
             rollout_index=index,
             status="aborted" if cut else "completed",
@@ -122,7 +122,9 @@ def test_lines_count_as_for_groups(runs: list[rt.Trajectory]) -> None:
 def test_retries_need_no_second_reading(held: int, readings: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counted_module, "HELD", held)
     runs = [
-        rt.Trajectory(task="t", rollout_index=0, metadata={"collect": {"attempt": number, "will_retry": number < 3}})
+        rt.Trajectory(
+            task=rt.Task(id="t"), rollout_index=0, metadata={"collect": {"attempt": number, "will_retry": number < 3}}
+        )
         for number in (1, 2, 3)
     ]
     found, times, _ = collect(runs)
