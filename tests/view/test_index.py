@@ -134,8 +134,13 @@ def test_an_index_is_kept_and_goes_on(tmp_path: Path, opened: Open, monkeypatch:
     before = keys(first)
     first.close()
     write(path, [run(3)])
-    read = []
-    monkeypatch.setattr(index_build, "summarize", lambda found: read.append(found.id) or summarize(found))
+    read: list[str] = []
+
+    def counted(found: rt.Trajectory) -> Summary:
+        read.append(found.id)
+        return summarize(found)
+
+    monkeypatch.setattr(index_build, "summarize", counted)
     again = opened(path)
     assert again.store.path == first.store.path
     assert read == ["t3"]
