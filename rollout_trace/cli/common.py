@@ -29,6 +29,15 @@ def tokenizer_option(command: F) -> F:
     )(command)
 
 
+def load_tokenizer_of(path_or_name: str | None) -> Any:
+    """The tokenizer that the option ``--tokenizer`` names; None where it is not given."""
+    if path_or_name is None:
+        return None
+    from rollout_trace.view.tokenizers import load_tokenizer
+
+    return load_tokenizer(path_or_name)
+
+
 def files_of(paths: Iterable[str]) -> list[str]:
     """The files that arguments name: files, patterns, addresses, and folders with ``.jsonl`` files in them.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollout_trace.cli.choice import Choice, choices_of, split_arguments
-from rollout_trace.cli.common import json_option, show_problems, tokenizer_option
+from rollout_trace.cli.common import json_option, load_tokenizer_of, show_problems, tokenizer_option
 from rollout_trace.cli.selection import compile_where, where_option
 from rollout_trace.view.options import COLOR_BY, ShowOptions
 from rollout_trace.view.terminal import NoSuchStep
@@ -75,7 +75,7 @@ def show(
     paths, wanted = split_arguments(arguments)
     if wanted is not None and number is not None:
         raise click.UsageError("-n N shows the first N trajectories; it cannot be given together with an ID.")
-    options = ShowOptions(tokens=tokens, color_by=color_by, full=full, decode=_tokenizer(tokenizer))
+    options = ShowOptions(tokens=tokens, color_by=color_by, full=full, decode=load_tokenizer_of(tokenizer))
     problems: list[object] = []
     chosen = choices_of(paths, wanted, number=number or 1, where=compile_where(where), problems=problems)
     try:
@@ -96,14 +96,6 @@ def _refuse_unknown(arguments: Iterable[str]) -> None:
     for one in arguments:
         if one.startswith("-") and one != "-" and not one[1:].isdigit():
             raise click.NoSuchOption(one.partition("=")[0], ctx=click.get_current_context())
-
-
-def _tokenizer(path_or_name: str | None) -> Any:
-    if path_or_name is None:
-        return None
-    from rollout_trace.view.tokenizers import load_tokenizer
-
-    return load_tokenizer(path_or_name)
 
 
 def _printer(options: ShowOptions, theme: Any, width: int | None, color: str) -> Printer:

@@ -55,7 +55,7 @@ class Found(NamedTuple):
     def place(self) -> str:
         """File and line, for a message."""
         number = self.number if self.offset is None else _line_number(self.path, self.offset)
-        return f"{self.path}, line {number}"
+        return place_of(self.path, number)
 
     def load(self) -> Trajectory:
         """The trajectory, with its notes. References to media stay references.
@@ -99,7 +99,7 @@ def at_position(
     if position > 0:
         for path in paths:
             for hit in _all_lines(path):
-                found = _found(path, hit, damaged)
+                found = found_in(path, hit, damaged)
                 if found is not None:
                     position -= 1
                     if not position:
@@ -126,7 +126,7 @@ def with_id(paths: Sequence[str], wanted: str) -> list[Found]:
             break
         for path in paths:
             for hit in _lines_with(path, needle):
-                found = _found(path, hit)
+                found = found_in(path, hit)
                 if found is None:
                     continue
                 head = found.head
@@ -143,11 +143,12 @@ def with_id(paths: Sequence[str], wanted: str) -> list[Found]:
 
 def of_episode(paths: Sequence[str], episode_id: str) -> list[Found]:
     """The trajectories of an episode, in the order of their lines."""
-    found = (_found(path, hit) for path in paths for hit in _lines_with(path, _needle(episode_id)))
+    found = (found_in(path, hit) for path in paths for hit in _lines_with(path, _needle(episode_id)))
     return [one for one in found if one is not None and one.head.episode_id == episode_id]
 
 
-def _found(path: str, hit: Hit, damaged: Callable[[FormatError], object] = lambda error: None) -> Found | None:
+def found_in(path: str, hit: Hit, damaged: Callable[[FormatError], object] = lambda error: None) -> Found | None:
+    """The trajectory of a line; None where it has none, and ``damaged`` is called with why."""
     offset, number, line = hit
     try:
         try:
@@ -155,10 +156,20 @@ def _found(path: str, hit: Hit, damaged: Callable[[FormatError], object] = lambd
         except RecursionError:
             head = on_a_fresh_stack(_FORMAT.decode, line)
     except BadLine as error:
-        place = f"{path}, line {number if offset is None else _line_number(path, offset)}"
+        place = place_of(path, number if offset is None else _line_number(path, offset))
         damaged(_format_error(place, error))
         return None
     return Found(path, offset, number, line, head)
+
+
+def stripped(line: bytes) -> bytes:
+    """A line without the blanks around it, and without a byte order mark before it."""
+    return line.strip().removeprefix(b"\xef\xbb\xbf").lstrip()
+
+
+def place_of(path: str, number: int | None) -> str:
+    """File and line, for a message."""
+    return f"{path}, line {number}"
 
 
 def _format_error(place: str, error: BadLine) -> FormatError:
@@ -170,7 +181,7 @@ def _needle(text: str) -> bytes:
     return max(_SAFE.findall(text.encode("utf-8", "replace")), key=len, default=b"")
 
 
-def _is_plain(path: str) -> bool:
+def is_plain(path: str) -> bool:
     """Whether the lines of a file can be searched in place: it is a local one, not compressed and not empty."""
     if is_address(path) or not os.path.isfile(path) or not os.path.getsize(path):
         return False
@@ -186,7 +197,7 @@ def _all_lines(path: str) -> Iterator[Hit]:
 
 
 def _lines_with(path: str, needle: bytes) -> Iterator[Hit]:
-    if not needle or not _is_plain(path):
+    if not needle or not is_plain(path):
         yield from (hit for hit in _all_lines(path) if needle in hit[2])
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -195,26 +206,26 @@ def _lines_with(path: str, needle: bytes) -> Iterator[Hit]:
             start = data.rfind(b"\n", at, hit) + 1 or at
             end = data.find(b"\n", hit)
             end = len(data) if end < 0 else end
-            yield start, None, data[start:end].strip().removeprefix(b"\xef\xbb\xbf")
+            yield start, None, stripped(data[start:end])
             at = end + 1
 
 
 def _backwards(path: str, damaged: Callable[[FormatError], object]) -> Iterator[Found]:
     """The trajectories of a file from the last one on."""
-    if not _is_plain(path):
+    if not is_plain(path):
         # The lines themselves would fill memory: their numbers are enough, and the file is read anew for each.
         numbers = deque(number for _, number, _ in _all_lines(path))
         for wanted in reversed(numbers):
             hit = next(hit for hit in _all_lines(path) if hit[1] == wanted)
-            if (found := _found(path, hit, damaged)) is not None:
+            if (found := found_in(path, hit, damaged)) is not None:
                 yield found
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         end = len(data)
         while end > 0:
             start = data.rfind(b"\n", 0, end) + 1
-            line = data[start:end].strip()
-            if line and (found := _found(path, (start, None, line), damaged)) is not None:
+            line = stripped(data[start:end])
+            if line and (found := found_in(path, (start, None, line), damaged)) is not None:
                 yield found
             end = start - 1
 

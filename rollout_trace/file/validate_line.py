@@ -1,4 +1,4 @@
-"""All that is wrong with one line: what the reader refuses, place by place, and what it reads although a rule is broken."""
+"""All that is wrong with a line: what the reader refuses, place by place, and which rules it lets pass."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from rollout_trace.file.decode import BadLine, Parsed, build, on_a_fresh_stack, parse
-from rollout_trace.file.media import media_problems
+from rollout_trace.file.media import MissingMedia, media_problems
 from rollout_trace.file.records import TrajectoryRecord
 from rollout_trace.file.validate_keys import has_distinct_keys
 from rollout_trace.file.validate_steps import step_problems
@@ -20,11 +20,11 @@ _WHOLE = frozenset(("newer-version", "unknown-schema"))
 """Codes behind which the other values of a line mean nothing."""
 
 
-def check_line(line: bytes, folder: str) -> tuple[TrajectoryRecord | None, list[BadLine]]:
+def check_line(line: bytes, folder: str | None) -> tuple[TrajectoryRecord | None, list[BadLine]]:
     """The record of a line of trajectories, and what is wrong with it: the first ``PER_LINE`` places.
 
     The record is None where the types are not those of the format. Then, and only then, what the values refer to is not
-    checked. Media are read as they are in the folder, and not put into the line.
+    checked. Media are read in their folder, where there is one, and not put into the line.
     """
     try:
         return _check(line, folder)
@@ -36,13 +36,13 @@ def check_line(line: bytes, folder: str) -> tuple[TrajectoryRecord | None, list[
             return None, [error]
 
 
-def _check(line: bytes, folder: str) -> tuple[TrajectoryRecord | None, list[BadLine]]:
+def _check(line: bytes, folder: str | None) -> tuple[TrajectoryRecord | None, list[BadLine]]:
     try:
         parsed = parse(line)
     except BadLine as error:
         return None, refused_problems(line, error, TrajectoryRecord)
-    keys = [] if has_distinct_keys(line) else json_problems(line)[1]
-    media = (BadLine("", str(error), error.code) for error in media_problems(line, folder))
+    keys = [] if has_distinct_keys(line, parsed) else json_problems(line)[1]
+    media = (BadLine("", str(error), error.code) for error in _media(line, folder))
     refused = _build_problems(parsed)
     return parsed.record, list(islice(chain(keys, media, refused, step_problems(parsed)), PER_LINE))
 
@@ -107,3 +107,7 @@ def _clear(record: object, names: tuple[str, ...]) -> bool:
     for name in has_any:
         setattr(record, name, None)
     return bool(has_any)
+
+
+def _media(line: bytes, folder: str | None) -> Iterator[MissingMedia]:
+    return iter(()) if folder is None else media_problems(line, folder)

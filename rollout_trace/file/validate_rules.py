@@ -1,4 +1,4 @@
-"""The rules that ``rollout-trace validate`` checks: a stable code, what it demands, and what to do where it is broken."""
+"""The rules that ``rollout-trace validate`` checks: a stable code, what it demands, and what to do if it is broken."""
 
 from __future__ import annotations
 
@@ -22,15 +22,21 @@ _WITHHELD = "Leave the field out: what cannot be trusted is missing, with the re
 RULES = {
     # The file, and what a line is.
     "empty-file": Rule("A file has at least one line.", "Remove it, or look why nothing was written to it."),
-    "damaged-compression": Rule("Compressed bytes can be decompressed.", f"A writer was stopped, or a copy. {_REWRITE}"),
-    "line-too-long": Rule("A line has at most 1 GiB, decompressed.", "Write large media beside the file: media='folder'."),
+    "damaged-compression": Rule(
+        "Compressed bytes can be decompressed.", f"A writer was stopped, or a copy. {_REWRITE}"
+    ),
+    "line-too-long": Rule(
+        "A line has at most 1 GiB, decompressed.", "Write large media beside the file: media='folder'."
+    ),
     "truncated-line": Rule("A line is whole.", f"Its writer was stopped. {_REWRITE}"),
     "not-utf8": Rule("A line is UTF-8.", "Write it as UTF-8; half a surrogate pair is escaped (\\ud83d)."),
     "not-json": Rule("A line is one JSON object.", f"Is this a file of trajectories? {_REWRITE}"),
     "json-constant": Rule("Numbers are finite: JSON has no NaN and no Infinity.", "Write null in their place."),
     "too-deep": Rule("Values are nested less than about 1,000 levels deep.", _WRITER),
     "duplicate-key": Rule("A name occurs once in an object: readers keep the last value, some the first.", _WRITER),
-    "unknown-schema": Rule("schema is rollout-trace/1 (of notes: rollout-trace-note/1).", "Give files of trajectories."),
+    "unknown-schema": Rule(
+        "schema is rollout-trace/1 (of notes: rollout-trace-note/1).", "Give files of trajectories."
+    ),
     "newer-version": Rule("The version of the schema is one that this library reads.", _UPGRADE),
     "missing-field": Rule("Required fields are there.", _WRITER),
     "wrong-type": Rule("A field has the type that docs/file-format.md gives.", _WRITER),
@@ -47,13 +53,15 @@ RULES = {
     "step-range": Rule("prompt <= end <= length of the segment.", _WRITER),
     "logprobs-length": Rule("There are as many logprobs as completion ids.", _WITHHELD),
     "logprob-range": Rule("Logprobs are numbers that float32 can hold.", _WITHHELD),
-    "logprob-positive": Rule("Logprobs are 0 or less.", "Write natural logarithms of probabilities, not probabilities."),
+    "logprob-positive": Rule(
+        "Logprobs are 0 or less.", "Write natural logarithms of probabilities, not probabilities."
+    ),
     "logprob-missing": Rule(
         "A null among logprobs has a reason: token_issue is logprobs_incomplete.",
         "Set token_issue, so that the step is not trained on, or leave the logprobs out.",
     ),
     "top-logprobs-type": Rule("top_logprobs is a list.", _WITHHELD),
-    "top-logprobs-length": Rule("top_logprobs has an item for each completion token.", _WITHHELD),
+    "top-logprobs-length": Rule("top_logprobs are as many as the logprobs that they came with.", _WITHHELD),
     # Arrays.
     "array-dtype": Rule("dtype is uint8, uint16, int32 or float32.", _UPGRADE),
     "array-shape": Rule("shape has 1 to 3 numbers.", _WRITER),
@@ -64,12 +72,18 @@ RULES = {
     "prompt-logprobs": Rule("prompt_logprobs has a row for each prompt id.", _WITHHELD),
     "prompt-top-tokens": Rule("prompt_top_tokens has a row for each prompt id, ids and logprobs alike.", _WITHHELD),
     "top-tokens": Rule("top_tokens has a row for each completion id, ids and logprobs alike.", _WITHHELD),
-    "sampling-mask": Rule("sampling_mask has a count for each completion id, and as many ids as these sum up to.", _WITHHELD),
+    "sampling-mask": Rule(
+        "sampling_mask has a count for each completion id, and as many ids as these sum up to.", _WITHHELD
+    ),
     "policy-spans": Rule("policy_spans are positions of the completion.", _WITHHELD),
-    "policy-spans-gap": Rule("policy_spans follow each other without gaps, from 0 to the end of the completion.", _WITHHELD),
+    "policy-spans-gap": Rule(
+        "policy_spans follow each other without gaps, from 0 to the end of the completion.", _WITHHELD
+    ),
     # Kept bytes, media.
     "body-bytes": Rule("Kept bytes are text, or base64.", _WRITER),
-    "media-missing": Rule("Media that the line refers to are in the folder beside the file.", "Copy FILE.media with the file."),
+    "media-missing": Rule(
+        "Media that the line refers to are in the folder beside the file.", "Copy FILE.media with the file."
+    ),
     "media-differs": Rule("Media have the sha256 of their name.", "Copy FILE.media anew from where it was recorded."),
     # What refers to what.
     "duplicate-step-id": Rule("Step ids are distinct within a trajectory.", _WRITER),
@@ -83,9 +97,13 @@ RULES = {
     ),
     "time-order": Rule("Nothing ends before it has begun.", "Take both times from one clock, in UTC."),
     "negative-number": Rule("Durations and counts of tokens are 0 or more.", _WRITER),
+    "usage-output": Rule(
+        "The engine counts as many tokens as it sent ids, in a call with one whole answer.",
+        "Some ids are missing, or were taken from another answer: do not train on the step.",
+    ),
     "advantage-length": Rule("A list of advantages has one for each completion token.", _WRITER),
     # Notes.
     "note-trajectory": Rule("A note names a trajectory of the file.", "Note it of the file that has the trajectory."),
     "note-step": Rule("A note names steps that its trajectory has.", "Note it anew, with the id of a step."),
-}  # fmt: skip
+}
 """By code. Codes are never renamed; docs/validate.md explains each."""

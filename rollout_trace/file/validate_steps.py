@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import chain, islice
@@ -24,6 +25,7 @@ def step_problems(parsed: Parsed) -> Iterator[BadLine]:
     if record.parent_id is not None and record.parent_id == record.id:
         yield BadLine("$.parent_id", f"expected another trajectory, got {brief(record.id)} itself", "parent-step")
     yield from _references(record)
+    yield from _usage(record)
     yield from _logprobs(parsed)
     for at, step in enumerate(record.steps):
         yield from _numbers(step, at)
@@ -60,6 +62,20 @@ def _numbers(step: StepRecord, at: int) -> Iterator[BadLine]:
             yield from _not_negative(getattr(step.usage, name), f"$.steps[{at}].usage.{name}")
 
 
+def _usage(record: TrajectoryRecord) -> Iterator[BadLine]:
+    calls = Counter(step.id if step.call_id is None else step.call_id for step in record.steps)
+    for at, step in enumerate(record.steps):
+        output, tokens = None if step.usage is None else step.usage.output, step.tokens
+        if output is None or tokens is None or tokens.end is None:
+            continue
+        # Those of a call are of all its choices, and where it was cut off the server has counted more.
+        is_whole = step.status == "ok" and step.token_source == "engine" and step.finish_reason is not None
+        length = tokens.end - (tokens.prompt or 0)
+        if is_whole and calls[step.id if step.call_id is None else step.call_id] == 1 and abs(output - length) > 1:
+            problem = f"expected {length}, the ids of the completion (one more or less with its end), got {output}"
+            yield BadLine(f"$.steps[{at}].usage.output", problem, "usage-output")
+
+
 # References
 
 
@@ -69,11 +85,14 @@ def _references(record: TrajectoryRecord) -> Iterator[BadLine]:
     before = -1
     for at, step in enumerate(record.steps):
         if ids.setdefault(step.id, at) != at:
-            problem = f"expected an id that no other step has, got {brief(step.id)}, which is that of $.steps[{ids[step.id]}]"
+            problem = (
+                f"expected an id that no other step has, got {brief(step.id)}, which is that of $.steps[{ids[step.id]}]"
+            )
             yield BadLine(f"$.steps[{at}].id", problem, "duplicate-step-id")
         choice = (step.id if step.call_id is None else step.call_id), step.choice
         if choices.setdefault(choice, at) != at and ids[step.id] == at:
-            problem = f"expected one step for choice {step.choice} of call {brief(choice[0])}, got $.steps[{choices[choice]}] too"
+            other = f"$.steps[{choices[choice]}]"
+            problem = f"expected one step for choice {step.choice} of call {brief(choice[0])}, got {other} too"
             yield BadLine(f"$.steps[{at}].call_id", problem, "duplicate-choice")
         index = at if step.index is None else step.index
         if index <= before:
@@ -121,9 +140,8 @@ def _lengths(step: StepRecord, at: int, parsed: Parsed) -> Iterator[BadLine]:
     if tokens is None:
         return
     logprobs = parsed.logprobs[at]
-    needed = length if length is not None or logprobs is None else len(logprobs)
-    if needed is not None and top not in (b"", b"null"):
-        yield from _alternatives(top, needed, f"$.steps[{at}].tokens.top_logprobs")
+    if logprobs is not None and top not in (b"", b"null"):
+        yield from _alternatives(top, len(logprobs), f"$.steps[{at}].tokens.top_logprobs")
     if tokens.policy_spans is not None:
         yield from _spans(tokens.policy_spans, length, f"$.steps[{at}].tokens.policy_spans")
 
@@ -134,7 +152,7 @@ def _alternatives(top: bytes, length: int, path: str) -> Iterator[BadLine]:
     except (msgspec.DecodeError, ValueError, RecursionError):
         return  # The alternatives are read when they are asked for, by a decoder that takes more.
     if found != length:
-        problem = f"expected {length} lists, one for each completion token, got {found}"
+        problem = f"expected {length} lists, as many as logprobs, got {found}"
         yield BadLine(path, problem, "top-logprobs-length")
 
 

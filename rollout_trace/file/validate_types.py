@@ -114,7 +114,9 @@ def _plain(value: Any, path: str, found: list[BadLine]) -> Any:
         members: dict[str, Any] = {}
         for name, item in value:
             if name in members:
-                found.append(BadLine(f"{path}.{name}", "expected the name once in its object, got it twice", "duplicate-key"))
+                found.append(
+                    BadLine(f"{path}.{name}", "expected the name once in its object, got it twice", "duplicate-key")
+                )
             members[name] = _plain(item, f"{path}.{name}", found)
         return members
     if isinstance(value, list):

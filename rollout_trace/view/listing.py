@@ -16,35 +16,66 @@ _WAIT = 0.05
 """Seconds after which fewer lines do."""
 
 
+class InColumns:
+    """Lines in columns of a width.
+
+    Args:
+        names: of the columns: fields of ``Summary``.
+        width: in columns of the terminal.
+        is_open: whether lines will come that are like none of the first ones: columns get their usual widths.
+    """
+
+    def __init__(self, names: Sequence[str], width: int, is_open: bool = False) -> None:
+        self._names = names
+        self._width = width
+        self._is_open = is_open
+        self._layout: Layout | None = None
+
+    def lines(self, summaries: Iterable[Summary]) -> Iterator[str]:
+        """The lines of some summaries; the titles before the first of all."""
+        cells = [cells_of(one, self._names) for one in summaries]
+        if self._layout is None and cells:
+            usual = [["x" * _USUAL.get(name, 0) for name in self._names]] if self._is_open else []
+            self._layout = Layout([shown(name).column for name in self._names], [*cells, *usual], self._width)
+            yield self._layout.head()
+        if self._layout is not None:
+            yield from map(self._layout.line, cells)
+
+
+_USUAL = {"name": 12, "task": 16, "group": 16, "status": 9, "reward": 6, "input_tokens": 5, "output_tokens": 5,
+          "steps": 3, "findings": 30, "seconds": 6, "excerpt": 60}  # fmt: skip
+
+
+class WithTabs:
+    """Lines of whole values with tabs between them."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._has_begun = False
+
+    def lines(self, summaries: Iterable[Summary]) -> Iterator[str]:
+        """The lines of some summaries; the names before the first of all."""
+        if not self._has_begun:
+            self._has_begun = True
+            yield "\t".join(self._names)
+        for one in summaries:
+            yield "\t".join(whole_of(one, self._names))
+
+
 def in_columns(summaries: Iterable[Summary], names: Sequence[str], width: int) -> Iterator[str]:
     """A line of titles, and one of each summary, as they come. Nothing without summaries."""
-    columns = [shown(name).column for name in names]
-    first: list[list[str]] = []
-    layout: Layout | None = None
+    table = InColumns(names, width)
+    first: list[Summary] | None = []
     began = monotonic()
     for one in summaries:
-        cells = cells_of(one, names)
-        if layout is not None:
-            yield layout.line(cells)
+        if first is None:
+            yield from table.lines([one])
             continue
-        first.append(cells)
+        first.append(one)
         if len(first) >= _FIRST or monotonic() - began > _WAIT:
-            layout = Layout(columns, first, width)
-            yield from _begin(layout, first)
-    if layout is None and first:
-        yield from _begin(Layout(columns, first, width), first)
-
-
-def _begin(layout: Layout, first: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield layout.head()
-    yield from map(layout.line, first)
-
-
-def with_tabs(summaries: Iterable[Summary], names: Sequence[str]) -> Iterator[str]:
-    """A line of the names, and one of each summary with its whole values."""
-    yield "\t".join(names)
-    for one in summaries:
-        yield "\t".join(whole_of(one, names))
+            yield from table.lines(first)
+            first = None
+    yield from table.lines(first or ())
 
 
 def in_order(summaries: Iterable[Summary], field: str, *, reverse: bool) -> list[Summary]:

@@ -64,7 +64,8 @@ RT.compare = (() => {
       const list = el("div", { class: "steps pairs" });
       this.verdict = el("div", { class: "verdict", role: "status" });
       this.token = el("div", { class: "compare-token soft num" }, "Point at a token to see its logprob.");
-      this.scroll.append(el("div", { class: "heads" }, this.outlines.map((outline, i) => this.head(outline.summary, i))), list);
+      this.scroll.append(list);
+      const heads = el("div", { class: "heads" }, this.outlines.map((outline, i) => this.head(outline.summary, i)));
       this.painters = this.outlines.map(() => new RT.tokens.Painter({
         root: this.scroll, color: this.color, onhover: (found) => found && this.hover(found), onpin: (found) => this.hover(found),
       }));
@@ -73,7 +74,7 @@ RT.compare = (() => {
       this.legend = el("div", { class: "legend-place" }, RT.tokens.legend(this.color));
       const swap = el("a", { class: "button", href: RT.app.hash("compare", [this.keys[1], this.keys[0]]) }, "swap");
       fill(this.element, el("div", { class: "traj compare" },
-        el("div", { class: "toolbar" }, this.verdict, this.colors, this.legend, swap, this.token), el("div", { class: "middle" }, this.scroll)));
+        el("div", { class: "toolbar" }, this.verdict, this.colors, this.legend, swap, this.token), heads, el("div", { class: "middle" }, this.scroll)));
       this.scroller = new RT.scroller.Scroller({
         box: this.scroll, list, n: this.n, estimate: () => 240, build: (i) => this.pair(i), onview: (first) => (this.first = first),
       });

@@ -39,7 +39,7 @@ RT.details = (() => {
     const named = Object.entries(summary.rewards || {}).map(([name, value]) => [name, number(value)]);
     const metrics = Object.entries(summary.metrics || {}).map(([name, value]) => [name, number(value)]);
     return [
-      terms([["reward", number(summary.reward)], ...named]),
+      known(summary.reward) || named.length ? terms([["reward", number(summary.reward)], ...named]) : el("p", { class: "soft" }, "None was given."),
       metrics.length > 0 && [el("h3", {}, "Metrics"), terms(metrics)],
       summary.note && [el("h3", {}, "Note"), el("p", { class: "note-text" }, summary.note)],
     ];
@@ -56,6 +56,7 @@ RT.details = (() => {
       fill(body, terms([
         ["model", line.model], ["answered by", view.response_model !== line.model ? view.response_model : null],
         ["engine", view.engine], ["protocol", view.protocol], ["started", time(line.started)],
+        ["messages repeated", view.repeated ? count(view.repeated) : null],
         ["prompt tokens", known(line.n_prompt) ? count(line.n_prompt) : null],
         ["mean logprob", known(line.mean_logprob) ? line.mean_logprob.toFixed(3) : null],
         ["finish", line.finish], ["stopped by", view.stop_reason], ["tools offered", view.n_tools ? count(view.n_tools) : null],

@@ -58,7 +58,7 @@ RT.trajectory = (() => {
         onpin: (found) => this.pin(found),
       });
       this.root = el("div", { class: "traj" }, this.toolbar(),
-        el("div", { class: "columns" }, this.left, el("div", { class: "middle" }, this.scroll, this.pane), this.right));
+        el("div", { class: "traj-columns" }, this.left, el("div", { class: "middle" }, this.scroll, this.pane), this.right));
       this.take(outline);
       fill(this.element, this.root);
       this.scroller = new RT.scroller.Scroller({
@@ -78,7 +78,8 @@ RT.trajectory = (() => {
         pages: () => this.pages, lines: () => this.outline.steps, go: (step) => this.goStep(step), root: this.list || this.scroll,
       });
       return el("div", { class: "toolbar", role: "toolbar", "aria-label": "view" },
-        this.panes, this.colors, this.legend, this.reasoning.button, this.tools.button, this.finder.element, this.position);
+        this.panes, this.colors, this.legend, el("span", { class: "toggles" }, this.reasoning.button, " ", this.tools.button),
+        this.finder.element, this.position);
     }
 
     /** Shows an outline: at the beginning, and when the file has changed. */
@@ -192,7 +193,7 @@ RT.trajectory = (() => {
       await this.showStep(jump);
     }
 
-    showPane() {
+    async showPane() {
       const { pane } = this.state;
       this.pane.hidden = pane === "conversation" || pane === "details";
       this.scroll.inert = !this.pane.hidden;
@@ -202,7 +203,12 @@ RT.trajectory = (() => {
       [this.paneShown, this.paneOutline] = [shown, this.outline];
       this.pane.setAttribute("aria-label", pane);
       if (pane === "rows") fill(this.pane, RT.rows.pane(this.outline, this.context));
-      if (pane === "time") fill(this.pane, RT.timeline.pane(this.context, step, this.loaded));
+      if (pane === "time") {
+        const draw = () => fill(this.pane, RT.timeline.pane(this.context, step, this.loaded));
+        draw();
+        // Attempts are known of steps that are loaded.
+        await this.pages.load(step).then(() => this.paneShown === shown && draw(), () => null);
+      }
       if (pane === "raw") RT.details.raw(this.key, step, this.pane);
     }
 
@@ -215,9 +221,11 @@ RT.trajectory = (() => {
       const view = await pages.load(index).catch(() => null);
       if (this.closed || pages !== this.pages || (this.state.step ?? 0) !== index || this.state.token !== token) return;
       this.stepPanel.update(view, index);
+      this.time.update(index);
       const there = view && view.tokens && token !== null && token < view.tokens.n;
       this.pinned = there ? { view, token, options: { mask: this.context.masks(view.line) } } : null;
       this.tokenPanel.show(this.pinned, Boolean(this.pinned));
+      this.root.classList.toggle("token-kept", Boolean(this.pinned));
       if (jump && there) this.scroller.refresh(index);
       this.painter.pin(step, there ? token : null, { scroll: there && (jump || this.scrollToken) });
       this.scrollToken = false;
