@@ -46,7 +46,8 @@ def view(
     meanwhile. An index of them is built in the background and kept in a cache; nothing is written beside the files but
     the notes that are made on the page.
     """
-    from rollout_trace.view.index import Index, cache_folder
+    from rollout_trace.view.index import Index
+    from rollout_trace.view.index_cache import cache_folder
     from rollout_trace.view.page_data import PageData
 
     if "-" in paths:
