@@ -65,7 +65,8 @@ def view(
         return _write(paths, html, where, number or _IN_A_FILE, tokenizer, overwrite=overwrite, as_json=as_json)
     if where is not None or number is not None or overwrite:
         raise click.UsageError("--where, -n and --overwrite are of --html OUT; the page has a search of its own.")
-    from rollout_trace.view.index import Index, cache_folder
+    from rollout_trace.view.index import Index
+    from rollout_trace.view.index_cache import cache_folder
     from rollout_trace.view.page_data import PageData
 
     if "-" in paths:

@@ -21,7 +21,8 @@ from rollout_trace.file.lines import Place
 from rollout_trace.view import index as index_module
 from rollout_trace.view import index_build, text_search
 from rollout_trace.view.aggregate import aggregate, histogram
-from rollout_trace.view.index import Index, cache_folder
+from rollout_trace.view.index import Index
+from rollout_trace.view.index_cache import cache_folder
 from rollout_trace.view.index_store import Row, Store, add_row
 from rollout_trace.view.model import Summary
 from rollout_trace.view.query import predicate, read_query
