@@ -11,18 +11,16 @@ import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rollout_trace import guard
+from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.page_data import MOST_STEPS, PageData, PageError, error_json
 
 HOST = "127.0.0.1"
-PAGE = Path(__file__).parent / "page"
 _MOST_BODY = 1 << 20
 """Bytes of the body of a request."""
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 _JSON = "application/json"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -199,11 +197,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _asset(path: str) -> tuple[str, bytes]:
-    """A file of the page: one that ``order.txt`` names, or the page itself."""
-    name = path or "index.html"
-    if name != "index.html" and name not in (PAGE / "order.txt").read_text().split():
+    """The page itself, or one of its files."""
+    if path in ("", "index.html"):
+        return "text/html", linked_page().encode()
+    found = asset(path)
+    if found is None:
         raise PageError(404, "The page has no such file.")
-    return _TYPES[Path(name).suffix], (PAGE / name).read_bytes()
+    return found[1].partition(";")[0], found[0]
 
 
 _Query = Mapping[str, str]
