@@ -98,7 +98,7 @@ class Served(Pretend):
         elif name == "steps":
             first, end = int(arguments["first"]), int(arguments["end"])
             assert end - first <= 50
-            route.fulfill(status=200, json=[plain(step) for step in one.steps[first:end]])
+            route.fulfill(status=200, content_type="application/json", body=msgspec.json.encode(one.steps[first:end]))
         else:
             route.fulfill(status=200, json=one.raw)
 
@@ -125,7 +125,9 @@ def opened(pages: Any, ones: list[One], place: str = "#/t/0-0", **options: Any) 
 def tokens(texts: list[str], seed: int = 0, sure: float = 0.7) -> Tokens:
     """Tokens with these texts, and made-up logprobs, entropies and alternatives; the same ones for the same arguments."""
     chance = random.Random(seed)
-    logprobs = [round(-chance.expovariate(1 / 0.12) if chance.random() < sure else -chance.uniform(0.3, 4), 3) for _ in texts]
+    logprobs = [
+        round(-chance.expovariate(1 / 0.12) if chance.random() < sure else -chance.uniform(0.3, 4), 3) for _ in texts
+    ]
     ids = [100 + sum(map(ord, text)) % 1900 for text in texts]
     alternatives = [
         [
@@ -154,27 +156,69 @@ def words(text: str) -> list[str]:
 
 def solver(index: int = 2, answer: str = "The answer is 89. I checked it twice, because 84 and 5 make 89.") -> One:
     """An agent with a calculator: reasoning, tools, drift, a retry, a finding, a sub-agent and a left-out step."""
-    system = Message(role="system", parts=[Part(kind="text", text="You answer arithmetic questions. One calculator call a step; then give the number.")])
-    asked = Message(role="user", parts=[Part(kind="text", text="What is 12 * 7 + 5 ?"), Part(kind="image", text=PIXEL, name="image/png")])
+    system = Message(
+        role="system",
+        parts=[
+            Part(kind="text", text="You answer arithmetic questions. One calculator call a step; then give the number.")
+        ],
+    )
+    asked = Message(
+        role="user",
+        parts=[Part(kind="text", text="What is 12 * 7 + 5 ?"), Part(kind="image", text=PIXEL, name="image/png")],
+    )
     thought = "I should multiply first,\nthen add five."
     first = ["<think>", "\n", *words(thought), "\n", "</think>", "\n\n", "<tool_call>", "\n", *words('{"name": "calculator", "arguments": '),
              *words('{"expression": "12 * 7"}'), "}", "\n", "</tool_call>", "<|im_end|>"]  # fmt: skip
-    second = ["<tool_call>", "\n", *words('{"name": "calculator", "arguments": '), *words('{"expression": "84 + 5"}'), "}", "\n", "</tool_call>", "<|im_end|>"]
+    second = [
+        "<tool_call>",
+        "\n",
+        *words('{"name": "calculator", "arguments": '),
+        *words('{"expression": "84 + 5"}'),
+        "}",
+        "\n",
+        "</tool_call>",
+        "<|im_end|>",
+    ]
     third = [*words(answer), "<|im_end|>"]
     sampled = [tokens(first, 1), tokens(second, 2), tokens(third, 3)]
-    finding = FindingView(code="constrained_sampling", grade="warning", message="tool_choice forced the call; 6 logprobs are of the grammar.", step=1)
+    finding = FindingView(
+        code="constrained_sampling",
+        grade="warning",
+        message="tool_choice forced the call; 6 logprobs are of the grammar.",
+        step=1,
+    )
     whole = FindingView(code="no_reward_parts", grade="info", message="The reward has no parts.")
     drift = DriftView(step=2, previous=1, position=117, kind="retokenized", expected=[27, 83, 1616], found=[2042], expected_text="<tool_call>",
                       found_text="<tool_call>", meaning="the same text in other token ids")  # fmt: skip
     runs = [
-        ToolRunView(name="calculator", tool_call_id="call_1", step=0, arguments='{"expression": "12 * 7"}', result="84", started=STARTED + 0.42, duration=0.03),
-        ToolRunView(name="calculator", tool_call_id="call_2", step=1, arguments='{"expression": "84 + 5"}', result="89", started=STARTED + 0.78, duration=0.0007),
-        ToolRunView(name="lookup", step=1, arguments="{}", error="KeyError: 'sum'", started=STARTED + 0.77, duration=0.05),
+        ToolRunView(
+            name="calculator",
+            tool_call_id="call_1",
+            step=0,
+            arguments='{"expression": "12 * 7"}',
+            result="84",
+            started=STARTED + 0.42,
+            duration=0.03,
+        ),
+        ToolRunView(
+            name="calculator",
+            tool_call_id="call_2",
+            step=1,
+            arguments='{"expression": "84 + 5"}',
+            result="89",
+            started=STARTED + 0.78,
+            duration=0.0007,
+        ),
+        ToolRunView(
+            name="lookup", step=1, arguments="{}", error="KeyError: 'sum'", started=STARTED + 0.77, duration=0.05
+        ),
     ]
+
     def line(at: int, **more: Any) -> StepLine:
         base: dict[str, Any] = dict(index=at, id=f"s{at}", call_id=f"c{at}", model="Qwen/Qwen3-8B", started=STARTED + (0, 0.46, 0.9, 1.3)[at],
                     latency=(0.41, 0.30, 0.33, 0.05)[at], first_token=0.09, continues=at - 1 if at else None)  # fmt: skip
         return StepLine(**{**base, **more})
+
     lines = [
         line(0, n_prompt=30, n_completion=len(first), row=0, begin=30, finish="tool_calls", tools=["calculator"], excerpt=thought, mean_logprob=-0.51),
         line(1, n_prompt=90, n_completion=len(second), row=0, begin=90, finish="tool_calls", tools=["calculator"], grade="warning"),
@@ -204,7 +248,16 @@ def solver(index: int = 2, answer: str = "The answer is 89. I checked it twice, 
                 parts=[RowPart(30, 0, None), RowPart(len(first), 1, 0), RowPart(60 - len(first), 0, None), RowPart(len(second), 1, 1)]),
         RowView(length=140 + len(third), trained=len(third), reward=reward, parts=[RowPart(140, 0, None), RowPart(len(third), 1, 2)]),
     ]  # fmt: skip
-    child = Summary(id=f"child-of-{index}", name="checker", parent=summary.id, episode=f"episode-{index}", started=STARTED + 0.8, seconds=0.1, steps=1, reward=0.5)
+    child = Summary(
+        id=f"child-of-{index}",
+        name="checker",
+        parent=summary.id,
+        episode=f"episode-{index}",
+        started=STARTED + 0.8,
+        seconds=0.1,
+        steps=1,
+        reward=0.5,
+    )
     outline = Outline(summary=summary, steps=lines, tool_runs=[msgspec.structs.replace(run, arguments=None, result=None) for run in runs], rows=rows,
                       findings=[finding, whole], drift=[drift], threads=2, family=[summary, child], task={"question": "12 * 7 + 5"}, environment={"python": "3.12"},
                       metadata={"seed": 3}, token_texts="engine")  # fmt: skip
@@ -217,9 +270,14 @@ def child(index: int = 2) -> One:
     parent = solver(index).outline
     summary = parent.family[1]
     line = StepLine(index=0, id="x0", call_id="y0", n_completion=2, row=0, begin=5)
-    step = StepView(line=line, tokens=tokens(["Yes", "."]), answer=Message(role="assistant", parts=[Part(kind="text", text="Yes.")]))
+    step = StepView(
+        line=line, tokens=tokens(["Yes", "."]), answer=Message(role="assistant", parts=[Part(kind="text", text="Yes.")])
+    )
     rows = [RowView(length=7, trained=2, parts=[RowPart(5, 0, None), RowPart(2, 1, 0)])]
-    return One(Outline(summary=summary, steps=[line], tool_runs=[], rows=rows, findings=[], drift=[], family=parent.family), [step])
+    return One(
+        Outline(summary=summary, steps=[line], tool_runs=[], rows=rows, findings=[], drift=[], family=parent.family),
+        [step],
+    )
 
 
 def long(n: int, n_tokens: int = 30) -> One:
@@ -233,10 +291,19 @@ def long(n: int, n_tokens: int = 30) -> One:
         line = StepLine(index=i, id=f"s{i}", call_id=f"c{i}", continues=i - 1 if i else None, started=STARTED + i, latency=0.8, n_prompt=at + 10,
                         n_completion=len(texts), row=0, begin=at + 10, excerpt=answer[:120])  # fmt: skip
         new = [Message(role="user", parts=[Part(kind="text", text=f"Question {i}?" + " More of it." * (i % 40))])]
-        steps.append(StepView(line=line, new=new, tokens=tokens(texts, i), answer=Message(role="assistant", parts=[Part(kind="text", text="".join(texts))])))
+        steps.append(
+            StepView(
+                line=line,
+                new=new,
+                tokens=tokens(texts, i),
+                answer=Message(role="assistant", parts=[Part(kind="text", text="".join(texts))]),
+            )
+        )
         lines.append(line)
         parts += [RowPart(10, 0, None), RowPart(len(texts), 1, i)]
         at += 10 + len(texts)
-    summary = Summary(id="long", steps=n, calls=n, rows=1, trained=sum(line.n_completion or 0 for line in lines), started=STARTED)
+    summary = Summary(
+        id="long", steps=n, calls=n, rows=1, trained=sum(line.n_completion or 0 for line in lines), started=STARTED
+    )
     rows = [RowView(length=at, trained=summary.trained, parts=parts)]
     return One(Outline(summary=summary, steps=lines, tool_runs=[], rows=rows, findings=[], drift=[]), steps)

@@ -76,7 +76,7 @@ RT.compare = (() => {
       fill(this.element, el("div", { class: "traj compare" },
         el("div", { class: "toolbar" }, this.verdict, this.colors, this.legend, swap, this.token), heads, el("div", { class: "middle" }, this.scroll)));
       this.scroller = new RT.scroller.Scroller({
-        box: this.scroll, list, n: this.n, estimate: () => 240, build: (i) => this.pair(i), onview: (first) => (this.first = first),
+        box: this.scroll, list, n: this.n, estimate: () => 240, build: (i) => this.pair(i), onview: (first) => (this.first = first), first: this.step,
       });
     }
 

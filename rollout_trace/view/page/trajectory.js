@@ -50,8 +50,8 @@ RT.trajectory = (() => {
       this.heading = el("header", { class: "heading" });
       this.scroll.append(this.heading, this.list);
       this.pane = el("div", { class: "pane", tabindex: "0", role: "region", "aria-label": "pane", hidden: true });
-      this.left = el("aside", { class: "left", "aria-label": "other trajectories" });
-      this.right = el("aside", { class: "right", "aria-label": "details" });
+      this.left = el("aside", { class: "left", tabindex: "0", "aria-label": "other trajectories" });
+      this.right = el("aside", { class: "right", tabindex: "0", "aria-label": "details" });
       this.painter = new RT.tokens.Painter({
         root: this.scroll, color: this.state.color,
         onhover: (found) => this.hover(found),
@@ -63,7 +63,7 @@ RT.trajectory = (() => {
       fill(this.element, this.root);
       this.scroller = new RT.scroller.Scroller({
         box: this.scroll, list: this.list, n: outline.steps.length,
-        estimate: (i) => this.estimate(i), build: (i) => this.item(i), onview: (first) => this.viewed(first),
+        estimate: (i) => this.estimate(i), build: (i) => this.item(i), onview: (first) => this.viewed(first), first: this.state.step,
       });
     }
 
