@@ -5,9 +5,10 @@ window.RT = window.RT || {};
 RT.dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Default_Ignorable_Code_Point}]/gu;
-  const BEFORE_JOINER = /[\p{Extended_Pictographic}\p{Emoji_Modifier}\uFE0F]$/u;
+  // Alternatives, no class: Chromium 156 does not find the end of an astral character in a class.
+  const BEFORE_JOINER = /(?:\p{Extended_Pictographic}|\p{Emoji_Modifier}|\uFE0F)$/u;
   const AFTER_JOINER = /^\p{Extended_Pictographic}/u;
-  const BEFORE_VARIANT = /[\p{Emoji}]$/u;
+  const BEFORE_VARIANT = /\p{Emoji}$/u;
 
   /** `s` with control, bidi, zero-width and other unseen characters, and lone surrogates, as escapes. Newlines and tabs
    *  stay, and so do the joiners inside emoji. */
@@ -127,7 +128,7 @@ RT.dom = (() => {
     const size = Math.abs(amount);
     const places = size === 0 || size >= 0.0995 ? 2 : Math.min(10, 1 - Math.floor(Math.log10(size)));
     const digits = amount.toFixed(places);
-    return !currency || currency === "USD" ? "$" + digits : `${digits} ${currency}`;
+    return !currency || currency.toUpperCase() === "USD" ? "$" + digits : `${digits} ${currency}`;
   }
 
   /** A Unix time in the reader's zone: "2026-11-23 08:02:11". */

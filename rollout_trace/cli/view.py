@@ -1,0 +1,123 @@
+"""``rollout-trace view PATH...``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollout_trace.cli.common import json_option
+from rollout_trace.guard import printable
+
+if TYPE_CHECKING:
+    from rollout_trace.view.tokens import Texts
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: one that is free.")
+@click.option("--no-open", is_flag=True, help="Print the address alone; open no browser.")
+@click.option("--read-only", is_flag=True, help="Allow no notes: rewards and labels cannot be edited on the page.")
+@click.option("--tokenizer", metavar="PATH_OR_NAME", help="Texts of tokens that the engine sent without any.")
+@click.option("--cache", metavar="DIR", help="Folder for the index. Default: the user's folder for caches.")
+@click.option("--no-cache", is_flag=True, help="Keep no index: build it anew each time.")
+@json_option
+def view(
+    paths: tuple[str, ...],
+    port: int,
+    no_open: bool,
+    read_only: bool,
+    tokenizer: str | None,
+    cache: str | None,
+    no_cache: bool,
+    as_json: bool,
+) -> int:
+    """Look at trajectories on a page in the browser.
+
+    PATH is a file, a folder, a pattern, or an address. The page is served on this machine alone, until Ctrl-C; whoever
+    has its address, with the token in it, can read the files and write notes (rollout-trace annotate). Files may grow
+    meanwhile. An index of them is built in the background and kept in a cache; nothing is written beside the files but
+    the notes that are made on the page.
+    """
+    from rollout_trace.view.index import Index, cache_folder
+    from rollout_trace.view.page_data import PageData
+
+    if "-" in paths:
+        raise click.UsageError("the page reads files, which it comes back to: write standard input to a file first.")
+    if cache is not None and no_cache:
+        raise click.UsageError("--cache and --no-cache exclude each other.")
+    decode = None if tokenizer is None else _load(tokenizer)
+    index = Index(paths, None if no_cache else cache_folder() if cache is None else Path(cache))
+    try:
+        data = PageData(index, title=_title(paths), writable=not read_only, decode=decode, tokenizer=tokenizer)
+        return _serve(data, port, opens=not no_open, as_json=as_json)
+    finally:
+        index.close()
+
+
+def _serve(data: Any, port: int, *, opens: bool, as_json: bool) -> int:
+    from rollout_trace.view.server import PageServer
+
+    try:
+        server = PageServer(data, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise click.UsageError(f"port {port} cannot be had ({reason}): give another one, or none.") from error
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        if as_json:
+            click.echo(json.dumps({"address": server.address}))
+        else:
+            click.echo(f"The page is at {server.address}\nCtrl-C ends it.")
+        sys.stdout.flush()
+        if opens and _has_display():
+            threading.Thread(target=_open, args=(server.address,), daemon=True).start()
+        server.serve()
+    except KeyboardInterrupt:
+        # This is how a page is ended: nothing went wrong.
+        pass
+    finally:
+        server.close()
+    return 0
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _has_display() -> bool:
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+def _open(address: str) -> None:
+    import webbrowser
+
+    try:
+        webbrowser.open(address)
+    except Exception:
+        # The address is on the terminal.
+        pass
+
+
+def _load(tokenizer: str) -> Texts:
+    load = import_module("rollout_trace.view.tokenizers").load_tokenizer
+    try:
+        found: Texts = load(tokenizer)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return found
+
+
+def _title(paths: tuple[str, ...]) -> str:
+    """What the page is of, in a few words."""
+    first = os.path.basename(paths[0].rstrip("/")) or paths[0]
+    return printable(first if len(paths) == 1 else f"{first} and {len(paths) - 1} more", 80)
