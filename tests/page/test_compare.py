@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.page.conftest import NARROW, WIDE, Pages, assert_accessible, picture
-from tests.page.trajectories import One, child, long, opened, solver
+from tests.page.solver import child, solver
+from tests.page.trajectories import One, long, opened
 
 
 def group() -> list[One]:

@@ -45,7 +45,8 @@ def test_it_scrolls_to_the_end_and_back(pages: Pages, one: One) -> None:
     page.keyboard.press("End")
     loaded(page, STEPS - 1)
     assert nodes(page) < MOST
-    bottom = "(() => { const e = document.querySelector('.scroll'); return e.scrollHeight - e.scrollTop - e.clientHeight; })()"
+    scroll = "document.querySelector('.scroll')"
+    bottom = f"{scroll}.scrollHeight - {scroll}.scrollTop - {scroll}.clientHeight"
     page.wait_for_function(f"{bottom} < 400")
     page.keyboard.press("Home")
     loaded(page, 0)

@@ -8,7 +8,8 @@ import msgspec
 
 from rollout_trace.view.model import Message, Part, StepView, Tokens
 from tests.page.conftest import Pages
-from tests.page.trajectories import One, long, opened, solver, tokens
+from tests.page.solver import solver
+from tests.page.trajectories import One, long, opened, tokens
 
 
 def answered(completion: Tokens, parts: list[Part]) -> One:

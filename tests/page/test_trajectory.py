@@ -10,7 +10,8 @@ import pytest
 
 from rollout_trace.view.model import Message, Part
 from tests.page.conftest import NARROW, WIDE, Pages, assert_accessible, picture
-from tests.page.trajectories import One, child, opened, solver
+from tests.page.solver import child, solver
+from tests.page.trajectories import One, opened
 
 HOSTILE = "<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
 SHOWN = r"<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
@@ -36,15 +37,23 @@ def test_a_trajectory_is_shown_as_a_conversation(pages: Pages) -> None:
     assert page.locator("h1").first.inner_text() == "solver chain/1 · rollout 2"
     assert "reward 1 · completed · 4 steps · 260 read" in page.locator(".sub").inner_text()
     assert texts(page, ".msg > header > b") == [
-        "system", "user", "assistant", "tool", "assistant", "tool", "assistant", "user", "assistant",
-    ]  # fmt: skip
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
     assert "I should multiply" in page.locator(".part.reasoning").inner_text()
     call = page.locator(".part.call").first
     assert call.locator("b").inner_text() == "calculator"
     call.locator("summary").click()
     assert call.locator("pre").inner_text() == "84"
     assert texts(page, ".msg.tool .meta")[0] == "calculator · 30 ms"
-    assert page.locator("img.part").get_attribute("src").startswith("data:image/png")  # type: ignore[union-attr]
+    assert page.locator("img.part").get_attribute("src").startswith("data:image/png")
     assert page.title().startswith("solver")
 
 
@@ -212,9 +221,17 @@ def test_steps_that_cannot_be_loaded_are_said(pages: Pages) -> None:
 def hostile() -> One:
     one = solver(2)
     one.steps[0].new = [
-        Message(role=HOSTILE, name=HOSTILE, parts=[Part(kind="text", text=HOSTILE), Part(kind="image", text="https://elsewhere.invalid/x.png"),
-                Part(kind="image", text="data:image/svg+xml,<svg onload=alert(3)>", name=HOSTILE), Part(kind="json", text=HOSTILE)]),
-    ]  # fmt: skip
+        Message(
+            role=HOSTILE,
+            name=HOSTILE,
+            parts=[
+                Part(kind="text", text=HOSTILE),
+                Part(kind="image", text="https://elsewhere.invalid/x.png"),
+                Part(kind="image", text="data:image/svg+xml,<svg onload=alert(3)>", name=HOSTILE),
+                Part(kind="json", text=HOSTILE),
+            ],
+        ),
+    ]
     one.steps[0].answer = Message(
         role="assistant",
         parts=[Part(kind="text", text=HOSTILE), Part(kind="tool_call", text=HOSTILE, name=HOSTILE, id="x")],

@@ -36,8 +36,8 @@ RT.compare = (() => {
       this.keys = params.path.slice(0, 2);
       this.element = element;
       this.query = params.query;
-      this.color = RT.trajectory.stateOf(params.query).color;
-      this.step = RT.trajectory.stateOf(params.query).step;
+      this.color = RT.place.stateOf(params.query).color;
+      this.step = RT.place.stateOf(params.query).step;
     }
 
     async open() {
@@ -188,7 +188,7 @@ RT.compare = (() => {
       view = null;
     },
     update(params) {
-      const { step, color } = RT.trajectory.stateOf(params.query);
+      const { step, color } = RT.place.stateOf(params.query);
       if (!view || !view.scroller) return;
       view.setColor(color);
       if (step !== null) view.go(step);
