@@ -28,7 +28,7 @@ def tokens_of(step: Step, texts: Texts | None = None) -> Tokens | None:
     """
     ids = None if step.completion_token_ids is None else step.completion_token_ids.tolist()
     logprobs = None if step.logprobs is None else [_number(one) for one in step.logprobs.tolist()]
-    own: Sequence[str] | None = getattr(step, "token_texts", None)
+    own = step.token_texts
     n = next((len(one) for one in (ids, logprobs, own) if one is not None), None)
     if n is None:
         return None
@@ -56,12 +56,12 @@ def entropy_of(alternatives: Iterable[Alternative]) -> float | None:
         return None
     rest = 1.0 - math.fsum(chances)
     # Two roundings apart from 0, or from above it: one alternative listed twice, or logprobs of few digits.
-    return math.fsum(-chance * math.log(chance) for chance in (*chances, rest) if 1e-12 < chance < 1.0)
+    return round(math.fsum(-chance * math.log(chance) for chance in (*chances, rest) if 1e-12 < chance < 1.0), 6)
 
 
 def _number(value: float) -> float | None:
-    # Infinite ones are no JSON, NaN is a missing one.
-    return value if math.isfinite(value) else None
+    # Infinite ones are no JSON, NaN is a missing one. A float32 has seven digits; as a double it would show seventeen.
+    return round(value, 6) if math.isfinite(value) else None
 
 
 def _alternatives(step: Step, n: int, texts: Texts | None) -> list[list[Alternative]] | None:

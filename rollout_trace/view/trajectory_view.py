@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ class TrajectoryView:
     def __init__(self, trajectory: Trajectory, *, decode: Texts | None = None, family: Sequence[Summary] = ()) -> None:
         self.trajectory = trajectory
         self._decode = decode
-        self._family = list(family)
+        self.family = list(family)
         self._steps = trajectory.steps
         self._index = {step.id: at for at, step in enumerate(self._steps)}
 
@@ -71,11 +71,11 @@ class TrajectoryView:
             summary=self.summary,
             steps=self._lines,
             tool_runs=[self._short_run(run) for run in one.tool_runs],
-            rows=[self._row(row) for row in self._rows],
+            rows=[row_view(row, self._index) for row in self._rows],
             findings=self._findings,
             drift=self._drift,
             threads=1 + max((link.thread for link in self._links), default=0),
-            family=self._family,
+            family=self.family,
             task=None if one.task is None else plain(one.task.data),
             environment=plain(one.environment),
             metadata=plain(one.metadata),
@@ -175,7 +175,7 @@ class TrajectoryView:
     @cached_property
     def _children(self) -> dict[int, list[str]]:
         parents = {step.id for step in self._steps}
-        own = [one for one in self._family if one.parent == self.trajectory.id]
+        own = [one for one in self.family if one.parent == self.trajectory.id]
         return children_after(self._steps, [(one.id, one.parent_step, one.started) for one in own]) if parents else {}
 
     @cached_property
@@ -276,31 +276,38 @@ class TrajectoryView:
             duration=run.duration,
         )
 
-    def _row(self, row: Row) -> RowView:
-        parts, at = [], 0
-        for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
-            if begin > at:
-                parts.append(RowPart(begin - at, 0, None))
-            parts.append(RowPart(end - begin, 1, self._index[step_id]))
-            at = end
-        length = len(row.token_ids)
-        if length > at:
-            parts.append(RowPart(length - at, 0, None))
-        return RowView(
-            length=length,
-            trained=sum(part.length for part in parts if part.mask),
-            parts=parts,
-            reward=row.reward,
-            has_logprobs=row.logprobs is not None,
-        )
-
     def _text(self, ids: Sequence[int]) -> str | None:
         return None if self._decode is None else "".join(self._decode.texts(list(ids)))
 
     def _source_of_texts(self) -> str | None:
-        if any(getattr(step, "token_texts", None) is not None for step in self._steps):
+        if any(step.token_texts is not None for step in self._steps):
             return "engine"
         return None if self._decode is None else "tokenizer"
+
+
+def row_view(row: Row, index: Mapping[str, int]) -> RowView:
+    """A training row.
+
+    Args:
+        row: as ``sequences()`` gives it.
+        index: of the steps, by their ids.
+    """
+    parts, at = [], 0
+    for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
+        if begin > at:
+            parts.append(RowPart(begin - at, 0, None))
+        parts.append(RowPart(end - begin, 1, index.get(step_id)))
+        at = end
+    length = len(row.token_ids)
+    if length > at:
+        parts.append(RowPart(length - at, 0, None))
+    return RowView(
+        length=length,
+        trained=sum(part.length for part in parts if part.mask),
+        parts=parts,
+        reward=row.reward,
+        has_logprobs=row.logprobs is not None,
+    )
 
 
 def unix(time: datetime | None) -> float | None:

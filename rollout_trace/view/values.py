@@ -37,4 +37,9 @@ def encode(shown: Any) -> bytes:
     try:
         return msgspec.json.encode(shown)
     except UnicodeEncodeError:
-        return dumps(msgspec.to_builtins(shown))
+        return dumps(builtins(shown))
+
+
+def builtins(shown: Any) -> Any:
+    """What is shown as dicts and lists, without the fields that have their default."""
+    return msgspec.to_builtins(shown)

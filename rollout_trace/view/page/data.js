@@ -3,6 +3,7 @@
 // have the same methods; each returns a promise, which is rejected with an Error whose message is a sentence.
 RT.data = (() => {
   const PAGE_OF_STEPS = 50;
+  const KEPT = 20;
 
   function server() {
     async function get(path, query) {
@@ -42,34 +43,55 @@ RT.data = (() => {
     };
   }
 
-  /** The data inside the page: {info, summaries: [Summary + key], trajectories: {key: {outline, steps, raw?}}}. */
-  function embedded(data) {
-    const trajectories = new Map(Object.entries(data.trajectories || {}));
-    const summaries = (data.summaries || []).map(RT.defaults.summary);
+  /** What an element of compressed JSON holds. */
+  async function unpacked(element) {
+    const bytes = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).json();
+  }
 
-    function matching(query) {
+  /** The data inside the page: {info, summaries: [Summary + key]}, and an element a trajectory: {file, outline, steps,
+   *  raw?}. The latest ones stay unpacked. */
+  function embedded(element) {
+    const loaded = unpacked(element).then((data) => ({ info: data.info, summaries: data.summaries.map(RT.defaults.summary) }));
+    const kept = new Map();
+
+    async function matching(query) {
+      const { summaries } = await loaded;
       const { test, problems } = RT.query.compile(query || "");
-      return { problems, rows: summaries.filter(test) };
+      return { problems, rows: summaries.filter(test), total: summaries.length };
     }
 
     function one(key) {
-      const found = trajectories.get(key);
-      if (!found) throw new Error(`this file has no trajectory ${key}: it was left out when the file was written`);
-      return found;
+      if (!kept.has(key)) {
+        const place = document.getElementById(`rollout-${key}`);
+        if (!place) return Promise.reject(new Error(`this file has no trajectory ${key}: it was left out when the file was written`));
+        kept.set(key, unpacked(place));
+        if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+      }
+      return kept.get(key);
+    }
+
+    async function trajectory(key) {
+      const [{ file, outline }, { summaries }] = await Promise.all([one(key), loaded]);
+      const family = summaries.filter((s) => s.episode && s.episode === outline.summary.episode);
+      return { ...outline, family, key, file };
     }
 
     return {
-      info: async () => ({ generation: 0, ...data.info, static: true, writable: false, indexing: null, total: summaries.length }),
-      list: async ({ query = "", sort = "", reverse = false, offset = 0, limit = 100 }) => {
-        const { problems, rows } = matching(query);
-        const sorted = RT.query.sorted(rows, sort, reverse);
-        const page = sorted.slice(offset, offset + limit);
-        return { total: summaries.length, matched: rows.length, generation: 0, problems, rows: page };
+      info: async () => {
+        const { info, summaries } = await loaded;
+        return { generation: 0, ...info, static: true, writable: false, indexing: null, total: summaries.length };
       },
-      aggregate: async ({ query = "" }) => RT.aggregate(matching(query).rows),
-      trajectory: async (key) => ({ ...one(key).outline, key, file: one(key).file ?? 0 }),
-      steps: async (key, first, end) => one(key).steps.slice(first, Math.min(end, first + PAGE_OF_STEPS)),
-      raw: async (key, step) => ((one(key).raw || [])[step]) || { request: null, response: null, line: null },
+      list: async ({ query = "", sort = "", reverse = false, offset = 0, limit = 100 }) => {
+        const { problems, rows, total } = await matching(query);
+        const sorted = RT.query.sorted(rows, sort, reverse);
+        return { total, matched: rows.length, generation: 0, problems, rows: sorted.slice(offset, offset + limit) };
+      },
+      aggregate: async ({ query = "" }) => RT.aggregate((await matching(query)).rows),
+      trajectory,
+      steps: async (key, first, end) => (await one(key)).steps.slice(first, Math.min(end, first + PAGE_OF_STEPS)),
+      raw: async (key, step) => ((await one(key)).raw || [])[step] || { request: null, response: null, line: null },
       annotate: async () => {
         throw new Error("a page in a file cannot write notes: open the recorded file with rollout-trace view");
       },
@@ -91,5 +113,5 @@ RT.data = (() => {
   }
 
   const inside = document.getElementById("rollout-data");
-  return completed(inside ? embedded(JSON.parse(inside.textContent)) : server());
+  return completed(inside ? embedded(inside) : server());
 })();
