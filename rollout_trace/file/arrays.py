@@ -47,7 +47,16 @@ ROWS = {
 
 
 class BadArray(ValueError):
-    """An array, or a reference to its rows, is not as its field needs it: what was expected, and what was found."""
+    """An array, or a reference to its rows, is not as its field needs it: what was expected, and what was found.
+
+    Args:
+        problem: the message.
+        code: name of the rule that is broken, as that of ``BadLine``.
+    """
+
+    def __init__(self, problem: str, code: str) -> None:
+        super().__init__(problem)
+        self.code = code
 
 
 def fragment(array: AnyArray) -> dict[str, Any]:
@@ -83,19 +92,21 @@ def decoded(record: ArrayRecord, form: Form | None = None) -> AnyArray:
     if record.dtype not in known:
         raise BadArray(
             f"expected one of the dtypes {', '.join(sorted(known))}, got {record.dtype!r}: a newer version may have "
-            "written it. Upgrade in a newer checkout, with: pip install ."
+            "written it. Upgrade in a newer checkout, with: pip install .",
+            "array-dtype",
         )
     dtype, shape = np.dtype(record.dtype), record.shape
     # Before anything is made of the shape: it must not ask for more memory than the line itself takes.
     if len(shape) > 3 or any(not 0 <= size <= _MOST for size in shape):
-        raise BadArray(f"expected a shape of at most 3 numbers from 0 to {_MOST}, got {shape}")
+        raise BadArray(f"expected a shape of at most 3 numbers from 0 to {_MOST}, got {shape}", "array-shape")
     if math.prod(shape) * dtype.itemsize != len(record.data):
         needed = f"{math.prod(shape) * dtype.itemsize} bytes ({record.dtype}, shape {shape})"
-        raise BadArray(f"expected {needed}, got {len(record.data)}")
+        raise BadArray(f"expected {needed}, got {len(record.data)}", "array-data")
     try:
         array: AnyArray = np.frombuffer(record.data, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(shape)
     except ValueError as error:
-        raise BadArray(f"expected a shape that an array can have, got {shape}: {error}") from error
+        problem = f"expected a shape that an array can have, got {shape}: {error}"
+        raise BadArray(problem, "array-shape") from error
     if form is not None:
         check_form(array.dtype.name, array.shape, form)
     whole: AnyArray = readonly(array)
@@ -106,7 +117,7 @@ def check_form(dtype: str, shape: Sequence[int], form: Form) -> None:
     """Raises BadArray where an array is not of the form."""
     if dtype not in form.dtypes or len(shape) != len(form.axes):
         expected = f"{' or '.join(form.dtypes)} [{', '.join(form.axes)}]"
-        raise BadArray(f"expected an array {expected}, got {dtype} of shape {list(shape)}")
+        raise BadArray(f"expected an array {expected}, got {dtype} of shape {list(shape)}", "array-form")
 
 
 class ArrayTable:
@@ -120,7 +131,7 @@ class ArrayTable:
             try:
                 self._blocks.append(Block(decoded(record) if record.shape else _no_rows(record)))
             except BadArray as error:
-                raise BadArray(f"$.arrays[{at}]: {error}") from error
+                raise BadArray(f"$.arrays[{at}]: {error}", error.code) from error
 
     def rows(self, runs: list[ArrayRun], form: Form) -> RowSpan:
         """The rows that runs refer to. Nothing is copied: a run may be repeated any number of times.
@@ -134,18 +145,20 @@ class ArrayTable:
                 sizes = f", and array {index} has {self._blocks[index].length}" if 0 <= index < len(self) else ""
                 raise BadArray(
                     f"expected [array, first, end], rows of $.arrays, which has {len(self)} arrays{sizes}, got "
-                    f"{[index, first, end]}"
+                    f"{[index, first, end]}",
+                    "array-runs",
                 )
             found.append((self._blocks[index], first, end))
         if not found:
-            raise BadArray("expected at least one run [array, first, end], got []")
+            raise BadArray("expected at least one run [array, first, end], got []", "array-runs")
         first_rows = found[0][0].rows(0, 0)
         for block, _, _ in found:
             rows = block.rows(0, 0)
             check_form(rows.dtype.name, rows.shape, form)
             if rows.dtype != first_rows.dtype or rows.shape[1:] != first_rows.shape[1:]:
                 kinds = [f"{one.dtype} {list(one.shape[1:])}" for one in (first_rows, rows)]
-                raise BadArray(f"expected runs of rows of one dtype and shape, got {kinds[0]} and {kinds[1]}")
+                problem = f"expected runs of rows of one dtype and shape, got {kinds[0]} and {kinds[1]}"
+                raise BadArray(problem, "array-runs")
         return RowSpan(tuple(found))
 
     def __len__(self) -> int:
@@ -153,7 +166,7 @@ class ArrayTable:
 
 
 def _no_rows(record: ArrayRecord) -> AnyArray:
-    raise BadArray(f"expected a shape that begins with a number of rows, got {record.shape}")
+    raise BadArray(f"expected a shape that begins with a number of rows, got {record.shape}", "array-shape")
 
 
 class DistinctRows:

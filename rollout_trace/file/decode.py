@@ -13,6 +13,7 @@ import msgspec
 
 from rollout_trace.data.lists import TableSpan
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
+from rollout_trace.data.token_texts import PackedTexts, from_plain
 from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.arrays import ArrayTable, BadArray
@@ -44,10 +45,19 @@ _NOT_JSON = (msgspec.DecodeError, ValueError)
 
 
 class BadLine(ValueError):
-    """A line does not match the format. The message begins with the path in the record, where there is one."""
+    """A line does not match the format. The message begins with the path in the record, where there is one.
 
-    def __init__(self, path: str, problem: str) -> None:
+    Args:
+        path: ``$.steps[2].tokens.end``; empty: the line as a whole.
+        problem: what was expected, and what was found. Without a path, it may begin with one.
+        code: name of the rule that is broken: one of ``validate_rules.RULES``.
+    """
+
+    def __init__(self, path: str, problem: str, code: str = "wrong-type") -> None:
         super().__init__(f"{path}: {problem}" if path else problem)
+        if not path and problem.startswith("$"):
+            path, _, problem = problem.partition(": ")
+        self.path, self.problem, self.code = path, problem, code
 
 
 def decode(line: bytes) -> Trajectory:
@@ -151,7 +161,8 @@ class LineFormat(Generic[T]):
         except msgspec.ValidationError as error:
             raise _validation_error(error, line, self._schema) from error
         except UnicodeEncodeError as error:  # Where a time is expected.
-            raise BadLine("", f"expected times as in RFC 3339, got text with half a surrogate pair: {error}") from error
+            problem = f"expected times as in RFC 3339, got text with half a surrogate pair: {error}"
+            raise BadLine("", problem, "bad-time") from error
 
 
 _TRAJECTORY = LineFormat(SCHEMA, TrajectoryRecord)
@@ -178,7 +189,7 @@ def on_a_fresh_stack(function: Callable[..., T], *args: Any) -> T:
     thread.join()
     found, error = outcome[0]
     if isinstance(error, RecursionError):
-        raise BadLine("", "expected values that can be decoded, got lists or objects nested too deeply")
+        raise BadLine("", "expected values that can be decoded, got lists or objects nested too deeply", "too-deep")
     if error is not None:
         raise error
     return cast("T", found)
@@ -199,8 +210,10 @@ def _refuse_constant(name: str) -> None:
 
 def _not_json_error(error: Exception) -> BadLine:
     if "truncated" in str(error):
-        return BadLine("", "expected a whole line of JSON, got one that ends inside a value (its writer was stopped?)")
-    return BadLine("", f"expected a line of JSON, got something else: {error}")
+        problem = "expected a whole line of JSON, got one that ends inside a value (its writer was stopped?)"
+        return BadLine("", problem, "truncated-line")
+    code = "not-utf8" if isinstance(error, UnicodeDecodeError) else "not-json"
+    return BadLine("", f"expected a line of JSON, got something else: {error}", code)
 
 
 def _check_schema(schema: str, expected: str) -> None:
@@ -212,10 +225,11 @@ def _check_schema(schema: str, expected: str) -> None:
             "$.schema",
             f"expected {expected!r}, got {schema!r}: the line was written by a newer version. "
             "Upgrade in a newer checkout, with: pip install .",
+            "newer-version",
         )
     is_note = name == NOTE_SCHEMA.partition("/")[0]
     notes = ". It is a line of notes: read the file that they belong to, and they are applied" if is_note else ""
-    raise BadLine("$.schema", f"expected {expected!r}, got {schema!r}{notes}")
+    raise BadLine("$.schema", f"expected {expected!r}, got {schema!r}{notes}", "unknown-schema")
 
 
 _RENAMED = {
@@ -233,19 +247,36 @@ def _validation_error(error: msgspec.ValidationError, line: bytes, schema: str) 
         return newer
     except _NOT_JSON:
         pass
+    return type_error(error, lambda: json.loads(line))
+
+
+def type_error(error: msgspec.ValidationError, load: Callable[[], Any]) -> BadLine:
+    """The ``BadLine`` for an error of the decoder.
+
+    Args:
+        error: what msgspec found.
+        load: the value that was decoded, as ``json`` loads it.
+    """
     text, _, path = str(error).replace("`", "").replace(" | null", "").partition(" - at ")
     path = path or "$"
     missing = re.fullmatch(r"Object missing required field (\w+)", text)
     if missing:
-        return BadLine(f"{path}.{missing[1]}", "expected a value, got none: the field is required")
+        problem = "expected a value, got none: the field is required"
+        return BadLine(f"{path}.{missing[1]}", problem, "missing-field")
+    code = "bad-time" if text in _RENAMED else "number-range" if _BOUND.match(text) else "wrong-type"
+    if code == "number-range" and ".ids[" in path:
+        code = "token-id"
     text = _RENAMED.get(text, text)
     text = text[:1].lower() + text[1:]
-    return BadLine(path, text if ", got " in text else f"{text}, got {_value_at(line, path)}")
+    return BadLine(path, text if ", got " in text else f"{text}, got {_value_at(load, path)}", code)
 
 
-def _value_at(line: bytes, path: str) -> str:
+_BOUND = re.compile("Expected int [<>]=")
+
+
+def _value_at(load: Callable[[], Any], path: str) -> str:
     try:
-        value = json.loads(line)
+        value = load()
         for name, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
             value = value[name] if name else value[int(index)]
     except (ValueError, LookupError, TypeError):
@@ -272,6 +303,7 @@ class _Table:
                 raise BadLine(
                     f"$.steps[{at}].{self._name}",
                     f"expected rows of $.{self._name}, which has {len(self._rows)}, got {json.dumps(row)}",
+                    "table-rows",
                 )
             # Joined, so that a list of single rows takes no more memory than one run.
             if runs and runs[-1][1] == first:
@@ -311,11 +343,12 @@ class _Segments:
             return None, 0
         index, start = record.base
         if not 0 <= index < at:
-            raise BadLine(f"$.segments[{at}].from", f"expected an earlier segment, got segment {index}")
+            raise BadLine(f"$.segments[{at}].from", f"expected an earlier segment, got segment {index}", "segment-base")
         if not 0 <= start <= self._ends[index]:
             raise BadLine(
                 f"$.segments[{at}].from",
                 f"expected a length of at most {self._ends[index]}, which is that of segment {index}, got {start}",
+                "segment-base",
             )
         return self._by_index[index], start
 
@@ -332,7 +365,7 @@ def _array_table(record: TrajectoryRecord) -> ArrayTable:
     try:
         return ArrayTable(record.arrays)
     except BadArray as error:
-        raise BadLine("", str(error)) from error
+        raise BadLine("", str(error), error.code) from error
 
 
 _Numbers: TypeAlias = "tuple[FloatArray | None, bytes]"
@@ -350,13 +383,15 @@ def _tokens(
     try:
         found["top_logprobs"] = alternatives(top)
     except ValueError as error:
-        raise BadLine(f"$.steps[{at}].tokens.top_logprobs", str(error)) from error
+        raise BadLine(f"$.steps[{at}].tokens.top_logprobs", str(error), "top-logprobs-type") from error
     if prompt is not None or end is not None:
         found.update(_token_ids(record, at, segments))
+    if record.texts is not None:
+        found["token_texts"] = _token_texts(record, at, logprobs)
     try:
         found.update(read_extras(record, arrays))
     except BadArray as error:
-        raise BadLine("", f"$.steps[{at}].tokens{error}") from error
+        raise BadLine("", f"$.steps[{at}].tokens{error}", error.code) from error
     return found
 
 
@@ -369,6 +404,7 @@ def _token_ids(record: TokensRecord, at: int, segments: _Segments) -> dict[str, 
             f"$.steps[{at}].tokens",
             f"expected prompt <= end <= {segments.end(index)}, the length of segment {index}, "
             f"got prompt {json.dumps(prompt)} and end {json.dumps(end)}",
+            "step-range",
         )
     segment = segments.ending_segment(index, prompt or 0 if end is None else end)
     if prompt is not None:
@@ -384,13 +420,25 @@ def _logprobs(values: list[float | None] | None, at: int) -> FloatArray | None:
     try:
         return as_float32(values, "logprobs")  # numpy converts None to NaN.
     except ValueError as error:
-        raise BadLine("", f"$.steps[{at}].tokens.{error}") from error
+        raise BadLine("", f"$.steps[{at}].tokens.{error}", "logprob-range") from error
 
 
 def _check_logprobs(length: int, record: TokensRecord, at: int) -> None:
     expected = length if record.end is None else record.end - (record.prompt or 0)
     if length != expected:
-        raise BadLine(f"$.steps[{at}].tokens.logprobs", f"expected {expected} numbers (end - prompt), got {length}")
+        problem = f"expected {expected} numbers (end - prompt), got {length}"
+        raise BadLine(f"$.steps[{at}].tokens.logprobs", problem, "logprobs-length")
+
+
+def _token_texts(record: TokensRecord, at: int, logprobs: FloatArray | None) -> PackedTexts:
+    given = record.texts
+    texts = from_plain(given) if isinstance(given, str) else PackedTexts.of(given or ())
+    expected = None if logprobs is None else len(logprobs)
+    if record.end is not None:
+        expected = record.end - (record.prompt or 0)
+    if expected is not None and len(texts) != expected:
+        raise BadLine(f"$.steps[{at}].tokens.texts", f"expected {expected} texts (end - prompt), got {len(texts)}")
+    return texts
 
 
 def _segment(index: int | None, at: int, segments: _Segments) -> int:
@@ -398,6 +446,7 @@ def _segment(index: int | None, at: int, segments: _Segments) -> int:
         raise BadLine(
             f"$.steps[{at}].tokens.segment",
             f"expected one of the {len(segments)} segments of the line, got {json.dumps(index)}",
+            "step-segment",
         )
     return index
 
@@ -416,11 +465,13 @@ def _body(record: BodyRecord | None, path: str) -> bytes | None:
         try:
             return (record.text or "").encode()
         except UnicodeEncodeError as error:
-            raise BadLine(f"{path}.text", f"expected the text of a body, got half a surrogate pair: {error}") from error
+            problem = f"expected the text of a body, got half a surrogate pair: {error}"
+            raise BadLine(f"{path}.text", problem, "body-bytes") from error
     try:
         return base64.b64decode(record.base64, validate=True)
     except ValueError as error:  # Not binascii.Error: text that is not ASCII raises a plain ValueError.
-        raise BadLine(f"{path}.base64", f"expected base64, got something else: {error}") from error
+        problem = f"expected base64, got something else: {error}"
+        raise BadLine(f"{path}.base64", problem, "body-bytes") from error
 
 
 def _cost(record: CostRecord | None) -> Cost | None:

@@ -146,7 +146,7 @@ def read_extras(record: TokensRecord, arrays: ArrayTable) -> dict[str, Any]:
     for name, value in found.items():
         problem = _CHECKS[name](_counted(name, value), prompt, completion)
         if problem is not None:
-            raise BadArray(f".{name}: {problem}")
+            raise BadArray(f".{name}: {problem}", name.replace("_", "-"))
     return found
 
 
@@ -154,7 +154,7 @@ def _at(place: str, read: Any, *arguments: Any) -> Any:
     try:
         return read(*arguments)
     except BadArray as error:
-        raise BadArray(f".{place}: {error}") from error
+        raise BadArray(f".{place}: {error}", error.code) from error
 
 
 def _array(field: str, name: str, record: ArrayRecord) -> AnyArray:

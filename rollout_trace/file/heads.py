@@ -53,7 +53,7 @@ def heads(path: str, damaged: Callable[[FormatError], object]) -> Iterator[Traje
 
 def _decode(line: bytes | Damaged) -> TrajectoryHead:
     if isinstance(line, Damaged):
-        raise BadLine("", str(line))
+        raise BadLine("", str(line), line.code)
     try:
         return _FORMAT.decode(line)
     except RecursionError:

@@ -6,8 +6,9 @@ import os
 import re
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
+from io import BytesIO
 from typing import Any, BinaryIO, NamedTuple
 
 from rollout_trace.file.addresses import open_binary
@@ -17,10 +18,27 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CHUNK = 1 << 16
 _PLAIN_CHUNK = 1 << 18
 _BLANK = re.compile(rb"\s*")
+LONGEST_LINE = 1 << 30
+"""Bytes of a line, decompressed. A longer one is not read: a few KB of compressed zeros can stand for any number."""
+_LONGEST_FOREIGN = 1 << 20
+"""The same of a line that begins with anything but an object: it is no trajectory, whatever else it holds."""
+_BURST = 1 << 24
+"""Bytes that are decompressed at once, at most."""
+_ZSTD_SLICE = 1 << 11
+"""Compressed bytes that zstd is given at once. It has no limit for what comes out, which is 64 MB at most of these."""
 
 
 class Damaged(Exception):
-    """Compressed bytes that cannot be decompressed; yielded in place of the lines in them."""
+    """Compressed bytes that cannot be decompressed, or a line that is too long; yielded in place of lines.
+
+    Args:
+        problem: what was expected, and what was found.
+        code: name of the rule that is broken, as that of ``BadLine``.
+    """
+
+    def __init__(self, problem: str, code: str = "damaged-compression") -> None:
+        super().__init__(problem)
+        self.code = code
 
 
 class SplitLine(bytes):
@@ -84,6 +102,11 @@ class NumberedLines:
         """Whether what was read so far ends with a newline."""
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the file is compressed."""
+        return self._members is not None
+
+    @property
     def place(self) -> Place:
         """Where the line begins that was yielded last."""
         return self._place(self._begin, self._number)
@@ -135,20 +158,19 @@ class NumberedLines:
     def _split(self) -> Iterator[tuple[int, bytes | Damaged]]:
         """Splits parts into numbered lines. An incomplete line before a damaged place counts as part of the damage."""
         number, seam = self._number, 0
-        pending: list[bytes] = []
-        length = 0  # Of `pending`, in bytes. Kept here: summing at each member is quadratic for a line in many members.
+        pending = _Pending()
         for part in self._counted():
             if part is None:
-                seam = length
+                seam = pending.length
                 continue
             if isinstance(part, Damaged):
                 self._number = number
                 yield number, part
-                number, pending, length, seam = number + 1, [], 0, 0
+                number, pending, seam = number + 1, _Pending(), 0
                 continue
             at, base = 0, self._reached - len(part)
             while at < len(part):
-                if not pending:
+                if not pending.length:
                     # Blank lines are skipped together: one at a time, a file of nothing else would take very long.
                     blank = _BLANK.match(part, at)
                     start, at = at, at if blank is None else blank.end()
@@ -157,15 +179,20 @@ class NumberedLines:
                 end = part.find(b"\n", at)
                 if end < 0:
                     # Not where a blank ends the part: a line would seem to begin before the blanks that follow.
-                    pending += [part[at:]] if at < len(part) else []
-                    length += len(part) - at
+                    if at < len(part):
+                        pending.add(part[at:])
                     break
                 self._number, self._next, self._end = number, number + 1, base + end + 1
-                yield number, _join([*pending, part[at:end]], seam)
-                number, pending, length, seam, at = number + 1, [], 0, 0, end + 1
-        if pending:
+                if pending.length:
+                    pending.add(part[at:end])
+                    yield number, pending.line(seam)
+                    pending = _Pending()
+                else:
+                    yield number, part[at:end].rstrip()
+                number, seam, at = number + 1, 0, end + 1
+        if pending.length:
             self._number = number
-            yield number, _join(pending, seam)
+            yield number, pending.line(seam)
 
 
 def line_at(path: str, place: Place, length: int) -> bytes:
@@ -206,12 +233,44 @@ def _window(parts: Iterator[bytes | Damaged | None], begin: int, end: int) -> li
     return found
 
 
-def _join(pieces: list[bytes], seam: int) -> bytes:
-    line = b"".join(pieces).rstrip()
-    if 0 < seam < len(line):
-        line = SplitLine(line)
-        line.seam = seam
-    return line
+class _Pending:
+    """A line of which more is to come. Kept in one piece: a list of pieces would have to be copied into one."""
+
+    __slots__ = ("_buffer", "_is_too_long", "length")
+
+    def __init__(self) -> None:
+        self._buffer: BytesIO | None = None
+        self._is_too_long = False
+        self.length = 0
+        """Bytes so far."""
+
+    def add(self, piece: bytes) -> None:
+        """Appends bytes. Of a line that is too long none are kept."""
+        if self._buffer is None:
+            self._buffer = BytesIO()
+        self.length += len(piece)
+        if not self._is_too_long:
+            self._buffer.write(piece)
+            self._is_too_long = self.length > LONGEST_LINE or (
+                self.length > _LONGEST_FOREIGN
+                and not self._buffer.getbuffer()[:4].tobytes().startswith((b"{", _BYTE_ORDER_MARK + b"{"))
+            )
+            if self._is_too_long:
+                self._buffer = BytesIO()
+
+    def line(self, seam: int) -> bytes | Damaged:
+        """What was added, as a line; ``seam``: offset of its last compressed member."""
+        if self._is_too_long and self.length <= LONGEST_LINE:
+            problem = f"expected a line of JSON that begins with {{, got a line of {self.length} bytes that does not"
+            return Damaged(problem, "not-json")
+        if self._is_too_long:
+            problem = f"expected a line of at most {LONGEST_LINE} bytes, got one of {self.length} bytes"
+            return Damaged(problem, "line-too-long")
+        line = b"" if self._buffer is None else self._buffer.getvalue().rstrip()
+        if 0 < seam < len(line):
+            line = SplitLine(line)
+            line.seam = seam
+        return line
 
 
 def _members_of(file: BinaryIO, path: str) -> _Members | None:
@@ -256,16 +315,31 @@ class _Members:
         while data:
             member = self._new()
             while True:
-                yield member.decompress(data)
+                data = yield from self._inflate(member, data)
                 if member.eof:
                     break
                 data = self._file.read(_CHUNK)
                 if not data:
                     raise EOFError("the file ends inside of them (its writer was stopped?)")
             yield None
-            data = member.unused_data
             self.start = self._file.tell() - len(data)
             data = data or self._file.read(_CHUNK)
+
+    def _inflate(self, member: Any, data: bytes) -> Generator[bytes, None, bytes]:
+        """Yields what the bytes decompress to, in parts of bounded size. Returns those behind the member's end."""
+        if self._magic == ZSTD_MAGIC:
+            for at in range(0, len(data), _ZSTD_SLICE):
+                yield member.decompress(data[at : at + _ZSTD_SLICE])
+                if member.eof:
+                    return bytes(member.unused_data) + data[at + _ZSTD_SLICE :]
+            return b""
+        while True:
+            part = member.decompress(data, _BURST)
+            yield part
+            data = member.unconsumed_tail
+            # A full part: more may be left although all bytes were taken.
+            if member.eof or (not data and len(part) < _BURST):
+                return bytes(member.unused_data)
 
     def _seek_next(self) -> bool:
         """Moves ``self.start`` to the next magic number after the damaged member. False where there is none."""

@@ -21,7 +21,8 @@ from uuid import uuid4
 
 import msgspec
 
-from rollout_trace.file.addresses import join, open_binary
+from rollout_trace.file.addresses import is_address, join, open_binary
+from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.modes import create, make_folder
 from rollout_trace.file.records import SCHEMA, Head
 
@@ -44,7 +45,16 @@ _head = msgspec.json.Decoder(Head)
 
 
 class MissingMedia(ValueError):
-    """A media file is missing or has other bytes. The message begins with the path of the reference in the record."""
+    """A media file is missing or has other bytes. The message begins with the path of the reference in the record.
+
+    Args:
+        problem: the message.
+        code: name of the rule that is broken, as that of ``BadLine``.
+    """
+
+    def __init__(self, problem: str, code: str = "media-missing") -> None:
+        super().__init__(problem)
+        self.code = code
 
 
 def check_mode(mode: str) -> None:
@@ -161,10 +171,27 @@ def references(line: bytes) -> dict[str, int]:
     return {match[1].decode(): int(match[2]) for match in found}
 
 
+def media_problems(line: bytes, folder: str | os.PathLike[str]) -> Iterator[MissingMedia]:
+    """What ``restore`` would raise, for each of the media of a line."""
+    mark = _mark_of(line)
+    seen: set[bytes] = set()
+    for match in () if mark is None else re.finditer(_REFERENCE % re.escape(mark), line):
+        if match[1] not in seen:
+            seen.add(match[1])
+            try:
+                _read(match, line, folder)
+            except MissingMedia as error:
+                yield error
+
+
 def _read(match: re.Match[bytes], line: bytes, folder: str | os.PathLike[str]) -> bytes:
     name = match[1].decode()
     place = join(os.fspath(folder), name)
+    code = "media-missing"
     try:
+        if not is_address(place):
+            # To open a pipe that nobody writes takes for ever.
+            refuse_special_file(place)
         with open_binary(place) as file:
             data = file.read()
     except FileNotFoundError:
@@ -174,11 +201,12 @@ def _read(match: re.Match[bytes], line: bytes, folder: str | os.PathLike[str]) -
     else:
         if sha256(data).hexdigest() == name:
             return data
-        problem = f"{len(data)} other bytes"
+        problem, code = f"{len(data)} other bytes", "media-differs"
     path = _path_of(match[0].replace(b"\\", b"").decode(), line)
     raise MissingMedia(
         f"{path}: expected {int(match[2])} bytes of media with sha256 {name} in {place}, got {problem}. "
-        'To read without the data: read(..., media="keep").'
+        'To read without the data: read(..., media="keep").',
+        code,
     )
 
 

@@ -190,7 +190,7 @@ def note_lines(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
     for number, line in lines(path):
         place = f"{path}, line {number}"
         try:
-            yield _decode(line)
+            yield decode_note(line)
         except BadLine as error:
             where = f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}"
             problem = FormatError(where)
@@ -202,19 +202,24 @@ def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
     """Trajectory id and line of each note of a file of notes. What is no note is passed over."""
     for _, line in lines(path):
         try:
-            yield _decode(line).id, bytes(line)  # type: ignore[arg-type]  # Damaged lines were refused.
+            yield decode_note(line).id, bytes(line)  # type: ignore[arg-type]  # Damaged lines were refused.
         except BadLine:
             continue
 
 
-def _decode(line: bytes | Damaged) -> NoteRecord:
+def decode_note(line: bytes | Damaged) -> NoteRecord:
+    """The note of a line of a file of notes.
+
+    Raises:
+        BadLine: it is none.
+    """
     if isinstance(line, Damaged):
-        raise BadLine("", str(line))
+        raise BadLine("", str(line), line.code)
     try:
         note = _FORMAT.decode(line)
     except RecursionError:
         note = on_a_fresh_stack(_FORMAT.decode, line)
     for at, step in enumerate(note.steps):
         if step.id is None and step.index is None:
-            raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither")
+            raise BadLine(f"$.steps[{at}]", "expected the id or the index of a step, got neither", "missing-field")
     return note

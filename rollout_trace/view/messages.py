@@ -20,7 +20,7 @@ _SHOWN = frozenset({"role", "content", "name", "tool_calls", "tool_call_id", "re
 
 def shown_messages(step: Step, sent: Iterable[Any]) -> list[Message]:
     """Messages of a step's request, some or all of ``step.messages``, in their order."""
-    return [message for group in grouped(step.protocol, sent) for message in _of_group(step.protocol, group)]
+    return [message for group in grouped(step.protocol, sent) if group for message in _of_group(step.protocol, group)]
 
 
 def shown_answer(step: Step) -> Message | None:

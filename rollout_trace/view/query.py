@@ -71,9 +71,16 @@ def _field(name: str, kind: Kind) -> Field:
         found = getattr(summary, name)
         if isinstance(found, (list, dict)):
             return "\n".join(found) or None
-        return float(found) if isinstance(found, (int, float)) else found or None
+        return _float(found) if isinstance(found, (int, float)) else found or None
 
     return Field(kind, value)
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # A whole number of more than 300 digits.
+        return float("inf") if number > 0 else float("-inf")
 
 
 _TEXTS = {"agents": "agent", "models": "model", "findings": "finding"}

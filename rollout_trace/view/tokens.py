@@ -28,7 +28,7 @@ def tokens_of(step: Step, texts: Texts | None = None) -> Tokens | None:
     """
     ids = None if step.completion_token_ids is None else step.completion_token_ids.tolist()
     logprobs = None if step.logprobs is None else [_number(one) for one in step.logprobs.tolist()]
-    own: Sequence[str] | None = getattr(step, "token_texts", None)
+    own = step.token_texts
     n = next((len(one) for one in (ids, logprobs, own) if one is not None), None)
     if n is None:
         return None

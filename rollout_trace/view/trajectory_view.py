@@ -280,7 +280,7 @@ class TrajectoryView:
         return None if self._decode is None else "".join(self._decode.texts(list(ids)))
 
     def _source_of_texts(self) -> str | None:
-        if any(getattr(step, "token_texts", None) is not None for step in self._steps):
+        if any(step.token_texts is not None for step in self._steps):
             return "engine"
         return None if self._decode is None else "tokenizer"
 

@@ -92,6 +92,7 @@ RT.app = (() => {
 
   /** The error instead of the view. */
   function fail(error) {
+    leave();
     fill(document.getElementById("main"), el("div", { class: "empty", role: "alert" },
       el("h1", {}, "This could not be shown"),
       el("p", {}, sentence(error)),

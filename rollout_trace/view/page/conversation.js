@@ -55,19 +55,20 @@ RT.conversation = (() => {
 
   /** Where the request comes from, if not from the step before. */
   function seam(view, context) {
-    const { index } = view.line;
-    const continues = known(view.line.continues) ? view.line.continues : null;
-    const threads = (context.outline.threads || 1) > 1;
-    const named = threads ? [el("b", {}, `thread ${view.line.thread || 0}`), " · "] : [];
-    if (view.line.agent && view.line.agent !== context.outline.summary.name) named.push(el("b", {}, view.line.agent), " · ");
-    if (index === 0 && !threads) return null;
-    if (index > 0 && continues === null) {
-      return el("div", { class: "seam begins" }, named, "begins anew: the request continues no earlier step");
+    const { line } = view;
+    const before = context.outline.steps[line.index - 1];
+    const continues = known(line.continues) ? line.continues : null;
+    const thread = line.thread || 0;
+    const named = [];
+    if ((context.outline.threads || 1) > 1 && (!before || (before.thread || 0) !== thread)) named.push(el("b", {}, `thread ${thread}`));
+    if (line.agent && line.agent !== (before ? before.agent : context.outline.summary.name)) named.push(el("b", {}, line.agent));
+    if (before && continues === null) named.push("begins anew: its request continues no earlier step");
+    else if (before && continues !== line.index - 1) {
+      named.push([view.repeated ? `repeats ${plural(view.repeated, "message")} up to ` : "continues ", link(continues, context)]);
     }
-    if (continues === null) return el("div", { class: "seam" }, named, "begins");
-    const repeated = view.repeated ? `${plural(view.repeated, "message")} repeated from ` : "continues ";
-    if (continues !== index - 1) return el("div", { class: "seam begins" }, named, repeated, link(continues, context));
-    return el("div", { class: "seam" }, named, `${plural(view.repeated || 0, "message")} repeated`);
+    if (!named.length) return null;
+    const parts = named.flatMap((part, i) => (i ? [" · ", part] : [part]));
+    return el("div", { class: `seam${before ? " begins" : ""}` }, parts);
   }
 
   function answer(view, context, options) {
@@ -109,9 +110,10 @@ RT.conversation = (() => {
     const apart = pieces.some((piece) => piece.part && piece.begin === null && piece.part.text);
     const nodes = pieces.map((piece) => {
       if (piece.begin === null) return RT.messages.part(piece.part, null, context);
-      const tokens = context.painter.fragment(view, piece.begin, piece.end, fragmentOptions);
-      if (piece.part) return RT.messages.part(piece.part, tokens, context);
       const whole = apart && piece.end - piece.begin > 4;
+      const compact = !piece.part && !whole;
+      const tokens = context.painter.fragment(view, piece.begin, piece.end, { ...fragmentOptions, compact });
+      if (piece.part) return RT.messages.part(piece.part, tokens, context);
       return el("div", { class: whole ? "part sampled" : "part template" },
         whole && el("div", { class: "soft label" }, view.tokens.texts ? "as it was sampled" : "ids as they were sampled"), tokens);
     });

@@ -39,7 +39,7 @@ RT.details = (() => {
     const named = Object.entries(summary.rewards || {}).map(([name, value]) => [name, number(value)]);
     const metrics = Object.entries(summary.metrics || {}).map(([name, value]) => [name, number(value)]);
     return [
-      terms([["reward", number(summary.reward)], ...named]),
+      known(summary.reward) || named.length ? terms([["reward", number(summary.reward)], ...named]) : el("p", { class: "soft" }, "None was given."),
       metrics.length > 0 && [el("h3", {}, "Metrics"), terms(metrics)],
       summary.note && [el("h3", {}, "Note"), el("p", { class: "note-text" }, summary.note)],
     ];
@@ -56,6 +56,7 @@ RT.details = (() => {
       fill(body, terms([
         ["model", line.model], ["answered by", view.response_model !== line.model ? view.response_model : null],
         ["engine", view.engine], ["protocol", view.protocol], ["started", time(line.started)],
+        ["messages repeated", view.repeated ? count(view.repeated) : null],
         ["prompt tokens", known(line.n_prompt) ? count(line.n_prompt) : null],
         ["mean logprob", known(line.mean_logprob) ? line.mean_logprob.toFixed(3) : null],
         ["finish", line.finish], ["stopped by", view.stop_reason], ["tools offered", view.n_tools ? count(view.n_tools) : null],
@@ -104,14 +105,24 @@ RT.details = (() => {
       part("Request", found.request), part("Answer", found.response), part("The trajectory's line in the file", found.line)));
   }
 
-  /** JSON with line breaks; anything else as it is. */
+  /** JSON with line breaks and blanks, every value written as it was; anything else as it is. */
   function pretty(value) {
-    if (value.length > 2e6) return value;
-    try {
-      return JSON.stringify(JSON.parse(value), null, 2);
-    } catch {
-      return value;
-    }
+    if (value.length > 2e6 || !/^\s*[[{]/.test(value)) return value;
+    let depth = 0;
+    const line = () => `\n${"  ".repeat(Math.max(0, depth))}`;
+    return value.replace(/"(?:[^"\\]|\\.)*"|[[{]\s*[\]}]|[{}[\],:]|\s+/g, (piece) => {
+      if (piece === "{" || piece === "[") {
+        depth += 1;
+        return piece + line();
+      }
+      if (piece === "}" || piece === "]") {
+        depth -= 1;
+        return line() + piece;
+      }
+      if (piece === ",") return piece + line();
+      if (piece === ":") return ": ";
+      return piece.trim() ? piece : "";
+    });
   }
 
   return { subtitle, findings, scores, step, about, raw };

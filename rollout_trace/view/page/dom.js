@@ -5,9 +5,10 @@ window.RT = window.RT || {};
 RT.dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const UNSEEN = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Cs}\p{Default_Ignorable_Code_Point}]/gu;
-  const BEFORE_JOINER = /[\p{Extended_Pictographic}\p{Emoji_Modifier}\uFE0F]$/u;
+  // Alternatives, no class: Chromium 156 does not find the end of an astral character in a class.
+  const BEFORE_JOINER = /(?:\p{Extended_Pictographic}|\p{Emoji_Modifier}|\uFE0F)$/u;
   const AFTER_JOINER = /^\p{Extended_Pictographic}/u;
-  const BEFORE_VARIANT = /[\p{Emoji}]$/u;
+  const BEFORE_VARIANT = /\p{Emoji}$/u;
 
   /** `s` with control, bidi, zero-width and other unseen characters, and lone surrogates, as escapes. Newlines and tabs
    *  stay, and so do the joiners inside emoji. */
@@ -92,19 +93,19 @@ RT.dom = (() => {
     for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
       if (Math.abs(n) >= size * 0.9995) {
         const scaled = n / size;
-        return (Math.abs(scaled) < 99.95 ? scaled.toFixed(1).replace(/\.0$/, "") : Math.round(scaled)) + unit;
+        return (Math.abs(scaled) < 99.95 ? scaled.toFixed(1) : Math.round(scaled)) + unit;
       }
     }
     return Number.isInteger(n) ? String(n) : number(n);
   }
 
-  /** A number in at most four significant digits: "1", "0.25", "-3.077". */
-  function number(x) {
+  /** A number in at most four (or `digits`) significant digits: "1", "0.25", "-3.077". */
+  function number(x, digits = 4) {
     if (!known(x)) return x === Infinity ? "inf" : x === -Infinity ? "-inf" : "-";
     if (x === 0) return "0";
     const size = Math.abs(x);
     if (size >= 1e6 || size < 1e-4) return x.toExponential(2);
-    return String(Number(x.toPrecision(4)));
+    return String(Number(x.toPrecision(digits)));
   }
 
   /** A duration: "0.8 ms", "0.41 s", "2 m 05 s", "3 h 12 m". */
@@ -124,8 +125,10 @@ RT.dom = (() => {
   /** An amount of money: "$0.0004"; other currencies by their code. */
   function cost(amount, currency) {
     if (!known(amount)) return "-";
-    const digits = amount === 0 || Math.abs(amount) >= 0.995 ? amount.toFixed(2) : String(Number(amount.toPrecision(2)));
-    return !currency || currency === "USD" ? "$" + digits : `${digits} ${currency}`;
+    const size = Math.abs(amount);
+    const places = size === 0 || size >= 0.0995 ? 2 : Math.min(10, 1 - Math.floor(Math.log10(size)));
+    const digits = amount.toFixed(places);
+    return !currency || currency.toUpperCase() === "USD" ? "$" + digits : `${digits} ${currency}`;
   }
 
   /** A Unix time in the reader's zone: "2026-11-23 08:02:11". */

@@ -52,8 +52,8 @@ RT.filters = (() => {
     const mean = aggregate.mean_reward;
     return el("p", { class: "figures num", role: "status" },
       el("b", {}, n === total ? plural(n, "trajectory", "trajectories") : `${count(n)} of ${plural(total, "trajectory", "trajectories")}`),
-      typeof mean === "number" ? el("span", {}, "mean reward ", el("b", {}, number(mean)),
-        typeof aggregate.std_reward === "number" ? el("span", { class: "soft" }, ` ± ${number(aggregate.std_reward)}`) : null) : null,
+      typeof mean === "number" ? el("span", {}, "mean reward ", el("b", {}, number(mean, 3)),
+        typeof aggregate.std_reward === "number" ? el("span", { class: "soft" }, ` ± ${number(aggregate.std_reward, 3)}`) : null) : null,
       aggregate.n_groups ? el("span", {}, plural(aggregate.n_groups, "group")) : null,
       typeof aggregate.cost === "number" ? el("span", {}, cost(aggregate.cost, aggregate.currency)) : null);
   }

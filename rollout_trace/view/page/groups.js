@@ -51,7 +51,7 @@ RT.groups = (() => {
     if (!group.spread) return null;
     const at = (best) => group.rewards.reduce((chosen, r, i) =>
       (known(r) && (chosen < 0 || (best ? r > group.rewards[chosen] : r < group.rewards[chosen])) ? i : chosen), -1);
-    return el("a", { href: RT.app.hash("compare", [group.keys[at(true)], group.keys[at(false)]]) }, "best beside worst");
+    return el("a", { href: RT.app.hash("compare", [group.keys[at(true)], group.keys[at(false)]]) }, "best and worst");
   }
 
   function line(group, level, choose) {
@@ -59,10 +59,10 @@ RT.groups = (() => {
     return el("li", { class: "group" },
       el("div", { class: "what" },
         el("button", { class: "link clip", title: "Show this group's trajectories", on: { click: () => choose(group.group) } }, group.group),
-        el("span", { class: "soft num" }, plural(group.n, "trajectory", "trajectories"))),
+        el("span", { class: "soft num", title: plural(group.n, "trajectory", "trajectories") }, count(group.n))),
       el("div", { class: "figures num" },
-        el("b", {}, number(group.mean)),
-        same ? el("span", { class: "warn" }, "all equal") : el("span", { class: "soft" }, group.spread === null ? "" : `± ${number(group.spread)}`),
+        el("b", {}, number(group.mean, 3)),
+        same ? el("span", { class: "warn" }, "all equal") : el("span", { class: "soft" }, group.spread === null ? "" : `± ${number(group.spread, 3)}`),
         group.unknown ? el("span", { class: "soft" }, `${count(group.unknown)} without reward`) : null),
       el("div", { class: "cells" },
         group.rewards.slice(0, MOST_CELLS).map((reward, i) => cell(group.keys[i], reward, i, level)),

@@ -156,6 +156,7 @@ RT.query = (() => {
    *  value is cut there, and finds more. `exact`: the whole text, where that can be written. */
   function written(field, value, exact) {
     if (/^[^\s"<>=][^\s]*$/.test(value) && (exact || value.toLowerCase() !== "none")) return `${field}:${exact ? "=" : ""}${value}`;
+    if (value === "") return `${field}:none`;
     const longest = value.split('"').reduce((a, b) => (b.length > a.length ? b : a), "");
     return `${field}:"${longest}"`;
   }

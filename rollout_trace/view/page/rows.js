@@ -67,7 +67,7 @@ RT.rows = (() => {
 
   /** A row as a strip; its pieces that were sampled lead to their steps. */
   function strip(row, index, longest, context, limit) {
-    const box = el("div", { class: "strip", role: "group", "aria-label": `Row ${index}: ${plural(row.length, "token")}, ${count(row.trained)} trained` });
+    const box = el("div", { class: "row-strip", role: "group", "aria-label": `Row ${index}: ${plural(row.length, "token")}, ${count(row.trained)} trained` });
     box.style.width = `${Math.max(6, (100 * row.length) / longest)}%`;
     for (const [length, share, first, last] of stretches(row, limit)) {
       const sampled = known(first);

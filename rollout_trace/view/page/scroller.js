@@ -6,7 +6,9 @@ window.RT = window.RT || {};
 
 RT.scroller = (() => {
   const OVER = 500;
-  const MOST = 40;
+  const MOST = 60;
+  // What stands above the list is in sight.
+  const TOP = { index: 0, offset: -Infinity };
 
   class Scroller {
     // box: the scrolled element; list: the element in it that gets the items; estimate(i): pixels; build(i): an
@@ -16,7 +18,7 @@ RT.scroller = (() => {
       this.before = document.createElement("div");
       this.after = document.createElement("div");
       this.items = new Map();
-      this.anchor = { index: 0, offset: 0 };
+      this.anchor = TOP;
       this.frame = 0;
       list.replaceChildren(this.before, this.after);
       this.sizes = new ResizeObserver((entries) => this.measured(entries));
@@ -63,18 +65,23 @@ RT.scroller = (() => {
     }
 
     scrolled() {
-      if (Math.abs(this.box.scrollTop - this.expected) < 2) return;
+      if (this.follow()) this.render();
+    }
+
+    // Whether the reader scrolled since the last time: what is at the top now stays there.
+    follow() {
+      if (!this.n || Math.abs(this.box.scrollTop - this.expected) < 2) return false;
       const y = this.box.scrollTop - this.start;
       const index = this.at(Math.max(0, y));
-      this.anchor = { index, offset: y - this.tops[index] };
-      this.render();
+      this.anchor = this.box.scrollTop <= 0 ? TOP : { index, offset: y - this.tops[index] };
+      return true;
     }
 
     // Puts an item at the top, `offset` pixels below the edge.
     show(index, offset = 8) {
       if (!this.n) return;
       const wanted = Math.max(0, Math.min(this.n - 1, index));
-      this.anchor = { index: wanted, offset: wanted === 0 ? -this.start : -offset };
+      this.anchor = wanted === 0 ? TOP : { index: wanted, offset: -offset };
       this.render();
     }
 
@@ -85,14 +92,14 @@ RT.scroller = (() => {
     }
 
     settle() {
-      const wanted = this.tops[this.anchor.index] + this.anchor.offset + this.start;
+      const wanted = Math.max(0, this.tops[this.anchor.index] + this.anchor.offset + this.start);
       if (Math.abs(this.box.scrollTop - wanted) >= 1) this.box.scrollTop = wanted;
       this.expected = this.box.scrollTop;
     }
 
     render() {
       if (!this.n) return;
-      const y = this.tops[this.anchor.index] + this.anchor.offset;
+      const y = Math.max(-this.start, this.tops[this.anchor.index] + this.anchor.offset);
       const height = this.box.clientHeight || 800;
       const first = this.at(Math.max(0, y - OVER));
       const last = Math.min(this.at(Math.max(0, y + height + OVER)), first + MOST - 1);
@@ -114,7 +121,7 @@ RT.scroller = (() => {
       this.space();
       this.measure();
       this.settle();
-      this.onview(this.at(Math.max(0, y)), this.at(Math.max(0, y + height)));
+      this.onview(this.at(Math.max(0, y + 12)), this.at(Math.max(0, y + height)));
     }
 
     space() {
@@ -143,6 +150,7 @@ RT.scroller = (() => {
       cancelAnimationFrame(this.frame);
       this.frame = requestAnimationFrame(() => {
         if (!this.box.clientHeight) return;
+        this.follow();
         this.measure();
         this.render();
       });

@@ -7,7 +7,7 @@ RT.table = (() => {
 
   const known = (x) => typeof x === "number";
   const soft = (text) => el("span", { class: "soft" }, text);
-  const dash = () => soft("-");
+  const dash = () => el("span", { class: "soft dash" }, "-");
   const counted = (names) => Object.entries(names).map(([name, n]) => (n > 1 ? `${name} ×${n}` : name)).join(", ");
 
   function nameCell(row) {
@@ -121,7 +121,7 @@ RT.table = (() => {
     const on = sort === column.id;
     return el("th", { class: column.kind, role: "columnheader", scope: "col", "aria-sort": on ? (reverse ? "descending" : "ascending") : "none" },
       el("button", { class: "sort", title: column.help || null, on: { click: () => sortBy(column.id) } },
-        column.label, el("span", { class: "arrow", "aria-hidden": "true" }, on ? (reverse ? "↓" : "↑") : "")));
+        column.label, on ? el("span", { class: "arrow", "aria-hidden": "true" }, reverse ? "↓" : "↑") : null));
   }
 
   function line(row, columns, scale) {

@@ -113,7 +113,9 @@ RT.timeline = (() => {
 
   function axis(offset, span) {
     const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => {
-      const tick = el("span", {}, duration(offset + share * span));
+      // Far from the beginning, how much later than the left end: the whole time would be the same at each tick.
+      const far = share > 0 && offset > 20 * span;
+      const tick = el("span", {}, far ? `+${duration(share * span)}` : duration(offset + share * span));
       tick.style.left = `${100 * share}%`;
       return tick;
     });

@@ -43,12 +43,13 @@ RT.tokens = (() => {
   const special = (shown) => /^<[|/]?[^<>\s]{1,40}>$/.test(shown.trim());
 
   // What stands for a token on the page: its text with blanks and line ends to be seen, or its id.
-  function visible(tokens, i) {
+  // `compact`: lines do not end where the text's do.
+  function visible(tokens, i, compact) {
     if (!tokens.texts) return tokens.ids ? `${tokens.ids[i]} ` : "? ";
     const shown = tokens.texts[i];
     if (shown === "") return "◌";
     const blank = /^\s+$/.test(shown) ? shown.replaceAll(" ", "·").replaceAll("\t", "⇥\t") : shown;
-    return blank.replaceAll("\r", "␍").replaceAll("\n", "⏎\n");
+    return blank.replaceAll("\r", "␍").replaceAll("\n", compact ? "⏎" : "⏎\n");
   }
 
   // Which tokens are in which part of an answer: [{part, begin, end}] in their order, over all tokens. Tokens in no part
@@ -107,8 +108,8 @@ RT.tokens = (() => {
       this.painted.clear();
     }
 
-    // An element with the tokens from `begin` to `end` of a step; `options.mask(i)` is a token's mask, `options.marked`
-    // the token from which on another trajectory differs.
+    // An element with the tokens from `begin` to `end` of a step; `options.mask(i)` is a token's mask,
+    // `options.marked` the token from which on another trajectory differs; `options.compact`: see `visible`.
     fragment(view, begin, end, options = {}) {
       const box = el("span", {
         class: "tokens",
@@ -138,11 +139,11 @@ RT.tokens = (() => {
 
     paint(chunk) {
       if (this.painted.has(chunk)) return;
-      const { view, begin, end } = this.chunks.get(chunk);
+      const { view, begin, end, options } = this.chunks.get(chunk);
       const spans = [];
       for (let i = begin; i < end; i += 1) {
         const span = document.createElement("span");
-        span.append(text(visible(view.tokens, i)));
+        span.append(text(visible(view.tokens, i, options.compact)));
         span.dataset.i = i;
         spans.push(span);
       }
@@ -152,9 +153,9 @@ RT.tokens = (() => {
     }
 
     unpaint(chunk) {
-      const { view, begin, end } = this.chunks.get(chunk);
+      const { view, begin, end, options } = this.chunks.get(chunk);
       const shown = [];
-      for (let i = begin; i < end; i += 1) shown.push(visible(view.tokens, i));
+      for (let i = begin; i < end; i += 1) shown.push(visible(view.tokens, i, options.compact));
       chunk.replaceChildren(text(shown.join("")));
       this.painted.delete(chunk);
     }

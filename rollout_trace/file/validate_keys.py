@@ -1,0 +1,77 @@
+"""Whether an object of a line has a name twice, which decoders pass over: found by counting, without a second parse."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import orjson
+
+from rollout_trace.file.decode import Parsed
+from rollout_trace.file.records import TokensRecord
+
+_objects = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_lists = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_KEY = b'":'
+"""The end of a name. Within a text, the bytes before it are a backslash more, in a line and in what is made of it."""
+_ESCAPED_QUOTE = b"\\u0022"
+_COUNTED = frozenset(("messages", "tools", "segments", "steps", "arrays"))
+_FAILED = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
+
+
+def has_distinct_keys(line: bytes, parsed: Parsed) -> bool:
+    """True where no object of a line has a name twice. False: there may be one, or the line is written in another way
+    than usual; a parse with all names can say.
+
+    A decoder that keeps one value of a name leaves fewer names than the line has. The objects of alternatives
+    (``top_logprobs``), as engines send them, are not looked at.
+    """
+    record = parsed.record
+    try:
+        top = _objects.decode(line)
+        steps = _lists.decode(top["steps"]) if "steps" in top else []
+        count = len(top) + 3 * len(record.arrays) + _dumped(record.messages) + _dumped(record.tools)
+        count += sum([1 if one.base is None else 2 for one in record.segments])
+        for step, alternatives in zip(record.steps, parsed.top_logprobs, strict=True):
+            if step.tokens is not None:
+                count += _keys_of_tokens(step.tokens)
+            if alternatives:
+                count += 1 + alternatives.count(_KEY)
+        others = [value for name, value in top.items() if name not in _COUNTED]
+        for names in steps:
+            count += len(names)
+            names.pop("tokens", None)
+            others += names.values()
+        count += _dumped(orjson.loads(b"[%s]" % b",".join(others)))
+    except _FAILED:
+        return False
+    return count == line.count(_KEY) and _ESCAPED_QUOTE not in line
+
+
+def has_distinct_plain_keys(line: bytes) -> bool:
+    """The same of a short line of any kind, which is parsed for it."""
+    try:
+        return _dumped(orjson.loads(line)) == line.count(_KEY) and _ESCAPED_QUOTE not in line
+    except _FAILED:
+        return False
+
+
+def _dumped(value: Any) -> int:
+    return orjson.dumps(value).count(_KEY) if value else 0
+
+
+_fields = attrgetter(*(name for name in TokensRecord.__struct_fields__ if name != "top_logprobs"))
+
+
+def _keys_of_tokens(tokens: TokensRecord) -> int:
+    """How many names ``tokens`` has, those of the objects in it included; without alternatives."""
+    values = _fields(tokens)
+    count = len(values) - values.count(None)
+    if tokens.prompt_top_tokens is not None:
+        count += 2
+    if tokens.top_tokens is not None:
+        count += 2 * 4
+    if tokens.sampling_mask is not None:
+        count += 4 * (2 if tokens.sampling_mask.logprobs is None else 3)
+    return count
