@@ -109,9 +109,9 @@ def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], s
         except Exception as error:
             told = f"{type(error).__name__}: {error}\n{protocol} {exchange.name} {kind}\n{request!r}\n{response!r}"
             return done, outcomes, told
-        told = fuzz_line(rng) if done % 4 == 0 else None
-        if told is not None:
-            return done, outcomes, told
+        failure = fuzz_line(rng) if done % 4 == 0 else None
+        if failure is not None:
+            return done, outcomes, failure
         done += 1
         outcomes[steps[0].status] = outcomes.get(steps[0].status, 0) + 1
     return done, outcomes, None
