@@ -23,11 +23,13 @@ FACES = frozenset({"__init__", "__main__", "frames", "grouping", "installed"})
 """Modules of the package's own folder that offer what is in the rooms. No room imports them."""
 
 DOORS = frozenset(
-    ("data.trajectory", f"train.{module}")
-    for module in ("checks", "retokenize", "selection", "sequence", "sequences")
-) | {("collection.job", "collection.serving")}  # fmt: skip
+    ("data.trajectory", module)
+    for module in ("train.checks", "train.retokenize", "train.selection", "train.sequence", "train.sequences",
+                   "file.encode", "view.notebook", "view.terminal")
+) | {("data.model", "view.notebook"), ("train.sequence", "view.notebook"), ("train.groups", "view.notebook"),
+     ("collection.job", "collection.serving")}  # fmt: skip
 """Imports that may lead upward: ``Trajectory.sequences()``, ``.check()`` and ``.retokenize()``, and their types; and
-``Job.run()``, which the worker makes; and the pictures: ``Trajectory.show()``, ``.to_dict()``, ``_repr_html_``."""
+``Job.run()``, which the worker makes; and the pictures, ``.show()`` and ``_repr_html_()``; and ``.to_json()``."""
 
 Graph = Mapping[str, frozenset[str]]
 """The modules that a module imports, by name inside the package: ``record.call``."""

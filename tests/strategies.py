@@ -317,6 +317,7 @@ def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
         before, answer = draw(prompt(before, answer)), draw(token_ids)
         ids: list[Any] = [None if draw(st.integers(0, 5)) == 0 else np.array(one, np.int32) for one in (before, answer)]
         logprobs: Any = draw(st.none() | st.lists(log_probabilities, min_size=len(answer), max_size=len(answer)))
+        spelled = draw(st.none() | st.lists(texts, min_size=len(answer), max_size=len(answer)))
         sent, offered = draw(st.none() | requests), draw(st.none() | st.just(offered_ones))
         held: dict[str, Any] = {"messages": sent, "tools": offered}
         if live:
@@ -333,6 +334,7 @@ def steps(draw: st.DrawFn, *, live: bool) -> list[Step]:
                 prompt_token_ids=ids[0],
                 completion_token_ids=ids[1],
                 logprobs=logprobs,
+                token_texts=spelled,
                 **held,
                 **draw(extras(len(before), len(answer), rows if live else None)),
                 **draw(step_facts),

@@ -56,8 +56,12 @@ def _shape(protocol: str | None) -> MessageShape:
 
 def message_groups(step: Step) -> Iterator[tuple[Any, ...]]:
     """The messages of a request as they were sent, in groups for ``convert``."""
-    sent = step.messages or ()
-    shape = _shape(step.protocol)
+    return grouped(step.protocol, step.messages or ())
+
+
+def grouped(protocol: str | None, sent: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    """Messages of a request, or a part of them, in groups for ``convert``."""
+    shape = _shape(protocol)
     if shape == "texts":
         yield tuple(sent)
     elif shape != "items":

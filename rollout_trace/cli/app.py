@@ -47,6 +47,10 @@ def _app() -> None:
 def run(args: Sequence[str] | None) -> int:
     """Runs the command and returns its exit code."""
     try:
+        if "_ROLLOUT_TRACE_COMPLETE" in os.environ:
+            from rollout_trace.cli.completion import register
+
+            register()
         code = _app.main(None if args is None else list(args), prog_name="rollout-trace", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0

@@ -20,6 +20,31 @@ def json_option(command: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")(command)
 
 
+def tokenizer_option(command: F) -> F:
+    """The option ``--tokenizer`` of a command, its parameter ``tokenizer``: a text, or None."""
+    return click.option(
+        "--tokenizer",
+        metavar="PATH_OR_NAME",
+        help="For token texts that are not recorded: a folder, a tokenizer.json, or a cached model's name.",
+    )(command)
+
+
+def load_tokenizer_of(path_or_name: str | None) -> Any:
+    """The tokenizer that the option ``--tokenizer`` names; None where it is not given.
+
+    Raises:
+        click.UsageError: there is none.
+    """
+    if path_or_name is None:
+        return None
+    from rollout_trace.view.tokenizers import load_tokenizer
+
+    try:
+        return load_tokenizer(path_or_name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
 def files_of(paths: Iterable[str]) -> list[str]:
     """The files that arguments name: files, patterns, addresses, and folders with ``.jsonl`` files in them.
 

@@ -21,6 +21,7 @@ from rollout_trace.file.reader import ReadMedia, TrajectoryReader
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.errors import FormatError
+    from rollout_trace.file.records import NoteRecord
 
 STDIN = "-"
 STDIN_NAME = "stdin"
@@ -37,7 +38,9 @@ class Read(NamedTuple):
     trajectory: Trajectory
     data: bytes
     """The line, without its newline and without notes."""
-    is_whole: bool = True
+    note: NoteRecord | None
+    """What was noted of it."""
+    is_whole: bool
     """False: ``data`` is the part of the line behind damaged compressed bytes."""
 
 
@@ -58,12 +61,17 @@ class Trajectories(Iterator[Read]):
         self._progress = Progress(self.paths if progress else ())
         self._media = media
         self._readers: list[TrajectoryReader] = []
+        self._damaged: list[FormatError] = []
         self._found = self._read_all()
 
     @property
     def problems(self) -> list[FormatError]:
         """An error for each line, or note, that could not be read so far."""
-        return [error for reader in self._readers for error in reader.skipped]
+        return [*(error for reader in self._readers for error in reader.skipped), *self._damaged]
+
+    def damaged(self, error: FormatError) -> None:
+        """Adds an error of a trajectory that was read, to ``problems``."""
+        self._damaged.append(error)
 
     def __iter__(self) -> Trajectories:
         return self
@@ -84,7 +92,7 @@ class Trajectories(Iterator[Read]):
                 for line in reader.read_noted_lines(self._open_stdin if is_stdin else self._open):
                     self.read += 1
                     if self._where is None or self._where(line.trajectory):
-                        yield Read(line.path, line.number, line.trajectory, line.data, line.is_whole)
+                        yield Read(line.path, line.number, line.trajectory, line.data, line.note, line.is_whole)
 
     def _open(self, path: str) -> BinaryIO:
         return self._progress.counted(open_binary(path), path)

@@ -27,6 +27,7 @@ from rollout_trace.data.extras import (
 )
 from rollout_trace.data.lists import FrozenList, ListSpan
 from rollout_trace.data.rows import RowSpan
+from rollout_trace.data.token_texts import PackedTexts, as_token_texts
 from rollout_trace.data.tokens import Span, as_float32, as_int32, readonly, same_array
 
 if TYPE_CHECKING:
@@ -250,6 +251,10 @@ class Step:
     top_logprobs: Sequence[Sequence[Mapping[str, Any]]] | None = None
     """For each completion token, the alternatives as returned by the engine (``token``, ``logprob``, ...). Kept
     as JSON: each reading builds new lists. Where they have ids, ``top_tokens`` has them as arrays."""
+    token_texts: Sequence[str] | None = None
+    """For each completion token its text, where the engine sent texts with the logprobs; joined they are the text that
+    was sampled, special tokens included. A character that several tokens make is in the last of them, and the others
+    are empty; what is no UTF-8 is U+FFFD. Kept packed: each reading builds a new list."""
     token_source: TokenSource | None = None
     logprobs_mode: LogprobsMode | None = None
     """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; ``constrained``: a grammar,
@@ -326,6 +331,12 @@ class Step:
         counts = "".join(f", {name}={'unknown' if ids is None else len(ids)} ids" for name, ids in ids_of.items())
         return f"Step({self.id!r}, {self.status}, protocol={self.protocol!r}, model={self.model!r}{counts})"
 
+    def _repr_html_(self) -> str:
+        """The picture of the step in a notebook."""
+        from rollout_trace.view.notebook import step_html
+
+        return step_html(self)
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Step):
             return NotImplemented
@@ -376,7 +387,7 @@ def _store_as_span(name: str, convert: Callable[[Any, str], Any]) -> None:
     _SLOTS[name] = slot
 
 
-_STORED = (Span, ListSpan, RowSpan, TopTokenRows, JSONText)
+_STORED = (Span, ListSpan, RowSpan, TopTokenRows, JSONText, PackedTexts)
 """Forms in which fields are stored; their ``get()`` returns the field's value."""
 _SLOTS: dict[str, Any] = {}
 """By field: the slot that holds its stored form."""
@@ -386,6 +397,7 @@ _store_as_span("logprobs", as_float32)
 _store_as_span("messages", lambda value, _: FrozenList(value) if type(value) is list else value)
 _store_as_span("tools", lambda value, _: FrozenList(value) if type(value) is list else value)
 _store_as_span("top_logprobs", lambda value, _: value)
+_store_as_span("token_texts", as_token_texts)
 _store_as_span("prompt_logprobs", as_float32)
 _store_as_span("prompt_top_tokens", lambda value, _: value)
 _store_as_span("routed_experts", as_experts)

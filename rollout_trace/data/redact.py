@@ -14,6 +14,7 @@ from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText
 from rollout_trace.data.lists import FrozenList, ListSpan, TableSpan
 from rollout_trace.data.model import Attempt, Step, Task, TokenIssue, ToolRun, new_step, shared
 from rollout_trace.data.texts import Change, change_completion, change_error, change_value
+from rollout_trace.data.token_texts import PackedTexts
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, new_trajectory
 
@@ -29,6 +30,7 @@ NO_TOKENS: Mapping[str, Any] = {
     "completion_token_ids": None,
     "logprobs": None,
     "top_logprobs": None,
+    "token_texts": None,
     **dict.fromkeys(EXTRAS),
     "token_source": None,
     "logprobs_mode": None,
@@ -114,6 +116,7 @@ class StepRedaction:
         completion = {
             "completion": change_completion(step.completion, change, numbers=True),
             "stop_reason": change_value(step.stop_reason, "stop_reason", change),
+            "token_texts": self._token_texts(step),
         }
         other = {
             "error": change_error(step.error, "error", change),
@@ -179,6 +182,12 @@ class StepRedaction:
         if all(change_value(one, "", change) is one for one in values):
             return {"top_logprobs": top_logprobs}
         return {"top_logprobs": None, "top_tokens": None}
+
+    def _token_texts(self, step: Step) -> PackedTexts | None:
+        """The texts of the tokens; None where the text that they make would change."""
+        texts: PackedTexts | None = shared(step, "token_texts")
+        whole = None if texts is None else texts.joined()
+        return texts if whole is None or self._change(whole, "token_texts") == whole else None
 
     def _body(self, body: bytes | None, place: str) -> bytes | None:
         """The body; None where its text would change: ids of that text may stand beside it."""
@@ -294,7 +303,7 @@ def _aligned(data: bytes, ids: bytes) -> bool:
 
 def shared_or_own(step: Step, name: str) -> Any:
     """The value of a field as it is stored."""
-    return shared(step, name) if name in ("messages", "tools", "top_logprobs") else getattr(step, name)
+    return shared(step, name) if name in ("messages", "tools", "top_logprobs", "token_texts") else getattr(step, name)
 
 
 def _attempts(attempts: tuple[Attempt, ...], change: Change) -> tuple[Attempt, ...]:

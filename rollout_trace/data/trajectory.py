@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data import costs, user_values
@@ -174,6 +175,59 @@ class Trajectory(_Referable):
         from rollout_trace.train.checks import check
 
         return check(self, vocab_size=vocab_size)
+
+    def show(
+        self,
+        *,
+        tokens: bool = False,
+        color_by: Literal["logprob", "entropy", "mask"] = "logprob",
+        full: bool = False,
+        step: int | None = None,
+        theme: Literal["dark", "light"] | None = None,
+        width: int | None = None,
+        color: bool | None = None,
+    ) -> None:
+        """Prints the trajectory to standard output as a conversation, as ``rollout-trace show`` does.
+
+        Args:
+            tokens: show completions as their tokens, coloured.
+            color_by: what the colours of tokens mean.
+            full: show long texts whole.
+            step: index of one step to show with everything that is recorded of it; -1 is the last.
+            theme: background of the terminal; None: what ``COLORFGBG`` gives, else dark.
+            width: in columns; None: that of the terminal, else of ``COLUMNS``, else 80.
+            color: True: colours even where standard output is no terminal; False: none; None: where it is one, and
+                ``NO_COLOR`` is not set.
+
+        Raises:
+            ImportError: rich is not installed.
+            ValueError: an option has another value than those it can have.
+            IndexError: there is no such step.
+        """
+        from rollout_trace.view.terminal import show
+
+        show(self, tokens=tokens, color_by=color_by, full=full, step=step, theme=theme, width=width, color=color)
+
+    def to_json(self) -> str:
+        """The trajectory as a line of a file has it (docs/file-format.md), without the line's end.
+
+        Raises:
+            ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
+        """
+        from rollout_trace.file.encode import encode
+
+        return encode(self)[:-1].decode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``to_json`` has, as a dict of texts, numbers, lists and dicts. Raises as ``to_json``."""
+        found: dict[str, Any] = json.loads(self.to_json())
+        return found
+
+    def _repr_html_(self) -> str:
+        """The picture of the trajectory in a notebook."""
+        from rollout_trace.view.notebook import trajectory_html
+
+        return trajectory_html(self)
 
     @property
     def n_input_tokens(self) -> int | None:

@@ -44,10 +44,14 @@ def temperature(step: Step) -> Real | None:
 def settings_of(step: Step) -> Iterator[Mapping[str, Any]]:
     """The request's fields, then those in ``sampling_params`` of engines' own endpoints: one mapping, or a list of them
     for several prompts."""
-    if not isinstance(step.sampling, Mapping):
+    sampling = step.sampling
+    # `Mapping` takes long to look at, and is asked for every step several times.
+    if type(sampling) is not dict and not isinstance(sampling, Mapping):
         return
-    yield step.sampling
-    inner = step.sampling.get("sampling_params")
+    yield sampling
+    inner = sampling.get("sampling_params")
+    if inner is None:
+        return
     for settings in inner if isinstance(inner, list) else (inner,):
         if isinstance(settings, Mapping):
             yield settings
@@ -71,7 +75,8 @@ def _grammars(settings: Mapping[str, Any], engine: str | None) -> Iterator[str]:
 
 
 def _tool_grammars(step: Step) -> Iterator[str]:
-    choice = (step.sampling or {}).get("tool_choice") if isinstance(step.sampling, Mapping) else None
+    sampling = step.sampling
+    choice = sampling.get("tool_choice") if type(sampling) is dict or isinstance(sampling, Mapping) else None
     forced = _forced(choice)
     engine = profile_of_step(step.engine)
     if forced is not None and not (forced == "named tool" and engine.ignores_named_tool):

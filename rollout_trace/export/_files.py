@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
@@ -17,6 +15,7 @@ import orjson
 from rollout_trace.export._arrow import batches, import_pyarrow, require_finite
 from rollout_trace.file.compression import import_zstandard
 from rollout_trace.file.plain import dumps
+from rollout_trace.file.replacing import replacing
 
 if TYPE_CHECKING:
     from rollout_trace.export._arrow import Row, Schema
@@ -98,26 +97,6 @@ def _suffix(path: str | os.PathLike[str], known: tuple[str, ...]) -> str:
     if match is None:
         raise ValueError(f"{name}: expected a name that ends with {' or '.join(known)}.")
     return match
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file that replaces ``path`` when the block ends; if the block raises, ``path`` is unchanged."""
-    # `os.replace` would replace a symbolic link itself: the file it points to is meant.
-    place = Path(os.path.realpath(path))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # In the same folder, as a rename is atomic within a file system alone; cut, as names have a maximum length.
-    new = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}")
-    try:
-        with open(new, "xb") as file:
-            yield file
-            file.flush()
-            # On disk before it gets its name: after a crash of the machine the file is whole or absent.
-            os.fsync(file.fileno())
-        os.replace(new, place)
-    except BaseException:  # KeyboardInterrupt too must leave no half-written file.
-        new.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import msgspec
 
 from rollout_trace.data.lists import TableSpan
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
+from rollout_trace.data.token_texts import PackedTexts, from_plain
 from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.arrays import ArrayTable, BadArray
@@ -390,6 +391,8 @@ def _tokens(
         raise BadLine(f"$.steps[{at}].tokens.top_logprobs", str(error), "top-logprobs-type") from error
     if prompt is not None or end is not None:
         found.update(_token_ids(record, at, segments))
+    if record.texts is not None:
+        found["token_texts"] = _token_texts(record, at, logprobs)
     try:
         found.update(read_extras(record, arrays))
     except BadArray as error:
@@ -430,6 +433,17 @@ def _check_logprobs(length: int, record: TokensRecord, at: int) -> None:
     if length != expected:
         problem = f"expected {expected} numbers (end - prompt), got {length}"
         raise BadLine(f"$.steps[{at}].tokens.logprobs", problem, "logprobs-length")
+
+
+def _token_texts(record: TokensRecord, at: int, logprobs: FloatArray | None) -> PackedTexts:
+    given = record.texts
+    texts = from_plain(given) if isinstance(given, str) else PackedTexts.of(given or ())
+    expected = None if logprobs is None else len(logprobs)
+    if record.end is not None:
+        expected = record.end - (record.prompt or 0)
+    if expected is not None and len(texts) != expected:
+        raise BadLine(f"$.steps[{at}].tokens.texts", f"expected {expected} texts (end - prompt), got {len(texts)}")
+    return texts
 
 
 def _segment(index: int | None, at: int, segments: _Segments) -> int:

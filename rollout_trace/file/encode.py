@@ -35,6 +35,7 @@ from rollout_trace.file.records import SCHEMA
 
 if TYPE_CHECKING:
     from rollout_trace.data.rows import AnyArray
+    from rollout_trace.data.token_texts import PackedTexts
     from rollout_trace.data.trajectory import Trajectory
 
 # Bits, without the sign, of the one float32 whose shortest decimal text, read as a double and then rounded to float32,
@@ -170,7 +171,22 @@ def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
     if top_logprobs is not None:
         is_text = isinstance(top_logprobs, JSONText)
         record["top_logprobs"] = orjson.Fragment(json_line(top_logprobs)) if is_text else top_logprobs
+    texts = shared(step, "token_texts")
+    if texts is not None:
+        _check_texts(step, texts, record, logprobs)
+        plain = texts.plain()
+        record["texts"] = texts.get() if plain is None else plain
     return record
+
+
+def _check_texts(step: Step, texts: PackedTexts, record: dict[str, Any], logprobs: Any) -> None:
+    end = record.get("end")
+    sampled = end - record.get("prompt", 0) if end is not None else None if logprobs is None else len(logprobs)
+    if sampled is not None and len(texts) != sampled:
+        raise ValueError(
+            f"step {step.id} has {sampled} completion tokens and {len(texts)} token_texts. Give one text for each, or "
+            "set what cannot be trusted to None: dataclasses.replace(step, token_texts=None)."
+        )
 
 
 def _prepare_logprobs(steps: list[dict[str, Any]]) -> None:

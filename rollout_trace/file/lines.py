@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections import deque
 from collections.abc import Generator, Iterator
 from functools import partial
 from io import BytesIO
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
@@ -53,6 +54,17 @@ def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
         yield from NumberedLines(file, path)
 
 
+class Place(NamedTuple):
+    """Where a line begins in a file."""
+
+    member: int = 0
+    """Offset in the file of a compressed member; 0 where the file is plain."""
+    begin: int = 0
+    """Offset in what is unpacked from there on; where the file is plain, in the file."""
+    number: int = 1
+    """Of the line, from 1."""
+
+
 class NumberedLines:
     """The lines of an open file, or of a part of one, numbered from 1.
 
@@ -60,78 +72,165 @@ class NumberedLines:
         file: at its begin.
         path: of the file, for its suffix.
         is_start: whether a byte order mark may be there.
+        start: where to begin: ``rest`` of an earlier reading of the file.
     """
 
-    def __init__(self, file: BinaryIO, path: str, *, is_start: bool = True) -> None:
-        self._contents = _parts(file, path)
-        self._is_start = is_start
+    def __init__(self, file: BinaryIO, path: str, *, is_start: bool = True, start: Place | None = None) -> None:
+        start = start or Place()
+        self._file = file
+        self._members = _members_of(file, path)
+        is_plain = self._members is None
+        if self._members is not None:
+            self._members.start = start.member
+        else:
+            file.seek(start.begin)
+        self._is_start = is_start and start.number == 1
+        self._to_skip = 0 if is_plain else start.begin
+        """Bytes still to be unpacked before the first line."""
+        self._reached = start.begin if is_plain else 0
+        """Position behind what was read so far: in the unpacked bytes, of a plain file in the file."""
+        self._starts = deque([(start.member, 0)])
+        """Offset in the file, and position, of the members that ``place`` and ``rest`` may be in."""
+        self._begin = start.begin
+        self._end = start.begin
+        """Positions: where the current line begins, and behind the last line that had its newline."""
+        self._number = self._next = start.number
+        """Of the current line, and of the line behind ``_end``."""
         self.newlines = 0
         """So far."""
         self.ends_whole = True
         """Whether what was read so far ends with a newline."""
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether the file is compressed."""
+        return self._members is not None
+
+    @property
+    def place(self) -> Place:
+        """Where the line begins that was yielded last."""
+        return self._place(self._begin, self._number)
+
+    @property
+    def rest(self) -> Place:
+        """Where reading goes on when the file has grown: behind the last line that ended with a newline.
+
+        What was yielded with this number or a higher one lacked its end, or was damaged, and is yielded anew then.
+        """
+        return self._place(self._end, self._next)
+
+    def _place(self, position: int, number: int) -> Place:
+        member, start = next(one for one in reversed(self._starts) if one[1] <= position)
+        return Place(member, position - start, number)
+
     def __iter__(self) -> Iterator[tuple[int, bytes | Damaged]]:
-        for number, line in _split(self._counted()):
+        for number, line in self._split():
             if number == 1 and self._is_start and isinstance(line, bytes) and line.startswith(_BYTE_ORDER_MARK):
-                line = line.removeprefix(_BYTE_ORDER_MARK).strip()
+                whole, line = len(line), line.removeprefix(_BYTE_ORDER_MARK).strip()
+                self._begin += whole - len(line)
             if line:
                 yield number, line
 
+    def _parts(self) -> Iterator[bytes | Damaged | None]:
+        """The contents in parts of any size; None after each compressed member."""
+        if self._members is None:
+            return iter(partial(self._file.read, _PLAIN_CHUNK), b"")
+        return self._members.parts()
+
     def _counted(self) -> Iterator[bytes | Damaged | None]:
-        for part in self._contents:
+        for part in self._parts():
             if isinstance(part, bytes) and part:
+                if self._members is not None and self._members.start != self._starts[-1][0]:
+                    self._member_began(self._members.start)
+                self._reached += len(part)
+                if self._to_skip:
+                    skipped = min(self._to_skip, len(part))
+                    self._to_skip, part = self._to_skip - skipped, part[skipped:]
                 self.newlines += part.count(b"\n")
                 self.ends_whole = part.endswith(b"\n")
             yield part
 
+    def _member_began(self, start: int) -> None:
+        while len(self._starts) > 1 and self._starts[1][1] <= self._end:
+            self._starts.popleft()
+        self._starts.append((start, self._reached))
 
-def _parts(file: BinaryIO, path: str) -> Iterator[bytes | Damaged | None]:
-    """The decompressed contents in parts of any size; None after each compressed member."""
-    magic, suffix = file.read(4), os.path.splitext(path)[1]
-    file.seek(0)
-    # A file may lack its suffix, or have it and be unpacked: the bytes decide where they can.
-    is_json = magic[:1] in (b"{", b"\n", b"\r", b" ", b"\xef")
-    if magic.startswith(GZIP_MAGIC) or (suffix == ".gz" and magic and not is_json):
-        return _Members(file, GZIP_MAGIC, lambda: zlib.decompressobj(31), zlib.error).parts()
-    if magic == ZSTD_MAGIC or (suffix == ".zst" and magic and not is_json):
-        zstandard = import_zstandard(path)
-        new = zstandard.ZstdDecompressor().decompressobj
-        return _Members(file, ZSTD_MAGIC, new, zstandard.ZstdError).parts()
-    return iter(partial(file.read, _PLAIN_CHUNK), b"")
+    def _split(self) -> Iterator[tuple[int, bytes | Damaged]]:
+        """Splits parts into numbered lines. An incomplete line before a damaged place counts as part of the damage."""
+        number, seam = self._number, 0
+        pending = _Pending()
+        for part in self._counted():
+            if part is None:
+                seam = pending.length
+                continue
+            if isinstance(part, Damaged):
+                self._number = number
+                yield number, part
+                number, pending, seam = number + 1, _Pending(), 0
+                continue
+            at, base = 0, self._reached - len(part)
+            while at < len(part):
+                if not pending.length:
+                    # Blank lines are skipped together: one at a time, a file of nothing else would take very long.
+                    blank = _BLANK.match(part, at)
+                    start, at = at, at if blank is None else blank.end()
+                    number += part.count(b"\n", start, at)
+                    self._begin = base + at
+                end = part.find(b"\n", at)
+                if end < 0:
+                    # Not where a blank ends the part: a line would seem to begin before the blanks that follow.
+                    if at < len(part):
+                        pending.add(part[at:])
+                    break
+                self._number, self._next, self._end = number, number + 1, base + end + 1
+                if pending.length:
+                    pending.add(part[at:end])
+                    yield number, pending.line(seam)
+                    pending = _Pending()
+                else:
+                    yield number, part[at:end].rstrip()
+                number, seam, at = number + 1, 0, end + 1
+        if pending.length:
+            self._number = number
+            yield number, pending.line(seam)
 
 
-def _split(parts: Iterator[bytes | Damaged | None]) -> Iterator[tuple[int, bytes | Damaged]]:
-    """Splits parts into numbered lines. An incomplete line before a damaged place counts as part of the damage."""
-    number, seam = 1, 0
-    pending = _Pending()
+def line_at(path: str, place: Place, length: int) -> bytes:
+    """The bytes of one line; of a compressed file, the member that it begins in is unpacked up to its end.
+
+    Args:
+        path: of the file.
+        place: of the line.
+        length: of the line, in bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+        EOFError: it has no such line any more.
+    """
+    with open_binary(path) as file:
+        members = _members_of(file, path)
+        if members is None:
+            file.seek(place.begin)
+            found = [file.read(length)]
+        else:
+            members.start = place.member
+            found = _window(members.parts(), place.begin, place.begin + length)
+    line = b"".join(found)
+    if len(line) != length:
+        raise EOFError(f"{path}, line {place.number}: the file was changed, the line is not where it was")
+    return line
+
+
+def _window(parts: Iterator[bytes | Damaged | None], begin: int, end: int) -> list[bytes]:
+    """The bytes from ``begin`` to ``end`` of what the parts hold together."""
+    found, reached = [], 0
     for part in parts:
-        if part is None:
-            seam = pending.length
-            continue
-        if isinstance(part, Damaged):
-            yield number, part
-            number, pending, seam = number + 1, _Pending(), 0
-            continue
-        at = 0
-        while at < len(part):
-            if not pending.length:
-                # Blank lines are skipped together: one at a time, a file of nothing else would take very long.
-                blank = _BLANK.match(part, at)
-                start, at = at, at if blank is None else blank.end()
-                number += part.count(b"\n", start, at)
-            end = part.find(b"\n", at)
-            if end < 0:
-                pending.add(part[at:])
-                break
-            if pending.length:
-                pending.add(part[at:end])
-                yield number, pending.line(seam)
-                pending = _Pending()
-            else:
-                yield number, part[at:end].rstrip()
-            number, seam, at = number + 1, 0, end + 1
-    if pending.length:
-        yield number, pending.line(seam)
+        if isinstance(part, bytes):
+            found.append(part[max(0, begin - reached) : end - reached])
+            reached += len(part)
+        if reached >= end or isinstance(part, Damaged):
+            break
+    return found
 
 
 class _Pending:
@@ -172,6 +271,20 @@ class _Pending:
         return line
 
 
+def _members_of(file: BinaryIO, path: str) -> _Members | None:
+    """The members of a compressed file; None of a plain one. Leaves the file at its begin."""
+    magic, suffix = file.read(4), os.path.splitext(path)[1]
+    file.seek(0)
+    # A file may lack its suffix, or have it and be unpacked: the bytes decide where they can.
+    is_json = magic[:1] in (b"{", b"\n", b"\r", b" ", b"\xef")
+    if magic.startswith(GZIP_MAGIC) or (suffix == ".gz" and magic and not is_json):
+        return _Members(file, GZIP_MAGIC, lambda: zlib.decompressobj(31), zlib.error)
+    if magic == ZSTD_MAGIC or (suffix == ".zst" and magic and not is_json):
+        zstandard = import_zstandard(path)
+        return _Members(file, ZSTD_MAGIC, zstandard.ZstdDecompressor().decompressobj, zstandard.ZstdError)
+    return None
+
+
 class _Members:
     """The decompressed parts of a file of gzip members or zstd frames, one after the other."""
 
@@ -180,7 +293,7 @@ class _Members:
         self._magic = magic
         self._new = new
         self._error = error
-        self._start = 0
+        self.start = 0
         """Offset in the file of the member being read."""
 
     def parts(self) -> Iterator[bytes | Damaged | None]:
@@ -194,8 +307,8 @@ class _Members:
                 return
 
     def _members(self) -> Iterator[bytes | None]:
-        """Yields the parts of each member from ``self._start`` on, and None after it; raises at a damaged one."""
-        self._file.seek(self._start)
+        """Yields the parts of each member from ``self.start`` on, and None after it; raises at a damaged one."""
+        self._file.seek(self.start)
         data = self._file.read(_CHUNK)
         while data:
             member = self._new()
@@ -207,7 +320,7 @@ class _Members:
                 if not data:
                     raise EOFError("the file ends inside of them (its writer was stopped?)")
             yield None
-            self._start = self._file.tell() - len(data)
+            self.start = self._file.tell() - len(data)
             data = data or self._file.read(_CHUNK)
 
     def _inflate(self, member: Any, data: bytes) -> Generator[bytes, None, bytes]:
@@ -227,14 +340,14 @@ class _Members:
                 return bytes(member.unused_data)
 
     def _seek_next(self) -> bool:
-        """Moves ``self._start`` to the next magic number after the damaged member. False where there is none."""
-        at, window = self._start + 1, b""
+        """Moves ``self.start`` to the next magic number after the damaged member. False where there is none."""
+        at, window = self.start + 1, b""
         self._file.seek(at)
         while chunk := self._file.read(_CHUNK):
             window += chunk
             found = window.find(self._magic)
             if found >= 0:
-                self._start = at + found
+                self.start = at + found
                 return True
             at += max(0, len(window) - len(self._magic) + 1)
             # The magic number may lie across two chunks.

@@ -98,7 +98,7 @@ def merge(
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     files = expand_paths(paths)
     target = check_path(out)
-    _check_output(target, files, overwrite)
+    check_output(target, files, overwrite=overwrite)
     compress = compressor(target)
     plan = _Plan(files, on_error)
     report = MergeReport(
@@ -110,7 +110,7 @@ def merge(
     )
     media = CarriedMedia(target)
     try:
-        _write_whole(target, _mode(files), lambda file: _write(file, plan, media, compress, report))
+        write_whole(target, mode_of(files), lambda file: _write(file, plan, media, compress, report))
     except BaseException:
         media.remove()
         raise
@@ -211,11 +211,23 @@ def _folded(media: CarriedMedia, line: bytes, note: NoteRecord, path: str, numbe
     return folded
 
 
-def _check_output(target: Path, files: list[str], overwrite: bool) -> None:
+def check_output(target: Path, files: list[str], *, overwrite: bool, doing: str = "merge") -> None:
+    """Checks that a file can be written which trajectories of other files are copied to.
+
+    Args:
+        target: the file.
+        files: that are read.
+        overwrite: it may exist.
+        doing: what is done with the files, for messages.
+
+    Raises:
+        FileExistsError: it exists, or notes are beside it that are of none of the files read.
+        ValueError: it is one of the files read, a file of notes, or a device.
+    """
     local = [path for path in files if not is_address(path)]
     if any(target.exists() and os.path.samefile(target, path) for path in local):
         raise ValueError(
-            f"{target} is one of the files to merge: give a new name, and remove the old files afterwards."
+            f"{target} is one of the files to {doing}: give a new name, and remove the old files afterwards."
         )
     if target.name.endswith(SUFFIX):
         raise ValueError(f"{target}: names that end with {SUFFIX} are those of notes; give another.")
@@ -229,12 +241,12 @@ def _check_output(target: Path, files: list[str], overwrite: bool) -> None:
     read = {os.path.abspath(notes_path(path)) for path in files}
     if beside.exists() and beside.stat().st_size and os.path.abspath(beside) not in read:
         raise FileExistsError(
-            f"{beside} exists already, and its notes would be applied to the merged trajectories: give another name "
-            "for the output, or move the notes away."
+            f"{beside} exists already, and its notes would be applied to the trajectories in {target.name}: give "
+            "another name for the output, or move the notes away."
         )
 
 
-def _mode(files: list[str]) -> int:
+def mode_of(files: list[str]) -> int:
     """Permissions for the output: what all the files allow."""
     mode = 0o666
     for path in files:
@@ -244,7 +256,7 @@ def _mode(files: list[str]) -> int:
     return mode
 
 
-def _write_whole(target: Path, mode: int, write: Callable[[BinaryIO], None]) -> None:
+def write_whole(target: Path, mode: int, write: Callable[[BinaryIO], None]) -> None:
     """Writes a file aside and renames it, so that nobody sees a part of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".{target.name}.{uuid4().hex}"

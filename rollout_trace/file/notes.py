@@ -198,6 +198,15 @@ def note_lines(path: str, damaged: Callable[[FormatError], object]) -> Iterator[
             damaged(problem)
 
 
+def note_lines_by_id(path: str) -> Iterator[tuple[str, bytes]]:
+    """Trajectory id and line of each note of a file of notes. What is no note is passed over."""
+    for _, line in lines(path):
+        try:
+            yield decode_note(line).id, bytes(line)  # type: ignore[arg-type]  # Damaged lines were refused.
+        except BadLine:
+            continue
+
+
 def decode_note(line: bytes | Damaged) -> NoteRecord:
     """The note of a line of a file of notes.
 

@@ -22,6 +22,7 @@ from rollout_trace.file.shards import SUFFIXES, lines_among
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.file.records import NoteRecord
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
 OnError: TypeAlias = Literal["raise", "skip"]
@@ -78,6 +79,8 @@ class ReadLine(NamedTuple):
     trajectory: Trajectory
     is_whole: bool = True
     """False: ``data`` is the part of the line behind its last seam, because the bytes before it are damaged."""
+    note: NoteRecord | None = None
+    """What was noted of the trajectory, where notes are read; ``data`` is without it."""
 
 
 class TrajectoryReader(Iterator["Trajectory"]):
@@ -153,9 +156,11 @@ class TrajectoryReader(Iterator["Trajectory"]):
             notes = self._notes.of(path)
             with open_file(path) as file:
                 for line in self.read_lines(path, file=file):
-                    if notes is not None:
-                        notes.apply(line.trajectory)
-                    yield line
+                    if notes is None:
+                        yield line
+                        continue
+                    notes.apply(line.trajectory)
+                    yield line._replace(note=notes.get(line.trajectory.id))
             self._notes.was_read(path)
         self._notes.warn_of_unmatched(has_skipped=bool(self.skipped))
 

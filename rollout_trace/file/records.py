@@ -73,7 +73,8 @@ class MaskRecord(Record):
 class TokensRecord(Record):
     """Ids [0, prompt) of a segment are the step's prompt, [prompt, end) its completion.
 
-    `routed_experts` and `prompt_logprobs` are runs of rows of `arrays`: [array, first, end].
+    `routed_experts` and `prompt_logprobs` are runs of rows of `arrays`: [array, first, end]. `texts` are those of the
+    completion tokens with U+007F between them, or a list where one of them contains it.
     """
 
     segment: Index | None = None
@@ -82,6 +83,7 @@ class TokensRecord(Record):
     logprobs: list[float | None] | None = None
     # Not decoded: as objects it takes ten times the memory, and few read it.
     top_logprobs: Annotated[Raw, Meta(extra_json_schema={"type": ["array", "null"]})] = field(default_factory=Raw)
+    texts: str | list[str] | None = None
     routed_experts: list[ArrayRun] | None = None
     prompt_logprobs: list[ArrayRun] | None = None
     prompt_top_tokens: TopRunsRecord | None = None

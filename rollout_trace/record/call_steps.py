@@ -199,7 +199,7 @@ def _recorder_failed(call: Call) -> TokenIssue:
 
 def _withhold_tokens(step: Step, issue: TokenIssue) -> None:
     """Removes ids, logprobs and extras from a step some of whose bytes may be missing: they are no ground truth."""
-    gone = ("prompt_token_ids", "completion_token_ids", "logprobs", "top_logprobs", *EXTRAS)
+    gone = ("prompt_token_ids", "completion_token_ids", "logprobs", "top_logprobs", "token_texts", *EXTRAS)
     # Reasons why an extra is not in the answer are read from the same bytes.
     amend(step, **dict.fromkeys(gone), token_source=None, token_issue=issue, extra_issues=())
 

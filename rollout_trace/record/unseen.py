@@ -32,6 +32,7 @@ from rollout_trace.data.model import (
     amend,
 )
 from rollout_trace.data.redact import redacted_steps
+from rollout_trace.data.token_texts import as_token_texts
 from rollout_trace.data.tokens import as_float32, as_int32, readonly
 from rollout_trace.wire import align
 from rollout_trace.wire.extras import checked_logprobs, returns_issue
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 80
 """Most characters of a wrong value that a message shows."""
-_BESIDE_IDS = frozenset({*EXTRAS, "extra", "extra_issues"})
+_BESIDE_IDS = frozenset({*EXTRAS, "token_texts", "extra", "extra_issues"})
 """Fields of which a wrong one is no fault of the ids."""
 
 
@@ -70,6 +71,9 @@ def step_of(recorded: Mapping[str, Any], reported: Iterable[Mapping[str, Any]]) 
             else:
                 problem = problem or f"{_brief(name)} was left out: {error}"
     issue = _withhold_unaligned(fields)
+    texts_issue = _texts_issue(fields)
+    if texts_issue is not None:
+        extra_issues["token_texts"] = texts_issue
     _withhold_extras(fields, [one for name, one in extra_issues.items() if name not in fields])
     if problem is not None:
         issue = TokenIssue(code="response_malformed", message=f"of what the framework gave, {problem}")
@@ -114,6 +118,17 @@ def _withhold_unaligned(fields: dict[str, Any]) -> TokenIssue | None:
     fields["completion_token_ids"], fields["logprobs"] = choice.completion_token_ids, choice.logprobs
     fields["top_logprobs"] = choice.top_logprobs
     return choice.issue
+
+
+def _texts_issue(fields: dict[str, Any]) -> ExtraIssue | None:
+    """Removes texts of another number than there are tokens; returns the issue, if any."""
+    texts, logprobs = fields.get("token_texts"), fields.get("logprobs")
+    tokens = logprobs if fields.get("completion_token_ids") is None else fields["completion_token_ids"]
+    if texts is None or (tokens is not None and len(texts) == len(tokens)):
+        return None
+    del fields["token_texts"]
+    sampled = "tokens that are not known" if tokens is None else f"{len(tokens)} tokens"
+    return ExtraIssue(field="token_texts", code="not_aligned", message=f"{len(texts)} texts came of {sampled}.")
 
 
 def _withhold_extras(fields: dict[str, Any], issues: Sequence[ExtraIssue]) -> None:
@@ -281,6 +296,7 @@ _CHECK_OF_TYPE: dict[str, _Check] = {
     "datetime": _of(datetime),
     "str | int": _of(str, int),
     "Sequence[Any]": _list,
+    "Sequence[str]": as_token_texts,
     "Sequence[Sequence[Mapping[str, Any]]]": _list,
     "Mapping[str, Any]": _mapping,
     "dict[str, Any]": _mapping,

@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
-from rollout_trace.data.model import CUT_OFF
+from rollout_trace.data.model import CUT_OFF, shared
 from rollout_trace.engines.profiles import sends_no_ids
 from rollout_trace.train.advantages import advantage_problem
 from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.extra_checks import extra_problems
-from rollout_trace.train.selection import n_sampled, reason_left_out
+from rollout_trace.train.id_range import InRange
+from rollout_trace.train.selection import logprobs_problem, n_prompt, n_sampled, reason_left_out
 from rollout_trace.train.shaping import biased, constrained, remedy, temperature, truncated
 
 if TYPE_CHECKING:
@@ -60,9 +61,21 @@ def check(trajectory: Trajectory, *, vocab_size: int | None = None) -> list[Find
         trajectory: the trajectory to check; it is not changed.
         vocab_size: valid ids are below this number. None: any int32 from 0 on is valid.
     """
-    findings = [item for step in trajectory.steps for item in _step_findings(step, vocab_size)]
-    findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory)]
-    return findings + [_finding(code, message) for code, message in extra_problems(trajectory.steps)]
+    return check_with_rows(trajectory, vocab_size=vocab_size)[0]
+
+
+def check_with_rows(trajectory: Trajectory, *, vocab_size: int | None = None) -> tuple[list[Finding], Sequences]:
+    """The findings of ``check``, and the rows that they were made from, which are built once.
+
+    The rows are those of ``trajectory.sequences()``, except that steps whose advantage does not fit their completion,
+    for which it raises, are left out as ``excluded``; each has a finding ``advantage_invalid``.
+    """
+    in_range = InRange(vocab_size)
+    findings = [item for step in trajectory.steps for item in _step_findings(step, in_range)]
+    # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
+    rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
+    findings += [*_reward_findings(trajectory), *_sequence_findings(trajectory, rows)]
+    return findings + [_finding(code, message) for code, message in extra_problems(trajectory.steps)], rows
 
 
 def _finding(
@@ -76,7 +89,7 @@ def _finding(
 # One step
 
 
-def _step_findings(step: Step, vocab_size: int | None) -> Iterator[Finding]:
+def _step_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
     if step.status != "ok":
         # A status that a newer version wrote: no status of this version is fatal either.
         yield _finding(step.status, _status_message(step), step.id, unknown="warning")
@@ -91,7 +104,7 @@ def _step_findings(step: Step, vocab_size: int | None) -> Iterator[Finding]:
         yield _issue_finding(step, step.token_issue)
     elif step.status == "ok":
         yield from _missing_findings(step)
-    yield from _id_findings(step, vocab_size)
+    yield from _id_findings(step, in_range)
     yield from _logprob_findings(step)
     yield from _sampling_findings(step)
     yield from _advantage_findings(step)
@@ -115,25 +128,27 @@ def _status_message(step: Step) -> str:
 
 def _missing_findings(step: Step) -> Iterator[Finding]:
     """Findings on missing ids and logprobs, for a step without a ``token_issue`` that would explain them."""
-    if step.completion_token_ids is None:
+    length = n_sampled(step)
+    if length is None:
         yield _finding("ids_missing", "completion_token_ids is None.", step.id)
-    elif not len(step.completion_token_ids):
+    elif not length:
         yield _finding("empty_completion", "completion_token_ids is empty.", step.id)
     elif step.logprobs is None:
         yield _finding("logprobs_missing", "logprobs is None: importance ratios need them recomputed.", step.id)
-    if step.prompt_token_ids is None:
+    if n_prompt(step) is None:
         yield _finding("prompt_ids_missing", "prompt_token_ids is None.", step.id)
 
 
-def _id_findings(step: Step, vocab_size: int | None) -> Iterator[Finding]:
+def _id_findings(step: Step, in_range: InRange) -> Iterator[Finding]:
     import numpy as np
 
+    vocab_size = in_range.vocab_size
     for name in ("prompt_token_ids", "completion_token_ids"):
-        ids: IntArray | None = getattr(step, name)
-        if ids is None or not len(ids):
+        if in_range(shared(step, name)):
             continue
-        if ids.min() < 0 or (vocab_size is not None and ids.max() >= vocab_size):
-            bad = (ids < 0) if vocab_size is None else (ids < 0) | (ids >= vocab_size)
+        ids: IntArray = getattr(step, name)
+        bad = (ids < 0) if vocab_size is None else (ids < 0) | (ids >= vocab_size)
+        if bad.any():
             at = int(np.argmax(bad))
             below = "2147483648" if vocab_size is None else f"vocab_size {vocab_size}"
             message = f"{name}[{at}] is {ids[at]}; {bad.sum()} of {len(ids)} ids are not from 0 to below {below}."
@@ -141,8 +156,12 @@ def _id_findings(step: Step, vocab_size: int | None) -> Iterator[Finding]:
     if step.token_source == "retokenized":
         message = 'the ids were made from text; sequences(allow={"retokenized"}) takes them all the same.'
         yield _finding("retokenized", message, step.id)
+    length = n_sampled(step)
+    if length is None or length < DEGENERATE_LENGTH:
+        return
     completion = step.completion_token_ids
-    if completion is not None and len(completion) >= DEGENERATE_LENGTH:
+    # A run of more than half of the ids has about as many pairs of equal neighbours: most completions end here.
+    if completion is not None and 2 * (np.count_nonzero(completion[1:] == completion[:-1]) + 1) > length:
         start, length = _longest_run(completion)
         if 2 * length > len(completion):
             message = f"id {completion[start]} stands {length} times in a row in {len(completion)} ids."
@@ -160,21 +179,26 @@ def _longest_run(ids: IntArray) -> tuple[int, int]:
 
 
 def _logprob_findings(step: Step) -> Iterator[Finding]:
-    import numpy as np
-
-    logprobs, ids = step.logprobs, step.completion_token_ids
+    logprobs, length = step.logprobs, n_sampled(step)
     if logprobs is None:
         return
-    if ids is not None and len(ids) != len(logprobs):
-        message = f"{len(ids)} completion ids but {len(logprobs)} logprobs."
-        yield _finding("lengths_differ", message, step.id, min(len(ids), len(logprobs)))
+    if length is not None and length != len(logprobs):
+        message = f"{length} completion ids but {len(logprobs)} logprobs."
+        yield _finding("lengths_differ", message, step.id, min(length, len(logprobs)))
+    if logprobs_problem(logprobs) is not None:
+        yield from _unsound_logprobs(step, logprobs)
+    if len(logprobs) and not logprobs.any():
+        message = f"all {len(logprobs)} logprobs are 0: the model had no choice in these tokens."
+        yield _finding("logprobs_all_zero", message, step.id)
+
+
+def _unsound_logprobs(step: Step, logprobs: FloatArray) -> Iterator[Finding]:
+    import numpy as np
+
     # The decoder writes missing logprobs as NaN: that issue has its finding already.
     if step.token_issue is None or step.token_issue.code != "logprobs_incomplete":
         yield from _bad_logprobs(step, "logprobs_not_finite", logprobs, ~np.isfinite(logprobs), "not finite")
     yield from _bad_logprobs(step, "logprobs_positive", logprobs, (logprobs > 0) & np.isfinite(logprobs), "above 0")
-    if len(logprobs) and not logprobs.any():
-        message = f"all {len(logprobs)} logprobs are 0: the model had no choice in these tokens."
-        yield _finding("logprobs_all_zero", message, step.id)
 
 
 def _bad_logprobs(step: Step, code: str, logprobs: FloatArray, bad: Any, what: str) -> Iterator[Finding]:
@@ -227,9 +251,7 @@ def _reward_findings(trajectory: Trajectory) -> Iterator[Finding]:
         yield _finding("reward_missing", "reward is None, and so is that of every step: not scored.")
 
 
-def _sequence_findings(trajectory: Trajectory) -> Iterator[Finding]:
-    # `sequences()` raises for an advantage that does not fit; here it is a finding of its step.
-    rows = trajectory.sequences(include=lambda step: not any(_advantage_findings(step)))
+def _sequence_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding]:
     report = rows.report
     if not report.sequences:
         yield _finding("nothing_trainable", f"none of {len(trajectory.steps)} steps can be trained on.")
@@ -241,11 +263,12 @@ def _sequence_findings(trajectory: Trajectory) -> Iterator[Finding]:
     for event in report.drift:
         yield _finding("drift", str(event), event.step_id, event.position)
     yield from _abort_findings(trajectory, rows)
-    modes = {
-        step.logprobs_mode for step in trajectory.steps if step.logprobs is not None and reason_left_out(step) is None
-    }
-    if {"raw", "processed"} <= modes:
+    if _modes_differ(trajectory.steps) and _modes_differ(one for one in trajectory.steps if not reason_left_out(one)):
         yield _finding("logprobs_modes_differ", "logprobs_mode is 'raw' in some steps and 'processed' in others.")
+
+
+def _modes_differ(steps: Iterable[Step]) -> bool:
+    return {"raw", "processed"} <= {step.logprobs_mode for step in steps if step.logprobs is not None}
 
 
 def _abort_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Finding]:

@@ -34,13 +34,14 @@ _OPENING = 16
 _BEFORE = '<tool_call>\n{"name": "", "arguments": '
 _AFTER = "}\n</tool_call>"
 
-_MEANING = {
+MEANINGS = {
     "template": "the chat template writes around the answer what the model did not read or sample there",
     "retokenized": "its text became other ids than those it came from",
     "tool_arguments": "tool arguments are written otherwise than the model wrote them",
     "thinking_removed": "the reasoning is no longer in the prompt",
     "rewritten": "the agent sent back another text than the model answered",
 }
+"""What each kind of drift means, after ``: ``."""
 
 
 class Decodes(Protocol):
@@ -77,7 +78,7 @@ class Drift:
         texts = "" if self.expected_text is None else f", {self.expected_text!r} became {self.found_text!r}"
         return (
             f"step {self.step_id}: its prompt leaves step {self.previous_step_id} at token {self.position} "
-            f"({self.kind}: {_MEANING[self.kind]}): expected {list(self.expected)}, found {list(self.found)}{texts}."
+            f"({self.kind}: {MEANINGS[self.kind]}): expected {list(self.expected)}, found {list(self.found)}{texts}."
         )
 
 

@@ -36,6 +36,12 @@ class Group:
     """Number of runs that were dropped because ``rt.collect`` made another attempt at the same rollout: the last one
     counts."""
 
+    def _repr_html_(self) -> str:
+        """The picture of the group in a notebook."""
+        from rollout_trace.view.notebook import group_html
+
+        return group_html(self)
+
     @property
     def rewards(self) -> tuple[float | None, ...]:
         """Each run's reward; None where it was not scored."""

@@ -123,6 +123,7 @@ def _fill(step: Step, prompt: IntArray, completion: IntArray, differ: list[Count
         completion_token_ids=completion,
         logprobs=None,
         top_logprobs=None,
+        token_texts=None,
         **dict.fromkeys(EXTRAS),
         logprobs_mode=None,
         token_source="retokenized",

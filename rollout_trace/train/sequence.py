@@ -225,6 +225,12 @@ class Sequences(list[Sequence]):
         super().__init__(rows)
         self.report = report
 
+    def _repr_html_(self) -> str:
+        """The picture of the rows in a notebook."""
+        from rollout_trace.view.notebook import sequences_html
+
+        return sequences_html(self)
+
 
 def common_value(values: Iterable[T | None]) -> T | None:
     """The value that all have in common; None where they differ, or there are none."""

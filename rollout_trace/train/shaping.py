@@ -29,6 +29,8 @@ _NEUTRAL = {
     "mirostat": 0, "dynatemp_range": 0,
 }  # fmt: skip
 
+_TRUNCATING = frozenset((*_BELOW, *_ABOVE, *_LISTS))
+_BIASING = frozenset(("logit_bias", "use_beam_search", *_NEUTRAL))
 
 _MASK = "the ids that could be sampled are in sampling_mask, and a trainer can renormalise over Sequence.sampling_mask"
 _REMEDIES = {
@@ -82,6 +84,8 @@ def truncated(step: Step) -> str | None:
     merged: dict[str, Any] = {**profile_of_step(step.engine).sampling}
     for settings in settings_of(step):
         merged.update({name: value for name, value in settings.items() if value is not None})
+    if _TRUNCATING.isdisjoint(merged):
+        return None
     texts = [
         f"{name} {merged[name]}" for name, whole in _BELOW.items() if 0 <= _number(merged.get(name), whole) < whole
     ]
@@ -94,6 +98,8 @@ def biased(step: Step) -> str | None:
     """Settings that changed probabilities of tokens: a bias, penalties, a beam search; None where there were none."""
     texts = []
     for settings in settings_of(step):
+        if _BIASING.isdisjoint(settings):
+            continue
         texts += [name for name in ("logit_bias", "use_beam_search") if settings.get(name)]
         texts += [
             f"{name} {settings[name]}" for name, none in _NEUTRAL.items() if _number(settings.get(name), none) != none

@@ -224,6 +224,8 @@ class Summary(Shown):
     """The attempt of ``rt.collect`` that it is; None where it has none."""
     episode: str | None = None
     parent: str | None = None
+    parent_step: str | None = None
+    """Id of the parent's latest step when it was opened."""
     status: str = "completed"
     stop_reason: str | None = None
     error: str | None = None

@@ -3,7 +3,7 @@
 Where the ids are: vLLM 0.32 puts ``prompt_token_ids`` at the top (streamed: on the first chunk of each choice) and
 ``token_ids`` on each choice (streamed: a delta). The places of other engines are in places.py, those of extras in
 vllm_extras.py. What has no place of its own goes to ``extra`` (other_fields.py); of the logprobs' entries only
-Fireworks' ``routing_matrix`` and ``sampling_logprob`` do, as lists: ``token`` and ``bytes`` are the texts of the ids.
+Fireworks' ``routing_matrix`` and ``sampling_logprob`` do, as lists: ``token`` and ``bytes`` are the tokens' texts.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from rollout_trace.data.token_texts import PackedTexts
 from rollout_trace.wire import align, places
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
 from rollout_trace.wire.errors import error_of
@@ -37,11 +38,14 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
+from rollout_trace.wire.token_texts import texts_of
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
 
 
 class _Entry(Struct, gc=False):
     logprob: float | None = None
+    token: Any = None
+    bytes: Raw = NULL
     # As bytes: of a long answer the garbage collector would visit a million objects, with all threads stopped.
     top_logprobs: Raw = NULL
     routing_matrix: Any = None
@@ -191,14 +195,19 @@ class _Answer:
             completion_token_ids=reader.token_ids,
             logprobs=None if entries is None else [entry.logprob for entry in entries],
             top_logprobs=top_logprobs,
+            token_texts=None if entries is None else _texts(entries),
             token_source=None if reader.token_ids is None else "engine",
             complete=done or reader.finish_reason is not None,
             uneven=reader.uneven,
         )
 
 
+def _texts(entries: list[_Entry]) -> PackedTexts | None:
+    return texts_of([entry.token for entry in entries], [entry.bytes for entry in entries])
+
+
 def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
-    """Fills missing ids and logprobs from the places of other engines than vLLM."""
+    """Fills missing ids, logprobs and texts from the places of other engines than vLLM."""
     incomplete = [c for c in facts.choices if None in (c.completion_token_ids, c.prompt_token_ids, c.logprobs)]
     if not incomplete:
         return
@@ -214,6 +223,9 @@ def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
             _set_found_ids(choice, found, counted=_is_counted(facts))
         if choice.logprobs is None:
             choice.logprobs = _floats(places.logprobs_alone(bodies, choice.index))
+        if choice.token_texts is None:
+            texts = places.texts_alone(bodies, choice.index)
+            choice.token_texts = None if texts is None else texts_of(texts)
 
 
 def _use_sent_ids(facts: ResponseFacts, request: RequestFacts) -> None:

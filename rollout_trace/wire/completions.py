@@ -271,6 +271,7 @@ class _Answer:
         if ids is not None and report_clash(choice, columns.clash(ids)):
             return
         choice.logprobs, choice.top_logprobs = columns.logprobs, columns.alternatives()
+        choice.token_texts = columns.texts()
         if choice.top_logprobs is not None:
             reader.extras.raw.tops = columns.tops
         if ids is not None:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.lists import ListSpan
     from rollout_trace.data.model import Completion, ErrorInfo, TokenIssue, TokenSource, Usage
+    from rollout_trace.data.token_texts import PackedTexts
     from rollout_trace.data.tokens import FloatArray
 
 
@@ -40,6 +41,8 @@ class ChoiceFacts:
     completion_token_ids: Any = None
     logprobs: Any = None
     top_logprobs: list[Any] | JSONText | None = None
+    token_texts: PackedTexts | None = None
+    """Of the tokens whose logprobs came; ``align.check`` removes those of another number of tokens."""
     may_lack_logprobs: bool = False
     """A logprob may be None where the engine left it out and its position is known; it becomes NaN."""
     token_source: TokenSource | None = None

@@ -198,7 +198,7 @@ class SampleReader:
             choice.completion_token_ids, choice.token_source = ids, "engine"
         if columns is None or (ids is not None and report_clash(choice, columns.clash(ids))):
             return
-        choice.logprobs = columns.logprobs
+        choice.logprobs, choice.token_texts = columns.logprobs, columns.texts()
         choice.top_logprobs = columns.alternatives() if triples is None else self._alternatives()
         if triples is None and choice.top_logprobs is not None:
             self.extras.raw.tops = columns.tops
@@ -241,11 +241,12 @@ def _ids(triples: Any) -> list[int] | None:
 
 
 def _columns_of(triples: list[Any]) -> Columns:
-    """``[logprob, id, text]`` entries as columns. The text is dropped: ids are never spelled there."""
+    """``[logprob, id, text]`` entries as columns. The text is null unless it was asked for."""
     found = [triple if isinstance(triple, list) else [] for triple in triples]
     ids: list[float | None] = [triple[1] if len(triple) > 1 and type(triple[1]) is int else None for triple in found]
-    size = len(found)
-    return Columns([number_of(triple[0]) if triple else None for triple in found], ids, [None] * size, [NULL] * size)
+    texts: list[str | None] = [text_of(triple[2]) if len(triple) > 2 else None for triple in found]
+    logprobs = [number_of(triple[0]) if triple else None for triple in found]
+    return Columns(logprobs, ids, texts, [NULL] * len(found))
 
 
 def _alternative(triple: Any) -> Any:

@@ -12,6 +12,7 @@ from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.logprobs import json_of, number_of
 from rollout_trace.wire.reading import set_issue
+from rollout_trace.wire.token_texts import texts_of_entries
 
 
 class Logprobs:
@@ -41,6 +42,7 @@ class Logprobs:
         entries = [entry if isinstance(entry, dict) else {} for entry in self._chosen]
         choice.logprobs = [number_of(entry.get("logProbability")) for entry in entries]
         ids = [entry.get("tokenId") for entry in entries]
+        choice.token_texts = texts_of_entries(entries)
         count = sum(isinstance(one, int) and not isinstance(one, bool) for one in ids)
         if entries and count == len(entries):
             choice.completion_token_ids, choice.token_source = ids, "logprobs"

@@ -11,7 +11,9 @@ import msgspec
 from msgspec import Raw, Struct
 
 from rollout_trace.data.extras import JSONText
+from rollout_trace.data.token_texts import PackedTexts
 from rollout_trace.wire.lenient import NULL, loads
+from rollout_trace.wire.token_texts import texts_of
 
 T = TypeVar("T")
 
@@ -53,6 +55,7 @@ class Entry(Struct, gc=False):
     """One token of ``logprobs.content``, with its id from llama-server (``id``) or Fireworks (``token_id``)."""
 
     token: str | None = None
+    bytes: Raw = NULL
     id: int | None = None
     token_id: int | None = None
     logprob: float | None = None
@@ -81,6 +84,8 @@ class Columns:
     ids: list[float | None]
     tokens: list[str | None]
     tops: list[Raw]
+    raws: list[Raw] = field(default_factory=list)
+    """``bytes`` of each token; empty where no part of the answer can have them."""
     lossy: bool = False
     """True from a server that leaves out the entries of tokens that end inside a character."""
     more: dict[str, list[Any]] = field(default_factory=dict)
@@ -91,11 +96,13 @@ class Columns:
 
     def extend(self, more: Columns) -> None:
         """Appends the tokens of a later chunk."""
+        size = len(self)
         self.logprobs += more.logprobs
         self.ids += more.ids
         self.tokens += more.tokens
         self.tops += more.tops
         self.lossy = self.lossy or more.lossy
+        self.raws = _aligned(self.raws, size) + _aligned(more.raws, len(more)) if self.raws or more.raws else []
         for name in {**self.more, **more.more}:
             values = self.more.setdefault(name, [])
             values += [None] * (len(self) - len(more) - len(values))
@@ -104,7 +111,7 @@ class Columns:
     def cut(self, length: int) -> Columns:
         """Removes the first ``length`` tokens and returns them."""
         head = Columns(self.logprobs[:length], self.ids[:length], self.tokens[:length], self.tops[:length])
-        del self.logprobs[:length], self.ids[:length], self.tokens[:length], self.tops[:length]
+        del self.logprobs[:length], self.ids[:length], self.tokens[:length], self.tops[:length], self.raws[:length]
         for values in self.more.values():
             del values[:length]
         return head
@@ -127,6 +134,10 @@ class Columns:
         """The alternatives of each token; None where no token has any."""
         return top_logprobs_of(self.tops)
 
+    def texts(self) -> PackedTexts | None:
+        """The text of each token; None where one has none, or there are no tokens."""
+        return texts_of(self.tokens, self.raws) if self.tokens else None
+
     def _has_no_ids(self) -> bool:
         """True where there are no ids. Fast, as that is usual: either all tokens are spelled as ids, or none."""
         spelled = bool(self.tokens) and (self.tokens[-1] or "").startswith(_ID_PREFIX)
@@ -137,6 +148,10 @@ def _id_or(default: int, value: float | None, token: str | None) -> float:
     if value is None:
         value = id_of(token or "")
     return default if value is None else value
+
+
+def _aligned(raws: list[Raw], size: int) -> list[Raw]:
+    return raws or [NULL] * size
 
 
 _EMPTY = (b"null", b"[]", b"{}")
@@ -251,6 +266,7 @@ def columns_of(logprobs: ArrayLogprobs | float | None) -> Columns | None:
         [entry.token_id if entry.id is None else entry.id for entry in entries],
         [entry.token for entry in entries],
         [entry.top_logprobs for entry in entries],
+        raws=[entry.bytes for entry in entries],
         lossy=any(entry.id is not None for entry in entries),
         more=more_of(entries),
     )

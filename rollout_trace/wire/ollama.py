@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Raw, Struct
 
 from rollout_trace.data.model import TokenIssue, Usage
+from rollout_trace.data.token_texts import PackedTexts
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
@@ -26,6 +27,7 @@ from rollout_trace.wire.message import completion_of
 from rollout_trace.wire.other_fields import NO_EXTRA, extra_of, fields_without
 from rollout_trace.wire.reading import mark_malformed, read_bodies
 from rollout_trace.wire.sse import Event
+from rollout_trace.wire.token_texts import texts_of
 
 
 class _Function(Struct):
@@ -190,6 +192,7 @@ class _Answer:
             finish_reason=self._reason,
             logprobs=None if entries is None else [entry.logprob for entry in entries],
             top_logprobs=None if entries is None else top_logprobs_of([entry.top_logprobs for entry in entries]),
+            token_texts=None if entries is None else _texts(entries),
             complete=self._facts.error is None and (self._is_done or not streamed),
             issue=TokenIssue(code="ids_missing", message=_CONTEXT) if self._extra.get("context") else None,
         )
@@ -213,6 +216,10 @@ class _Answer:
 
 def _count(value: int | None) -> int | None:
     return None if value is None or value < 0 else value
+
+
+def _texts(entries: list[_Entry]) -> PackedTexts | None:
+    return texts_of([loads(bytes(entry.token)) for entry in entries], [entry.bytes for entry in entries])
 
 
 def _plain(entries: list[_Entry]) -> list[Any]:

@@ -118,6 +118,12 @@ LOGPROBS: Final[tuple[Path, ...]] = (
 )
 """Paths to logprobs in other shapes than OpenAI's, with or without ids beside them."""
 
+TEXTS: Final[tuple[Path, ...]] = (
+    ("logprobs", "tokens"),
+    ("meta_info", "output_token_logprobs", EACH, 2),
+)
+"""Paths to the texts of tokens beside those logprobs."""
+
 
 def _hints() -> tuple[bytes, ...]:
     """Bytes of which every chat answer has some where a place of the table has anything."""
@@ -253,8 +259,17 @@ def prompt_ids(bodies: list[Any], choice: int) -> list[int] | None:
 
 def logprobs_alone(bodies: list[Any], choice: int) -> list[Any] | None:
     """Logprobs in another shape than OpenAI's, for a choice whose ids came from elsewhere or not at all."""
+    return _first_at(LOGPROBS, bodies, choice)
+
+
+def texts_alone(bodies: list[Any], choice: int) -> list[Any] | None:
+    """The texts of tokens in another shape than OpenAI's."""
+    return _first_at(TEXTS, bodies, choice)
+
+
+def _first_at(paths: tuple[Path, ...], bodies: list[Any], choice: int) -> list[Any] | None:
     scopes = _of_choice(bodies, choice)
-    return next(filter(None, (_gather(scopes, path, choice) for path in LOGPROBS)), None)
+    return next(filter(None, (_gather(scopes, path, choice) for path in paths)), None)
 
 
 def _gather(scopes: list[Any], path: Path, choice: int, *, whole: bool = False) -> list[Any] | None:

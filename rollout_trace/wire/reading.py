@@ -133,10 +133,10 @@ def mark_malformed(facts: ResponseFacts, *, streamed: bool) -> None:
 
 
 def withhold(choice: ChoiceFacts, code: str = "", message: str = "") -> None:
-    """Removes the completion ids and logprobs of a choice; a code becomes its issue unless it has one."""
+    """Removes the completion ids, logprobs and texts of a choice; a code becomes its issue unless it has one."""
     if code:
         set_issue(choice, code, message)
-    choice.completion_token_ids = choice.logprobs = choice.top_logprobs = None
+    choice.completion_token_ids = choice.logprobs = choice.top_logprobs = choice.token_texts = None
 
 
 def set_issue(choice: ChoiceFacts, code: str, message: str) -> None:

@@ -38,6 +38,7 @@ from rollout_trace.wire.response_gaps import GAPS_PLACED, GAPS_UNPLACED, filled,
 from rollout_trace.wire.response_items import completion_of, content_parts, num_sampled
 from rollout_trace.wire.response_stream import ItemEvent, Items
 from rollout_trace.wire.sse import Event
+from rollout_trace.wire.token_texts import texts_of_entries
 from rollout_trace.wire.usage import usage_of
 
 
@@ -210,6 +211,7 @@ class _Answer:
             )
             return
         choice.logprobs = [number_of(entry.get("logprob")) for entry in entries]
+        choice.token_texts = texts_of_entries(entries)
         tops = [entry.get("top_logprobs") for entry in entries]
         choice.top_logprobs = [top if isinstance(top, list) else [] for top in tops] if any(tops) else None
         size = len(choice.completion_token_ids or ())
@@ -228,6 +230,8 @@ class _Answer:
             places = missing_positions(pieces, size - came, stopped=stopped)
         message = (GAPS_UNPLACED if places is None else GAPS_PLACED).format(size - came, size)
         set_issue(choice, "logprobs_incomplete", message)
+        # Tokens without a logprob have no text either.
+        choice.token_texts = None
         if places is None:
             choice.logprobs = choice.top_logprobs = None
             return

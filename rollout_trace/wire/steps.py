@@ -200,6 +200,7 @@ def _step(
             "completion_token_ids": completion,
             "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
             "top_logprobs": choice.top_logprobs,
+            "token_texts": choice.token_texts,
             "token_source": None if completion is None else choice.token_source,
             "token_issue": choice.issue or _missing_ids(protocol, choice, request_facts),
             "usage": facts.usage,
@@ -243,7 +244,9 @@ def _cut_keys(request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[by
         choice.stop_reason = credentials.cut(stop_reason)
     if choice.extra is not None:
         choice.extra = change_value(choice.extra, "extra", credentials.change)
-    if choice.completion is not completion or choice.stop_reason is not stop_reason:
+    spelled = None if choice.token_texts is None else choice.token_texts.joined()
+    is_spelled = spelled is not None and credentials.cut(spelled) != spelled
+    if choice.completion is not completion or choice.stop_reason is not stop_reason or is_spelled:
         if choice.completion_token_ids is not None and len(choice.completion_token_ids):
             cut_ids.append(choice.completion_token_ids.tobytes())
         return COMPLETION_CHANGED

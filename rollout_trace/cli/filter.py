@@ -1,0 +1,148 @@
+"""``rollout-trace filter EXPR PATH... [-o OUT]``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollout_trace.cli.common import json_option, show, show_problems
+from rollout_trace.cli.reading import STDIN, Read, Trajectories, trajectories_of
+from rollout_trace.cli.selection import compile_where
+from rollout_trace.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rollout_trace.data.trajectory import Trajectory
+
+
+def _show_fields(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from rollout_trace.view.expression_names import NAMES
+    from rollout_trace.view.expression_values import FUNCTIONS
+
+    for name, one in NAMES.items():
+        click.echo(f"{name:14}  {one.meaning}")
+    for name, function in FUNCTIONS.items():
+        click.echo(f"{name:14}  {function.usage}")
+    ctx.exit()
+
+
+@click.command()
+@click.argument("expression", metavar="EXPR")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("-o", "--output", metavar="OUT", help="File to write: .jsonl, .jsonl.gz or .jsonl.zst.")
+@click.option("--overwrite", is_flag=True, help="Replace OUT if it exists.")
+@click.option("-v", "--invert", is_flag=True, help="Keep those for which EXPR is not true.")
+@click.option("-c", "--count", is_flag=True, help="Print the number of trajectories alone.")
+@click.option(
+    "--fields", is_flag=True, is_eager=True, expose_value=False, callback=_show_fields, help="List the names."
+)
+@json_option
+def filter(
+    expression: str,
+    paths: tuple[str, ...],
+    output: str | None,
+    overwrite: bool,
+    invert: bool,
+    count: bool,
+    as_json: bool,
+) -> int:
+    """Keep the trajectories for which EXPR is true.
+
+    EXPR has Python's syntax and the names that --fields lists: 'reward > 0.5 and n_steps < 20', '"timeout" in error',
+    'metadata.split == "train"', 'any(one.error for one in tool_runs)'. What is not known is None; a comparison with it
+    is false.
+
+    Lines are copied byte for byte, with their media; what was noted of a trajectory (rollout-trace annotate) is folded
+    into its line. On stdout media stand in the lines. PATH is a file, a pattern, a folder, an address, or - for stdin.
+
+    Exit code 1: no trajectory was kept, or there are lines that could not be read.
+    """
+    if output is not None and count:
+        raise click.UsageError("--count writes no file: leave -o out.")
+    if as_json and output is None and not count:
+        raise click.UsageError("--json prints an account of what was written: give -o OUT, or --count.")
+    if os.path.exists(expression):
+        raise click.UsageError(f"first the expression, then files: rollout-trace filter 'reward > 0.5' {expression}")
+    test = compile_where(expression)
+    where = _inverted(test) if invert and test is not None else test
+    found = trajectories_of(paths, where, progress=output is not None or count or not sys.stdout.isatty())
+    kept = _write(found, output, overwrite) if output is not None else _print(found, count)
+    result = {
+        "output": output,
+        "read": found.read,
+        "kept": kept,
+        "unreadable": [str(error) for error in found.problems],
+    }
+    if output is not None:
+        show([f"{kept} of {found.read} trajectories in {output}"], result, as_json=as_json)
+    elif count:
+        show([str(kept)], result, as_json=as_json)
+    show_problems(found.problems, as_json=as_json)
+    return int(bool(found.problems or not kept))
+
+
+def _inverted(test: Callable[[Trajectory], bool]) -> Callable[[Trajectory], bool]:
+    return lambda trajectory: not test(trajectory)
+
+
+def _write(found: Trajectories, output: str, overwrite: bool) -> int:
+    from rollout_trace.file.copies import copy_lines
+    from rollout_trace.file.merge import check_output, mode_of
+    from rollout_trace.file.writer import check_path
+
+    files = [path for path in found.paths if path != STDIN]
+    try:
+        target = Path(check_path(output))
+        check_output(target, files, overwrite=overwrite, doing="filter")
+    except FileExistsError as error:
+        raise click.UsageError(str(error).replace("overwrite=True", "--overwrite")) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    kept = 0
+
+    def copy(put: Callable[[Read], None]) -> None:
+        nonlocal kept
+        for one in found:
+            try:
+                put(one)
+            except FormatError as error:
+                found.damaged(error)
+            else:
+                kept += 1
+
+    copy_lines(target, mode_of(files), copy)
+    return kept
+
+
+def _print(found: Trajectories, count: bool) -> int:
+    if count:
+        return sum(1 for _ in found)
+    from rollout_trace.file.copies import self_contained
+
+    kept, out, is_terminal = 0, sys.stdout.buffer, sys.stdout.isatty()
+    for one in found:
+        try:
+            line = self_contained(one)
+        except FormatError as error:
+            found.damaged(error)
+            continue
+        out.write((_escaped(line) if is_terminal else line) + b"\n")
+        kept += 1
+    out.flush()
+    return kept
+
+
+def _escaped(line: bytes) -> bytes:
+    """The same JSON, with the characters that would change what a terminal shows as escapes of JSON."""
+    text = line.decode("utf-8", "replace")
+    if text.isprintable():
+        return line
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text).encode()

@@ -1,0 +1,239 @@
+"""Finds trajectories of files without decoding the other ones: by id, by the id of their task, or by position."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from rollout_trace.errors import FormatError
+from rollout_trace.file.addresses import is_address
+from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC
+from rollout_trace.file.decode import BadLine, LineFormat, decode, on_a_fresh_stack
+from rollout_trace.file.heads import TrajectoryHead
+from rollout_trace.file.lines import Damaged, lines
+from rollout_trace.file.notes import load_notes
+from rollout_trace.file.records import SCHEMA
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+_SAFE = re.compile(rb"[A-Za-z0-9_.:/ #@+=,-]+")
+"""Characters that nearly every writer of JSON leaves as they are; where nothing is found, all lines are decoded."""
+_POSITION = re.compile(r"[+-]?[0-9]{1,6}")
+_BLOCK = 1 << 22
+
+
+class FoundHead(TrajectoryHead):
+    """What a trajectory is found by, and what a list of several found ones shows."""
+
+    name: str = "agent"
+    episode_id: str | None = None
+    parent_id: str | None = None
+    parent_step_id: str | None = None
+    group_id: str | None = None
+    status: str = "completed"
+    started_at: datetime | None = None
+
+
+class Found(NamedTuple):
+    """A line with a trajectory."""
+
+    path: str
+    offset: int | None
+    """Of the line in its file, in bytes. None: the file is compressed, or at an address."""
+    number: int | None
+    """Of the line, from 1; None where ``offset`` is known."""
+    line: bytes
+    head: FoundHead
+
+    @property
+    def place(self) -> str:
+        """File and line, for a message."""
+        number = self.number if self.offset is None else _line_number(self.path, self.offset)
+        return place_of(self.path, number)
+
+    def load(self) -> Trajectory:
+        """The trajectory, with its notes. References to media stay references.
+
+        Raises:
+            FormatError: the line does not match the format.
+        """
+        try:
+            try:
+                trajectory = decode(self.line)
+            except RecursionError:
+                trajectory = on_a_fresh_stack(decode, self.line)
+        except BadLine as error:
+            raise _format_error(self.place, error) from error
+        notes = load_notes(self.path, lambda error: None)
+        if notes is not None:
+            notes.apply(trajectory)
+        return trajectory
+
+
+Hit: TypeAlias = "tuple[int | None, int | None, bytes]"
+"""Offset, number and bytes of a line."""
+_FORMAT = LineFormat(SCHEMA, FoundHead)
+
+
+def position_of(wanted: str) -> int | None:
+    """The position that a text names: ``3``, ``-1``; None for one that is no position."""
+    return int(wanted) if _POSITION.fullmatch(wanted) else None
+
+
+def at_position(
+    paths: Sequence[str], position: int, damaged: Callable[[FormatError], object] = lambda error: None
+) -> Found | None:
+    """The trajectory at a position among those of all files: 1 is the first, -1 the last. None: there are fewer.
+
+    Args:
+        paths: of the files, in their order.
+        position: not 0.
+        damaged: called with the error of each line that is no trajectory; it has no position.
+    """
+    if position > 0:
+        for path in paths:
+            for hit in _all_lines(path):
+                found = found_in(path, hit, damaged)
+                if found is not None:
+                    position -= 1
+                    if not position:
+                        return found
+        return None
+    for path in reversed(paths):
+        for found in _backwards(path, damaged):
+            position += 1
+            if not position:
+                return found
+    return None
+
+
+def with_id(paths: Sequence[str], wanted: str) -> list[Found]:
+    """The trajectory of this id; else those whose ids begin so; else those of the task of this id.
+
+    The first line is taken where several have one id.
+    """
+    begin: dict[str, Found] = {}
+    of_task: dict[str, Found] = {}
+    for is_thorough in (False, True):
+        needle = b"" if is_thorough else _needle(wanted)
+        if is_thorough and not _needle(wanted):
+            break
+        for path in paths:
+            for hit in _lines_with(path, needle):
+                found = found_in(path, hit)
+                if found is None:
+                    continue
+                head = found.head
+                if head.id == wanted:
+                    return [found]
+                if head.id.startswith(wanted):
+                    begin.setdefault(head.id, found)
+                elif head.task is not None and head.task.id == wanted:
+                    of_task.setdefault(head.id, found)
+        if begin or of_task:
+            break
+    return list((begin or of_task).values())
+
+
+def of_episode(paths: Sequence[str], episode_id: str) -> list[Found]:
+    """The trajectories of an episode, in the order of their lines."""
+    found = (found_in(path, hit) for path in paths for hit in _lines_with(path, _needle(episode_id)))
+    return [one for one in found if one is not None and one.head.episode_id == episode_id]
+
+
+def found_in(path: str, hit: Hit, damaged: Callable[[FormatError], object] = lambda error: None) -> Found | None:
+    """The trajectory of a line; None where it has none, and ``damaged`` is called with why."""
+    offset, number, line = hit
+    try:
+        try:
+            head = _FORMAT.decode(line)
+        except RecursionError:
+            head = on_a_fresh_stack(_FORMAT.decode, line)
+    except BadLine as error:
+        place = place_of(path, number if offset is None else _line_number(path, offset))
+        damaged(_format_error(place, error))
+        return None
+    return Found(path, offset, number, line, head)
+
+
+def stripped(line: bytes) -> bytes:
+    """A line without the blanks around it, and without a byte order mark before it."""
+    return line.strip().removeprefix(b"\xef\xbb\xbf").lstrip()
+
+
+def place_of(path: str, number: int | None) -> str:
+    """File and line, for a message."""
+    return f"{path}, line {number}"
+
+
+def _format_error(place: str, error: BadLine) -> FormatError:
+    return FormatError(f"{place}, {error}" if str(error).startswith("$") else f"{place}: {error}")
+
+
+def _needle(text: str) -> bytes:
+    """The longest part of a text that stands in a line as it is; lines without it need not be decoded."""
+    return max(_SAFE.findall(text.encode("utf-8", "replace")), key=len, default=b"")
+
+
+def is_plain(path: str) -> bool:
+    """Whether the lines of a file can be searched in place: it is a local one, not compressed and not empty."""
+    if is_address(path) or not os.path.isfile(path) or not os.path.getsize(path):
+        return False
+    with open(path, "rb") as file:
+        magic = file.read(4)
+    return not (magic.startswith(GZIP_MAGIC) or magic == ZSTD_MAGIC or path.endswith((".gz", ".zst")))
+
+
+def _all_lines(path: str) -> Iterator[Hit]:
+    for number, line in lines(path):
+        if not isinstance(line, Damaged):
+            yield None, number, line
+
+
+def _lines_with(path: str, needle: bytes) -> Iterator[Hit]:
+    if not needle or not is_plain(path):
+        yield from (hit for hit in _all_lines(path) if needle in hit[2])
+        return
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = 0
+        while (hit := data.find(needle, at)) >= 0:
+            start = data.rfind(b"\n", at, hit) + 1 or at
+            end = data.find(b"\n", hit)
+            end = len(data) if end < 0 else end
+            yield start, None, stripped(data[start:end])
+            at = end + 1
+
+
+def _backwards(path: str, damaged: Callable[[FormatError], object]) -> Iterator[Found]:
+    """The trajectories of a file from the last one on."""
+    if not is_plain(path):
+        # The lines themselves would fill memory: their numbers are enough, and the file is read anew for each.
+        numbers = deque(number for _, number, _ in _all_lines(path))
+        for wanted in reversed(numbers):
+            hit = next(hit for hit in _all_lines(path) if hit[1] == wanted)
+            if (found := found_in(path, hit, damaged)) is not None:
+                yield found
+        return
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        end = len(data)
+        while end > 0:
+            start = data.rfind(b"\n", 0, end) + 1
+            line = stripped(data[start:end])
+            if line and (found := found_in(path, (start, None, line), damaged)) is not None:
+                yield found
+            end = start - 1
+
+
+def _line_number(path: str, offset: int) -> int:
+    number = 1
+    with open(path, "rb") as file:
+        while offset > 0 and (block := file.read(min(offset, _BLOCK))):
+            number += block.count(b"\n")
+            offset -= len(block)
+    return number

@@ -1,0 +1,145 @@
+"""The findings of many trajectories: where each is, and sums by code."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from rollout_trace.train.check_codes import CODES, Grade
+from rollout_trace.train.checks import check
+from rollout_trace.view.summary import GRADES
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+PLACES = 3
+"""Places that are kept of each code."""
+
+
+class Place(Struct, kw_only=True, frozen=True):
+    """A finding, and where it is."""
+
+    file: str
+    line: int
+    trajectory: str
+    """Its id."""
+    code: str
+    grade: Grade
+    message: str
+    step: int | None = None
+    """Index of the step; None for a finding on the whole trajectory."""
+    step_id: str | None = None
+    token: int | None = None
+    """Index in the completion, or in the prompt where the message says so."""
+
+    def __str__(self) -> str:
+        """One line, with the file and the line before it as compilers print them."""
+        return f"{self.file}:{self.line}: {self.grade}: {self.code}: {self.where}: {self.message}"
+
+    @property
+    def where(self) -> str:
+        """The trajectory, and the step and the token where there are any."""
+        texts = [f"trajectory {self.trajectory}"]
+        texts += [] if self.step is None else [f"step {self.step}"]
+        texts += [] if self.token is None else [f"token {self.token}"]
+        return ", ".join(texts)
+
+
+def findings_of(
+    file: str, line: int, trajectory: Trajectory, *, codes: Container[str] | None = None, vocab_size: int | None = None
+) -> Iterator[Place]:
+    """The findings of ``trajectory.check()``.
+
+    Args:
+        codes: those to give; None: all.
+        vocab_size: of the model; ids of this value or above are findings.
+    """
+    found = check(trajectory, vocab_size=vocab_size)
+    # A step's id may be that of several in files of other programs: the first is meant.
+    indices = {step.id: at for at, step in reversed(list(enumerate(trajectory.steps)))} if found else {}
+    for one in found:
+        if codes is not None and one.code not in codes:
+            continue
+        yield Place(
+            file=file,
+            line=line,
+            trajectory=trajectory.id,
+            code=one.code,
+            grade=one.grade,
+            message=" ".join(one.message.split()),
+            step=None if one.step_id is None else indices.get(one.step_id),
+            step_id=one.step_id,
+            token=one.position,
+        )
+
+
+class OfCode:
+    """The findings with one code and one grade."""
+
+    def __init__(self, code: str, grade: Grade) -> None:
+        self.code = code
+        self.grade = grade
+        self.count = 0
+        self.trajectories = 0
+        self.first: list[Place] = []
+
+    @property
+    def meaning(self) -> str | None:
+        """What the code means; None for one that a newer version wrote."""
+        return CODES[self.code][1] if self.code in CODES else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "code": self.code,
+            "grade": self.grade,
+            "meaning": self.meaning,
+            "count": self.count,
+            "trajectories": self.trajectories,
+            "first": self.first,
+        }
+
+
+class Findings:
+    """Sums over the findings of many trajectories."""
+
+    def __init__(self) -> None:
+        self.trajectories = 0
+        self.with_findings = 0
+        self._codes: dict[tuple[str, Grade], OfCode] = {}
+
+    def add(self, found: list[Place]) -> None:
+        """Adds the findings of one trajectory."""
+        self.trajectories += 1
+        self.with_findings += bool(found)
+        seen: set[tuple[str, Grade]] = set()
+        for one in found:
+            key = one.code, one.grade
+            sums = self._codes.setdefault(key, OfCode(*key))
+            sums.count += 1
+            if key not in seen:
+                seen.add(key)
+                sums.trajectories += 1
+            if len(sums.first) < PLACES:
+                sums.first.append(one)
+
+    def by_code(self) -> list[OfCode]:
+        """The worst grade first, and of one grade the code with the most findings."""
+        return sorted(self._codes.values(), key=lambda one: (GRADES.index(one.grade), -one.count))
+
+    def has(self, grade: Grade) -> bool:
+        """Whether there is a finding of this grade, or of a worse one."""
+        return any(GRADES.index(one.grade) <= GRADES.index(grade) for one in self._codes.values())
+
+    def lines(self) -> Iterator[str]:
+        """As text: sums by code, each with its first places. Not escaped."""
+        for one in self.by_code():
+            meaning = "" if one.meaning is None else f": {one.meaning}"
+            yield f"{one.grade}  {one.code}  {one.count:,} in {one.trajectories:,} trajectories{meaning}"
+            for place in one.first:
+                yield f"    {place.file}:{place.line}: {place.where}: {place.message}"
+            if one.count > len(one.first):
+                yield f"    and {one.count - len(one.first):,} more"
+        yield f"{self.trajectories:,} trajectories, {self.with_findings:,} with findings"

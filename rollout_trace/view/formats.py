@@ -1,0 +1,167 @@
+"""The formats of ``rollout-trace convert``: what each is for, what it keeps, and what it has no place for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from rollout_trace.file.plain import dumps
+from rollout_trace.file.replacing import replacing
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+Write: TypeAlias = Callable[[str, "Iterable[Trajectory]", Mapping[str, Any]], int]
+Output: TypeAlias = Literal["rows", "lines", "object", "folder"]
+OUTPUTS: dict[Output, str] = {
+    "rows": ".jsonl, .jsonl.gz, .jsonl.zst or .parquet",
+    "lines": ".jsonl, .jsonl.gz or .jsonl.zst",
+    "object": ".json: one object",
+    "folder": "a folder with a .json for each run; or .jsonl, .jsonl.gz or .jsonl.zst",
+}
+
+
+SUFFIXES: dict[Output, tuple[str, ...]] = {
+    "rows": (".jsonl", ".jsonl.gz", ".jsonl.zst", ".parquet"),
+    "lines": (".jsonl", ".jsonl.gz", ".jsonl.zst"),
+    "object": (".json",),
+    "folder": ("",),
+}
+"""Of the names of files; a folder can have any."""
+
+
+class Format(NamedTuple):
+    """A format."""
+
+    name: str
+    """Of the exporter in ``rollout_trace.export``, whose signature has the options."""
+    consumer: str
+    output: Output
+    write: Write
+    """Writes trajectories to a path, with the options, and returns the number of rows or documents."""
+    streams: bool
+    """Whether one trajectory is in memory at a time."""
+    media: bool
+    """Whether images and the like are in it."""
+    keeps: str
+    loses: str
+
+
+def _exporter(name: str) -> Any:
+    from rollout_trace import export
+
+    return getattr(export, name)
+
+
+def _writer(name: str) -> Write:
+    """By the exporter's own writer."""
+
+    def write(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
+        return int(_exporter(f"write_{name}")(path, trajectories, **options))
+
+    return write
+
+
+def _iterated(name: str) -> Write:
+    """Rows one by one, of an exporter without a writer."""
+
+    def write(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
+        return int(_exporter("write_jsonl")(path, _exporter(f"iter_{name}")(trajectories, **options)))
+
+    return write
+
+
+def _listed(name: str) -> Write:
+    """Rows with the types of their columns, of an exporter that makes them all at once."""
+
+    def write(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
+        rows = _exporter(name)(trajectories, **options)
+        if path.endswith(".parquet"):
+            return int(_exporter("write_parquet")(path, rows, rows.columns))
+        return int(_exporter("write_jsonl")(path, rows))
+
+    return write
+
+
+def _skyrl(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
+    output = _exporter("skyrl")(trajectories, **options)
+    with replacing(path) as file:
+        file.write(dumps(output))
+    return len(output["response_ids"])
+
+
+def _atif(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
+    if path.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst")):
+        return int(_exporter("write_jsonl")(path, _exporter("atif")(trajectories, **options)))
+    if Path(path).suffix in (".json", ".parquet"):
+        raise ValueError(f"{path}: expected the path of a folder, or a name that ends with .jsonl.")
+    return int(_exporter("write_atif")(path, trajectories, **options))
+
+
+_TOKENS = "token ids, loss mask, logprobs, reward"
+_UNSCORED = "texts; where some runs are scored, the others"
+
+
+def _formats() -> Iterator[Format]:
+    yield Format(
+        "chat", "fine-tuning on text: TRL, verl, OpenAI's format", "rows", _writer("chat"), True, True,
+        "messages, tools, reward and ids; with option columns= more", "token ids, logprobs; steps without an answer",
+    )  # fmt: skip
+    yield Format(
+        "steps", "a dataset of turns", "rows", _writer("steps"), True, True,
+        "a row a step: ids, logprobs, messages, rewards, extras", "steps that cannot be trained on; tool runs; timing",
+    )  # fmt: skip
+    yield Format(
+        "trl", "TRL's SFTTrainer, token for token", "rows", _writer("trl"), True, False,
+        "token ids with labels, reward", "logprobs, step rewards, policy versions, texts",
+    )  # fmt: skip
+    yield Format(
+        "trl_dpo", "TRL's DPOTrainer", "rows", _listed("trl_dpo"), False, True,
+        "of each group the best run over the worst, as messages", "token ids; unscored runs; groups with one reward",
+    )  # fmt: skip
+    yield Format(
+        "trl_kto", "TRL's KTOTrainer", "rows", _listed("trl_kto"), False, True,
+        "each scored run with a label, as messages", "token ids; unscored runs; runs exactly at the mean",
+    )  # fmt: skip
+    yield Format(
+        "verl", "verl's AgentLoopOutput", "lines", _iterated("verl"), False, False,
+        f"{_TOKENS}, step rewards, advantages on request", _UNSCORED,
+    )  # fmt: skip
+    yield Format(
+        "verl_prompts", "verl's prompt dataset", "rows", _writer("verl_prompts"), True, True,
+        "a task a row: first messages, ground truth", "answers, tools, token ids, rewards",
+    )  # fmt: skip
+    yield Format(
+        "skyrl", "SkyRL's GeneratorOutput", "object", _skyrl, False, False,
+        f"{_TOKENS}, stop reasons", "texts; runs without a reward; step rewards; policy versions",
+    )  # fmt: skip
+    yield Format(
+        "slime", "slime's Sample", "lines", _iterated("slime"), False, False,
+        f"{_TOKENS}, versions, experts, masks", _UNSCORED,
+    )  # fmt: skip
+    yield Format(
+        "nemo_rl", "NeMo-RL's DatumSpec", "lines", _iterated("nemo_rl"), False, False,
+        f"{_TOKENS} as a message log, experts, masks",
+        f"{_UNSCORED}; rows without logprobs",
+    )  # fmt: skip
+    yield Format(
+        "tinker", "Tinker's Datum", "lines", _iterated("tinker"), False, False,
+        "shifted token ids, mask, logprobs, advantages (grpo)", "texts; rows without logprobs or advantage",
+    )  # fmt: skip
+    yield Format(
+        "distillation", "distillation", "rows", _writer("distillation"), True, False,
+        "token ids, mask, a teacher's likeliest tokens", "texts; positions without recorded alternatives",
+    )  # fmt: skip
+    yield Format(
+        "atif", "Harbor: ATIF 1.8 documents", "folder", _atif, True, True,
+        "messages, tool calls and results, sub-agents, ids, logprobs, metrics",
+        "ids of steps that cannot be trained on; extras",
+    )  # fmt: skip
+    yield Format(
+        "verifiers", "verifiers, prime-rl: traces.jsonl", "lines", _writer("verifiers"), True, True,
+        "episodes as graphs: ids, mask, logprobs, texts, rewards", "routed experts, sampling masks",
+    )  # fmt: skip
+
+
+FORMATS: dict[str, Format] = {one.name: one for one in _formats()}

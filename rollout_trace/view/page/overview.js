@@ -1,0 +1,262 @@
+"use strict";
+// The overview: the list of trajectories with its filters, or their groups, and charts of what is shown.
+(() => {
+  const { el, fill, number, short, count, duration, cost, time, remembered, remember } = RT.dom;
+  const PAGE = 100;
+  const TYPING_PAUSE = 150;
+
+  let parts = null; // nodes that are filled
+  let state = null; // {q, sort, reverse, view, page, order, differing}
+  let shown = { list: null, aggregate: null };
+  let turn = 0;
+  let typed = 0;
+  let moreFindings = false;
+
+  function readState(query) {
+    const sort = query.sort || "";
+    return {
+      q: query.q || "", sort: sort.replace(/^-/, ""), reverse: sort.startsWith("-"), view: query.view === "groups" ? "groups" : "table",
+      page: Math.max(0, (parseInt(query.page, 10) || 1) - 1), order: query.order || "", differing: query.differing === "1",
+    };
+  }
+
+  function address(s) {
+    return RT.app.hash("", [], {
+      q: s.q, sort: s.sort && (s.reverse ? "-" : "") + s.sort, view: s.view === "groups" ? "groups" : null,
+      page: s.page ? s.page + 1 : null, order: s.order, differing: s.differing ? "1" : null,
+    });
+  }
+
+  /** Goes to a changed state; a change of the query begins at its first page. */
+  const change = (changes) => RT.app.go(address({ ...state, ...("q" in changes || "sort" in changes ? { page: 0 } : {}), ...changes }));
+  const changeQuery = (q) => change({ q });
+
+  // Drawing.
+
+  function drawFrame(element) {
+    const search = el("input", {
+      class: "field search", type: "search", placeholder: "Search: words, status:error, reward:>0.5", "aria-label": "search",
+      spellcheck: "false", autocomplete: "off", "aria-describedby": "problems", on: { input: typing, keydown: searchKey },
+    });
+    const view = (name, label) => el("button", { data: { view: name }, on: { click: () => change({ view: name, page: 0 }) } }, label);
+    parts = {
+      element, search,
+      chips: el("div", { class: "slot" }), problems: el("div", { class: "problems", id: "problems", role: "status" }),
+      figures: el("div", { class: "slot" }), tallies: el("div", { class: "slot" }), charts: el("div", { class: "slot" }),
+      body: el("div", { class: "body" }), pager: el("nav", { class: "pager", "aria-label": "pages" }),
+      views: el("div", { class: "segments", role: "group", "aria-label": "view" }, view("table", "List"), view("groups", "Groups")),
+      chartsButton: el("button", { class: "button", on: { click: toggleCharts } }, "Charts"),
+      columnsButton: el("button", { class: "button", on: { click: () => RT.table.chooseColumns(drawBody) } }, "Columns"),
+    };
+    fill(element, el("h1", { class: "unseen" }, "Trajectories"),
+      el("div", { class: "toolbar" }, search, parts.views, parts.chartsButton, parts.columnsButton),
+      parts.problems, parts.chips, parts.figures, parts.tallies, parts.charts, parts.body, parts.pager);
+  }
+
+  function drawControls() {
+    if (document.activeElement !== parts.search || parts.search.value.trim() !== state.q.trim()) parts.search.value = state.q;
+    for (const button of parts.views.children) button.setAttribute("aria-pressed", String(button.dataset.view === state.view));
+    parts.chartsButton.setAttribute("aria-pressed", String(chartsOpen()));
+    parts.columnsButton.hidden = state.view === "groups";
+    fill(parts.chips, RT.filters.chips(state.q, changeQuery));
+  }
+
+  const chartsOpen = () => remembered("charts", window.innerWidth > 700);
+
+  function toggleCharts() {
+    remember("charts", !chartsOpen());
+    drawControls();
+    drawCharts();
+  }
+
+  function drawAggregate() {
+    const { aggregate, list } = shown;
+    fill(parts.figures, list.total ? RT.filters.figures(aggregate, list.total) : null);
+    fill(parts.tallies, RT.filters.tallies(aggregate, state.q, changeQuery, {
+      open: moreFindings, toggle: () => {
+        moreFindings = !moreFindings;
+        drawAggregate();
+      },
+    }));
+    drawCharts();
+  }
+
+  function drawCharts() {
+    const { aggregate } = shown;
+    if (!aggregate || !aggregate.n || !chartsOpen()) return void fill(parts.charts);
+    const range = (field) => (low, high, closed) => changeQuery(RT.query.setRange(state.q, field, low, high, closed));
+    const bars = (title, field, format) =>
+      RT.charts.histogram({ title, data: aggregate.histograms[field], format, choose: range(field) });
+    const clock = sameDay(aggregate.over_time) ? (t) => time(t).slice(11) : (t) => time(t).slice(0, 10);
+    fill(parts.charts, el("section", { class: "charts", "aria-label": "charts" },
+      bars("Reward", "reward", number), bars("Tokens", "tokens", short), bars("Steps", "steps", short),
+      bars("Time", "seconds", duration), bars("Cost", "cost", (x) => cost(x, aggregate.currency)),
+      RT.charts.overTime({ title: "Reward over time", points: aggregate.over_time, format: clock, choose: range("started") })));
+  }
+
+  const sameDay = (points) => points.length && time(points[0][0]).slice(0, 10) === time(points[points.length - 1][0]).slice(0, 10);
+
+  function drawBody() {
+    const { list, aggregate } = shown;
+    const focused = document.activeElement && document.activeElement.closest && document.activeElement.closest("tr[data-key]");
+    if (!list.matched) fill(parts.body, emptiness(list));
+    else if (state.view === "groups") {
+      fill(parts.body, RT.groups.draw({
+        aggregate, options: state, change,
+        choose: (group) => change({ q: RT.query.toggle("", RT.query.written("group", group, true)), view: "table", page: 0 }),
+      }));
+    } else {
+      const edges = (aggregate.histograms.reward || { edges: [] }).edges;
+      fill(parts.body, RT.table.draw(list.rows, {
+        sort: state.sort, reverse: state.reverse, rewardEdges: edges.length ? [edges[0], edges[edges.length - 1]] : [],
+        sortBy: (field) => change(RT.table.nextSort(field, state.sort, state.reverse)),
+      }));
+    }
+    if (focused) focusLine(lines().findIndex((tr) => tr.dataset.key === focused.dataset.key), true);
+    drawPager();
+  }
+
+  function emptiness(list) {
+    const info = RT.app.info;
+    if (list.total) {
+      return el("div", { class: "empty" }, el("h1", {}, "No trajectory matches"),
+        el("p", {}, "Nothing that was recorded fits the filter."),
+        el("button", { class: "button", on: { click: () => changeQuery("") } }, "Clear the filter"));
+    }
+    if (info.indexing) return el("div", { class: "empty" }, el("h1", {}, "Reading the files"), el("p", {}, "Trajectories appear here as they are found."));
+    const names = (info.files || []).map((file) => file.name).join(", ");
+    return el("div", { class: "empty" }, el("h1", {}, "No trajectory yet"),
+      el("p", {}, names ? `There is none in ${names}.` : "There is none in what was given.",
+        info.static ? "" : " This page shows the first one as soon as it is recorded."));
+  }
+
+  function drawPager() {
+    const { list } = shown;
+    const pages = Math.ceil(list.matched / PAGE);
+    if (state.view === "groups" || pages < 2) return void fill(parts.pager);
+    const to = (page, label, name) => el("button", {
+      class: "button", "aria-label": name, disabled: page < 0 || page >= pages, on: { click: () => change({ page }) },
+    }, label);
+    fill(parts.pager,
+      to(state.page > 0 ? 0 : -1, "« first", "first page"), to(state.page - 1, "‹", "previous page"),
+      el("span", { class: "num" }, `${count(state.page * PAGE + 1)} to ${count(Math.min(list.matched, (state.page + 1) * PAGE))} of ${count(list.matched)}`),
+      to(state.page + 1, "›", "next page"), to(state.page < pages - 1 ? pages - 1 : pages, "last »", "last page"));
+  }
+
+  // Loading.
+
+  async function load({ aggregateToo = true } = {}) {
+    const mine = ++turn;
+    parts.element.setAttribute("aria-busy", "true");
+    try {
+      const [list, aggregate] = await Promise.all([
+        RT.data.list({ query: state.q, sort: state.sort, reverse: state.reverse, offset: state.page * PAGE, limit: PAGE }),
+        aggregateToo || !shown.aggregate ? RT.data.aggregate({ query: state.q }) : shown.aggregate,
+      ]);
+      if (mine !== turn || !parts) return;
+      if (state.page && !list.rows.length && list.matched) {
+        state.page = Math.ceil(list.matched / PAGE) - 1;
+        RT.app.replace(address(state));
+        return void (await load({ aggregateToo: false }));
+      }
+      shown = { list, aggregate };
+      RT.app.listHash = address(state);
+      RT.app.listKeys = list.rows.map((row) => row.key);
+      fill(parts.problems, list.problems.map((problem) => el("p", {}, problem)));
+      drawControls();
+      drawAggregate();
+      drawBody();
+    } finally {
+      if (mine === turn && parts) parts.element.removeAttribute("aria-busy");
+    }
+  }
+
+  function typing() {
+    window.clearTimeout(typed);
+    typed = window.setTimeout(() => {
+      state = { ...state, q: parts.search.value, page: 0 };
+      RT.app.replace(address(state));
+      load().catch((error) => RT.app.banner(error));
+    }, TYPING_PAUSE);
+  }
+
+  function searchKey(event) {
+    if (event.key === "Escape" && !parts.search.value) parts.search.blur();
+    else if (event.key === "Enter" || event.key === "ArrowDown") {
+      event.preventDefault();
+      focusLine(0);
+    }
+  }
+
+  // Moving over the lines.
+
+  const lines = () => [...parts.body.querySelectorAll("tr[data-key]")];
+
+  function focusLine(i, still) {
+    const line = lines()[i];
+    if (!line) return;
+    const link = line.querySelector("a.open");
+    link.focus({ preventScroll: true });
+    if (!still) line.scrollIntoView({ block: "nearest" });
+  }
+
+  function move(by) {
+    const at = lines().findIndex((tr) => tr.contains(document.activeElement));
+    const next = at < 0 ? (by > 0 ? 0 : lines().length - 1) : at + by;
+    if (next >= lines().length && (state.page + 1) * PAGE < shown.list.matched) turnPage(1, 0);
+    else if (next < 0 && state.page > 0) turnPage(-1, PAGE - 1);
+    else focusLine(next);
+  }
+
+  async function turnPage(by, line) {
+    state = { ...state, page: state.page + by };
+    RT.app.replace(address(state));
+    try {
+      await load({ aggregateToo: false });
+      focusLine(line);
+    } catch (error) {
+      RT.app.banner(error);
+    }
+  }
+
+  function focusSearch() {
+    parts.search.focus();
+    parts.search.select();
+  }
+
+  RT.app.route("", {
+    async open({ query }, element) {
+      state = readState(query);
+      shown = { list: null, aggregate: null };
+      drawFrame(element);
+      drawControls();
+      fill(parts.body, el("p", { class: "empty" }, "Loading"));
+      await load();
+    },
+    async update({ query }) {
+      window.clearTimeout(typed);
+      const before = state;
+      state = readState(query);
+      await load({ aggregateToo: before.q !== state.q });
+      if (before.page !== state.page) document.getElementById("main").scrollTop = 0;
+    },
+    refresh: () => load(),
+    close() {
+      window.clearTimeout(typed);
+      turn += 1;
+      parts = null;
+    },
+    keys: [
+      { key: "/", label: "search", run: focusSearch },
+      { key: "j", label: "next line", run: () => move(1) },
+      { key: "k", label: "line before", run: () => move(-1) },
+      { key: "ArrowDown", label: "next line", run: () => move(1) },
+      { key: "ArrowUp", label: "line before", run: () => move(-1) },
+      { key: "Enter", label: "open the trajectory" },
+      { key: "g", label: "groups, or the list", run: () => change({ view: state.view === "groups" ? "table" : "groups", page: 0 }) },
+      { key: "c", label: "charts", run: toggleCharts },
+      { key: "x", label: "clear the filter", run: () => changeQuery("") },
+    ],
+    help: RT.filters.help,
+  });
+})();

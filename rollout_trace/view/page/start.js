@@ -1,0 +1,3 @@
+"use strict";
+// Last of all: every view is registered.
+RT.app.start();

@@ -1,0 +1,59 @@
+"use strict";
+// The other trajectories: those of the episode as a tree, those of the group in a list.
+window.RT = window.RT || {};
+
+RT.tree = (() => {
+  const { el, number, plural, toneOfStatus } = RT.dom;
+  const { known, section } = RT.shown;
+  const SIBLINGS = 100;
+
+  function line(summary, current, extra) {
+    const name = [el("span", { class: `dot ${toneOfStatus(summary.status || "completed")}`, title: summary.status || "completed" }),
+      el("span", { class: "clip" }, summary.name || "agent"),
+      el("span", { class: "soft" }, known(summary.index) ? `#${summary.index}` : null),
+      el("span", { class: "num reward" }, known(summary.reward) ? number(summary.reward) : "-")];
+    const known_ = summary.key && !current;
+    return el("div", { class: `tree-line${current ? " current" : ""}` },
+      known_ ? el("a", { href: RT.app.hash("t", [summary.key]), title: `${plural(summary.steps || 0, "step")} · ${summary.status || "completed"}` }, name)
+        : el("span", { class: "here", "aria-current": current ? "page" : null }, name),
+      extra);
+  }
+
+  /** The trajectories of the episode; null where this one is alone. */
+  function family(outline) {
+    const all = outline.family || [];
+    if (all.length < 2) return null;
+    const ids = new Set(all.map((one) => one.id));
+    const below = new Map();
+    for (const one of all) {
+      const parent = known(one.parent) && ids.has(one.parent) && one.parent !== one.id ? one.parent : null;
+      below.set(parent, [...(below.get(parent) || []), one]);
+    }
+    const seen = new Set();
+    const branch = (parent) => {
+      const children = (below.get(parent) || []).filter((one) => !seen.has(one.id));
+      if (!children.length) return null;
+      for (const one of children) seen.add(one.id);
+      return el("ul", {}, children.map((one) => el("li", {}, line(one, one.id === outline.summary.id), branch(one.id))));
+    };
+    const tree = branch(null);
+    const lost = all.filter((one) => !seen.has(one.id));
+    return section("Episode", tree, lost.length > 0 && el("ul", {}, lost.map((one) => el("li", {}, line(one, one.id === outline.summary.id)))));
+  }
+
+  /** The trajectories of the same group, each to be opened or compared; null where there is none. */
+  async function group(outline, key) {
+    const name = outline.summary.group;
+    if (!known(name)) return null;
+    const found = await RT.data.list({ query: `group:"${String(name).replaceAll('"', "")}"`, sort: "index", limit: SIBLINGS });
+    const rows = found.rows.filter((row) => row.group === name);
+    if (rows.length < 2) return null;
+    const compare = (row) => row.key !== key && el("a", {
+      class: "compare", href: RT.app.hash("compare", [key, row.key]), title: `compare with ${row.name || "agent"} #${row.index ?? "-"}`,
+    }, "compare");
+    return section(`Group ${name}`, el("ul", {}, rows.map((row) => el("li", {}, line(row, row.key === key, compare(row))))),
+      found.matched > found.rows.length && el("p", { class: "soft" }, `the first ${SIBLINGS} of ${found.matched}`));
+  }
+
+  return { family, group };
+})();

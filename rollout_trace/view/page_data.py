@@ -1,0 +1,263 @@
+"""What the page asks its server for: each answer as JSON."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from rollout_trace import guard
+from rollout_trace._version import __version__
+from rollout_trace.errors import FormatError, WriteError
+from rollout_trace.file.addresses import is_address, shown
+from rollout_trace.file.annotate import append_notes, checked_note
+from rollout_trace.file.plain import dumps
+from rollout_trace.view.aggregate import Aggregate, aggregate
+from rollout_trace.view.index_file import notes_state
+from rollout_trace.view.index_store import IndexedFile, Row, with_key
+from rollout_trace.view.model import Summary
+from rollout_trace.view.trajectory_view import TrajectoryView
+from rollout_trace.view.values import encode, plain
+
+if TYPE_CHECKING:
+    from rollout_trace.view.index import Index
+    from rollout_trace.view.tokens import Texts
+
+MOST_STEPS = 50
+"""Steps that one answer has, at most."""
+MOST_ROWS = 1000
+_MOST_RAW = 2_000_000
+"""Bytes of a line up to which it is shown raw."""
+_KEPT_VIEWS = 16
+_KEPT_BYTES = 128 << 20
+"""Bytes of lines of which trajectories are kept in memory."""
+
+
+class PageError(Exception):
+    """What was asked for is not to be had.
+
+    Args:
+        status: of HTTP.
+        message: a sentence.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class NoteValues(msgspec.Struct, forbid_unknown_fields=True):
+    """What can be noted of a trajectory on the page."""
+
+    reward: float | None = None
+    rewards: dict[str, float] | None = None
+    metrics: dict[str, float] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+class NoteRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """A note for a trajectory."""
+
+    key: str
+    values: NoteValues
+
+
+class _Opened(NamedTuple):
+    """A trajectory that is being looked at."""
+
+    stamp: object
+    """Changes with its notes and its family."""
+    size: int
+    view: TrajectoryView
+    family: list[tuple[Row, bytes]]
+    lock: threading.Lock
+
+
+class PageData:
+    """The answers. For any number of threads.
+
+    Args:
+        index: of the files.
+        title: of the page.
+        writable: whether notes may be written.
+        decode: a tokenizer, for texts of tokens that the engine sent without any.
+        tokenizer: its name.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        *,
+        title: str = "rollouts",
+        writable: bool = False,
+        decode: Texts | None = None,
+        tokenizer: str | None = None,
+    ) -> None:
+        self._index = index
+        self._title = title
+        self._writable = writable
+        self._decode = decode
+        self._tokenizer = tokenizer
+        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._lock = threading.Lock()
+        self._aggregates: tuple[int, str, Aggregate] | None = None
+
+    def info(self) -> bytes:
+        """What the page shows, and how far the index is. Looks for changes of the files."""
+        index = self._index
+        index.refresh()
+        # Before the counts: what changes in between is asked for once more.
+        generation = index.generation
+        progress = index.progress
+        return encode(
+            {
+                "version": __version__,
+                "title": self._title,
+                "files": [{"path": shown(path), "name": os.path.basename(path)} for path in index.paths],
+                "total": index.total,
+                "writable": self._writable and not all(map(is_address, index.paths)),
+                "static": False,
+                "tokenizer": self._tokenizer,
+                "indexing": None if progress is None else progress._asdict(),
+                "generation": generation,
+                "problems": index.problems(),
+            }
+        )
+
+    def list(self, query: str, sort: str, *, reverse: bool, offset: int, limit: int) -> bytes:
+        """A page of the list of trajectories."""
+        generation = self._index.generation
+        found = self._index.listed(query, sort, reverse=reverse, offset=offset, limit=min(limit, MOST_ROWS))
+        rows = b",".join(found.pop("rows"))
+        return encode({**found, "generation": generation})[:-1] + b',"rows":[' + rows + b"]}"
+
+    def aggregate(self, query: str) -> bytes:
+        """What the trajectories that a query finds come to."""
+        generation = self._index.generation
+        kept = self._aggregates
+        if kept is not None and kept[:2] == (generation, query):
+            return encode(kept[2])
+        condition, problems = self._index.matches(query)
+        found = aggregate(self._index.store, condition)
+        found.problems = problems
+        self._aggregates = (generation, query, found)
+        return encode(found)
+
+    def trajectory(self, key: str) -> bytes:
+        """The outline of a trajectory, with the keys of its family."""
+        file, _, opened = self._open(key)
+        with opened.lock:
+            outline = msgspec.structs.replace(opened.view.outline, family=[])
+        family = b",".join(with_key(json, row.key) for row, json in opened.family)
+        place = self._index.paths.index(file.path) if file.path in self._index.paths else 0
+        head = b'{"key":%s,"file":%d,"family":[%s],' % (encode(key), place, family)
+        return head + encode(outline)[1:]
+
+    def steps(self, key: str, first: int, end: int) -> bytes:
+        """Steps of a trajectory, at most 50."""
+        _, _, opened = self._open(key)
+        with opened.lock:
+            return encode(opened.view.steps(first, min(end, first + MOST_STEPS)))
+
+    def raw(self, key: str, step: int | None) -> bytes:
+        """The bytes of a step's request and answer as text, where they were kept, and the line where it is not long."""
+        file, row, opened = self._open(key)
+        steps = opened.view.trajectory.steps
+        if step is not None and not 0 <= step < len(steps):
+            raise PageError(404, f"The trajectory has {len(steps)} steps, from 0 on: there is no step {step}.")
+        one = None if step is None else steps[step]
+        line = self._index.line(file, row) if row.length <= _MOST_RAW else None
+        return encode(
+            {
+                "request": None if one is None else _text(one.request_bytes),
+                "response": None if one is None else _text(one.response_bytes),
+                "line": _text(line),
+            }
+        )
+
+    def annotate(self, body: bytes) -> bytes:
+        """Notes values of a trajectory; the new summary.
+
+        Raises:
+            PageError: the page may not write, or the values cannot be noted.
+        """
+        if not self._writable:
+            raise PageError(403, "The page was opened with --read-only: start it without, to write notes.")
+        try:
+            wanted = msgspec.json.decode(body, type=NoteRequest)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise PageError(400, f"The note cannot be read: {guard.describe(error)}") from error
+        file, row, _ = self._open(wanted.key)
+        trajectory = self._index.trajectory(file, row)
+        try:
+            note = checked_note(trajectory.id, msgspec.structs.asdict(wanted.values))
+            append_notes(file.path, [note])
+        except (TypeError, ValueError) as error:
+            raise PageError(400, str(error)) from error
+        except (WriteError, OSError) as error:
+            raise PageError(500, f"The note was not written: {error}") from error
+        self._index.refresh(now=True)
+        _, _, opened = self._open(wanted.key)
+        with opened.lock:
+            return with_key(encode(opened.view.summary), wanted.key)
+
+    def _open(self, key: str) -> tuple[IndexedFile, Row, _Opened]:
+        try:
+            file, row = self._index.row(key)
+        except KeyError as error:
+            raise PageError(404, str(error.args[0])) from error
+        try:
+            return file, row, self._opened_view(key, file, row)
+        except (OSError, EOFError, FormatError) as error:
+            raise PageError(409, f"The trajectory cannot be read any more: {error}") from error
+
+    def _opened_view(self, key: str, file: IndexedFile, row: Row) -> _Opened:
+        episode = self._index.store.read("SELECT f_episode FROM rows WHERE id = ?", (row.id,))[0][0]
+        family = [] if episode is None else self._index.family(episode)
+        stamp = (row, notes_state(file.path), [(one.id, hash(json)) for one, json in family])
+        with self._lock:
+            opened = self._opened.get(key)
+            if opened is not None and opened.stamp == stamp:
+                self._opened.move_to_end(key)
+                return opened
+        trajectory = self._index.trajectory(file, row)
+        view = TrajectoryView(trajectory, decode=self._decode, family=_summaries([json for _, json in family]))
+        opened = _Opened(stamp, row.length, view, family, threading.Lock())
+        with self._lock:
+            self._opened[key] = opened
+            self._opened.move_to_end(key)
+            while len(self._opened) > 1 and (
+                len(self._opened) > _KEPT_VIEWS or sum(one.size for one in self._opened.values()) > _KEPT_BYTES
+            ):
+                self._opened.popitem(last=False)
+        return opened
+
+
+def _summaries(found: Sequence[bytes]) -> list[Summary]:
+    summaries = []
+    for json in found:
+        try:
+            summaries.append(msgspec.json.decode(json, type=Summary))
+        except (msgspec.DecodeError, UnicodeError):
+            # Half a surrogate pair, which JSON can hold and msgspec refuses.
+            summaries.append(msgspec.convert(plain(_parsed(json)), Summary, strict=False))
+    return summaries
+
+
+def _parsed(data: bytes) -> Any:
+    import json
+
+    return json.loads(data)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode("utf-8", "replace")
+
+
+def error_json(message: str) -> bytes:
+    """An error, as the page takes it."""
+    return dumps({"error": message})

@@ -1,0 +1,82 @@
+"""Texts for a terminal: no character of a model's text can steer it, and numbers as people read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+from rollout_trace import credentials
+
+TAB = 4
+_SPACES = "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000\u1680"
+"""Spaces that ``str.isprintable`` refuses and that are shown as they are: they only take room."""
+_LINE_ENDS = re.compile("\r\n?|\n")
+
+
+def one_line(text: str) -> str:
+    """A text with every control character escaped, line ends and tabs too, and the keys of this process cut out."""
+    return _escaped(credentials.cut(text))
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, each without control characters: tabs are spaces, others are escaped."""
+    return [_escaped(line.expandtabs(TAB)) for line in _LINE_ENDS.split(credentials.cut(text))]
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in _SPACES else _code(one) for one in text)
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def cut(text: str, limit: int | None) -> tuple[str, int]:
+    """The first ``limit`` characters of a text, and the number of those that are left out. None: all of them."""
+    # A few more are not worth a line that says so.
+    if limit is None or len(text) <= limit + limit // 10:
+        return text, 0
+    return text[:limit], len(text) - limit
+
+
+def count(number: int, what: str) -> str:
+    """``1 step``, ``1,234 steps``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def seconds(value: float | None) -> str:
+    """A duration: ``0.4 ms``, ``1.25 s``, ``2 min 5 s``, ``1 h 3 min``; ``-`` where it is not known."""
+    if value is None:
+        return "-"
+    if abs(value) < 1:
+        return f"{value * 1000:.3g} ms"
+    if abs(value) < 60:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def money(amount: float, currency: str | None) -> str:
+    """An amount with four significant digits: ``$0.0012``, ``0.0012 EUR``."""
+    number = f"{amount:.4f}".rstrip("0").rstrip(".") if abs(amount) >= 1 else f"{amount:.4g}"
+    return f"${number}" if currency in (None, "USD") else f"{number} {one_line(currency or '')}"
+
+
+def clock(unix: float | None, *, date: bool = False) -> str:
+    """A time in UTC: ``07:59:12``, with its date ``2026-11-23 07:59:12 UTC``; ``-`` where it is not known."""
+    if unix is None:
+        return "-"
+    try:
+        time = datetime.fromtimestamp(unix, timezone.utc)
+    except (OverflowError, OSError, ValueError):
+        return "-"
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC" if date else "%H:%M:%S")
+
+
+def short(value: object, limit: int = 60) -> str:
+    """A value of JSON in a line, at most ``limit`` characters."""
+    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    text = one_line(text[: 4 * limit])
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

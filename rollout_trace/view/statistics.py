@@ -1,0 +1,264 @@
+"""Sums over many trajectories: statuses, rewards, tokens, costs, times, rows, drift and findings."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+from rollout_trace.data.costs import calls_of
+from rollout_trace.train.check_codes import CODES
+from rollout_trace.view.passes import Passes
+from rollout_trace.view.quantiles import Numbers
+from rollout_trace.view.summary import finite, summarize
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.view.model import Summary
+
+By: TypeAlias = Literal["group", "task", "agent", "model", "name", "status"]
+BY: tuple[By, ...] = get_args(By)
+PERCENTS = (50.0, 90.0, 99.0)
+NONE = "(none)"
+"""The name of the part of those that have no group, task, ..."""
+
+
+class Facts(NamedTuple):
+    """What is taken of a trajectory."""
+
+    summary: Summary
+    latencies: list[float]
+    """Seconds of its calls."""
+    first_tokens: list[float]
+    """Seconds to the first token of its calls."""
+
+
+def facts_of(trajectory: Trajectory) -> Facts:
+    """What sums are made of."""
+    latencies, first_tokens = [], []
+    for call in calls_of(trajectory.steps):
+        step = call[0]
+        if (latency := finite(step.latency)) is not None:
+            latencies.append(latency)
+        if (first := finite(step.time_to_first_token)) is not None:
+            first_tokens.append(first)
+    return Facts(summarize(trajectory), latencies, first_tokens)
+
+
+class Total:
+    """A sum of numbers of which some may not be known."""
+
+    def __init__(self) -> None:
+        self.sum: float = 0
+        self.known = 0
+        self.unknown = 0
+
+    def add(self, value: float | None) -> None:
+        """None counts as not known."""
+        if value is None:
+            self.unknown += 1
+        else:
+            self.known += 1
+            self.sum += value
+
+    @property
+    def value(self) -> float | None:
+        """The sum of what is known; None where nothing is."""
+        return self.sum if self.known else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"sum": self.value, "unknown": self.unknown}
+
+
+class Part:
+    """The sums that each part of ``stats --by`` has."""
+
+    def __init__(self) -> None:
+        self.trajectories = 0
+        self.statuses: Counter[str] = Counter()
+        self.reward = Numbers()
+        self.steps = 0
+        self.input_tokens = Total()
+        self.output_tokens = Total()
+        self.cost: defaultdict[str, Total] = defaultdict(Total)
+        """By currency."""
+        self.without_cost = 0
+        """Trajectories whose cost is not known."""
+        self.seconds = Numbers()
+        """Of a trajectory."""
+        self.latency = Numbers()
+        """Of a call."""
+        self.first_token = Numbers()
+        """Of a call."""
+        self.trained = 0
+        self.grades: Counter[str] = Counter()
+        """Trajectories by the worst grade of their findings."""
+
+    def add(self, facts: Facts) -> None:
+        """Adds a trajectory."""
+        one = facts.summary
+        self.trajectories += 1
+        self.statuses[one.status] += 1
+        self.steps += one.steps
+        self.trained += one.trained
+        self.input_tokens.add(one.input_tokens)
+        self.output_tokens.add(one.output_tokens)
+        if one.cost is None:
+            # One that made no call cost nothing.
+            self.without_cost += bool(one.calls)
+        else:
+            self.cost[one.currency or ""].add(one.cost)
+        if one.grade is not None:
+            self.grades[one.grade] += 1
+        for numbers, value in ((self.reward, one.reward), (self.seconds, one.seconds)):
+            if value is not None:
+                numbers.add(value)
+        for value in facts.latencies:
+            self.latency.add(value)
+        for value in facts.first_tokens:
+            self.first_token.add(value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON. A percentile is None where there is nothing that it is of."""
+        return {
+            "trajectories": self.trajectories,
+            "statuses": dict(self.statuses),
+            "reward": _spread(self.reward),
+            "steps": self.steps,
+            "input_tokens": self.input_tokens.as_dict(),
+            "output_tokens": self.output_tokens.as_dict(),
+            "cost": {currency: total.sum for currency, total in self.cost.items()},
+            "without_cost": self.without_cost,
+            "seconds": _percentiles(self.seconds),
+            "latency": _percentiles(self.latency),
+            "first_token": _percentiles(self.first_token),
+            "trained": self.trained,
+            "grades": dict(self.grades),
+        }
+
+
+class Statistics(Part):
+    """The sums over all trajectories, and over each part of them.
+
+    Args:
+        by: what they are divided by; None: not at all.
+        threshold: a run passes with this reward or more.
+    """
+
+    def __init__(self, by: By | None = None, threshold: float = 1.0) -> None:
+        super().__init__()
+        self.by = by
+        self.parts: defaultdict[str, Part] = defaultdict(Part)
+        """In the order in which they came."""
+        self.passes = Passes(threshold)
+        self.named_rewards: defaultdict[str, Numbers] = defaultdict(Numbers)
+        self.metrics: defaultdict[str, Numbers] = defaultdict(Numbers)
+        self.calls = 0
+        self.steps_each = Numbers()
+        self.tokens_each = Numbers()
+        """Sampled tokens of a trajectory."""
+        self.rows = 0
+        self.row_tokens = 0
+        self.left_out: Counter[str] = Counter()
+        self.tool_runs = 0
+        self.tool_errors = 0
+        self.drift: Counter[str] = Counter()
+        self.drifted = 0
+        """Trajectories with drift."""
+        self.findings: Counter[str] = Counter()
+        self.found_in: Counter[str] = Counter()
+        """Trajectories with a finding, by its code."""
+        self.models: Counter[str] = Counter()
+        self.agents: Counter[str] = Counter()
+
+    def add(self, facts: Facts) -> None:
+        """Adds a trajectory."""
+        super().add(facts)
+        one = facts.summary
+        if self.by is not None:
+            self.parts[part_of(one, self.by)].add(facts)
+        self.passes.add(one)
+        self.calls += one.calls
+        self.steps_each.add(one.steps)
+        if one.output_tokens is not None:
+            self.tokens_each.add(one.output_tokens)
+        self.rows += one.rows
+        self.row_tokens += one.tokens
+        self.tool_runs += one.tool_runs
+        self.tool_errors += one.tool_errors
+        self.drifted += bool(one.drift)
+        for counter, counts in ((self.left_out, one.left_out), (self.drift, one.drift), (self.findings, one.findings)):
+            counter.update(counts)
+        for counter, names in ((self.found_in, one.findings), (self.models, one.models), (self.agents, one.agents)):
+            counter.update(dict.fromkeys(names, 1))
+        for named, values in ((self.named_rewards, one.rewards), (self.metrics, one.metrics)):
+            for name, value in (values or {}).items():
+                named[name].add(value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        edges, counts = self.reward.histogram(10)
+        by = (
+            {} if self.by is None else {"by": self.by, "parts": {key: one.as_dict() for key, one in self.parts.items()}}
+        )
+        return {
+            **super().as_dict(),
+            "reward_histogram": {"edges": edges, "counts": counts},
+            "rewards": {name: _spread(numbers) for name, numbers in self.named_rewards.items()},
+            "metrics": {name: _spread(numbers) for name, numbers in self.metrics.items()},
+            **self.passes.as_dict(),
+            "calls": self.calls,
+            "steps_each": _percentiles(self.steps_each),
+            "output_tokens_each": _percentiles(self.tokens_each),
+            "models": dict(self.models),
+            "agents": dict(self.agents),
+            "rows": self.rows,
+            "row_tokens": self.row_tokens,
+            "trainable_share": self.trained / self.row_tokens if self.row_tokens else None,
+            "left_out": dict(self.left_out),
+            "tool_runs": self.tool_runs,
+            "tool_errors": self.tool_errors,
+            "drift": dict(self.drift),
+            "drifted": self.drifted,
+            "findings": {
+                code: {"grade": grade_of(code), "count": count, "trajectories": self.found_in[code]}
+                for code, count in self.findings.most_common()
+            },
+            **by,
+        }
+
+
+def grade_of(code: str) -> str:
+    """The grade of a code in the table; of one that a newer version wrote, ``fatal``, as ``check`` takes it."""
+    return CODES[code][0] if code in CODES else "fatal"
+
+
+def part_of(one: Summary, by: By) -> str:
+    """The part that a trajectory belongs to. Several agents or models are joined by commas."""
+    if by in ("agent", "model"):
+        names: Iterable[str] = one.agents if by == "agent" else one.models
+        return ", ".join(names) or NONE
+    value = getattr(one, by)
+    return NONE if value is None else str(value)
+
+
+def _spread(numbers: Numbers) -> dict[str, Any]:
+    if not numbers.count:
+        return {"count": 0}
+    return {
+        "count": numbers.count,
+        "mean": numbers.mean,
+        "std": numbers.deviation,
+        "standard_error": numbers.error,
+        "min": numbers.low,
+        "median": numbers.percentile(50),
+        "max": numbers.high,
+    }
+
+
+def _percentiles(numbers: Numbers) -> dict[str, Any]:
+    found = numbers.percentiles(PERCENTS)
+    return {"count": numbers.count, "mean": numbers.mean} | {
+        f"p{percent:.0f}": value for percent, value in zip(PERCENTS, found, strict=True)
+    }

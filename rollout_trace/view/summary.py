@@ -1,0 +1,177 @@
+"""A trajectory in a line of a list: what ``rollout-trace ls``, the overview of the page and its index show of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace import guard
+from rollout_trace.chat.messages import convert, message_groups
+from rollout_trace.chat.parts import as_text
+from rollout_trace.data.attempts import noted
+from rollout_trace.data.costs import Call, calls_of
+from rollout_trace.train.check_codes import Grade
+from rollout_trace.train.checks import Finding, check_with_rows
+from rollout_trace.view.model import Summary
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.train.sequence import SequenceReport, Sequences
+
+EXCERPT = 160
+"""Characters of an excerpt, at most."""
+GRADES: tuple[Grade, ...] = ("fatal", "warning", "info")
+"""From the worst on."""
+_LOOKED_AT = 20
+"""Messages among which that of a user is looked for."""
+
+
+def summarize(trajectory: Trajectory) -> Summary:
+    """The summary of a trajectory. Numbers that are not finite are None; they have a finding.
+
+    Never raises for a trajectory that could be read.
+    """
+    return summary_of(trajectory, *checked(trajectory))
+
+
+def checked(trajectory: Trajectory) -> tuple[list[Finding], Sequences | None]:
+    """Findings and training rows of a trajectory. No findings and None where they cannot be had, which is logged."""
+    try:
+        return check_with_rows(trajectory)
+    except Exception as error:
+        guard.warn(f"trajectory {trajectory.id} could not be checked, so it has no findings: {guard.describe(error)}")
+        return [], None
+
+
+def summary_of(trajectory: Trajectory, findings: Sequence[Finding], rows: Sequences | None) -> Summary:
+    """The summary of a trajectory whose findings and training rows (None: not to be had) are given."""
+    steps, cost = trajectory.steps, trajectory.cost
+    calls = calls_of(steps)
+    summary = Summary(
+        id=trajectory.id,
+        name=trajectory.name,
+        task=None if trajectory.task is None else trajectory.task.id,
+        group=trajectory.group_id,
+        index=trajectory.rollout_index,
+        attempt=_attempt(trajectory),
+        episode=trajectory.episode_id,
+        parent=trajectory.parent_id,
+        parent_step=trajectory.parent_step_id,
+        status=trajectory.status,
+        stop_reason=trajectory.stop_reason,
+        error=None if trajectory.error is None else f"{trajectory.error.type}: {trajectory.error.message}",
+        reward=finite(trajectory.reward),
+        rewards=_numbers(trajectory.rewards),
+        metrics=_numbers(trajectory.metrics),
+        started=None if trajectory.started_at is None else trajectory.started_at.timestamp(),
+        seconds=_seconds(trajectory),
+        steps=len(steps),
+        calls=len(calls),
+        agents=_distinct(step.agent for step in steps),
+        models=_distinct(step.model or step.response_model for step in steps),
+        input_tokens=trajectory.n_input_tokens,
+        output_tokens=trajectory.n_output_tokens,
+        cost=None if cost is None else finite(cost.amount),
+        currency=None if cost is None else cost.currency,
+        latency=_latency(calls),
+        first_token=_first_token(calls),
+        tool_runs=len(trajectory.tool_runs),
+        tool_errors=sum(run.error is not None for run in trajectory.tool_runs),
+        findings=dict(Counter(finding.code for finding in findings)),
+        grade=worst(finding.grade for finding in findings),
+        excerpt=_excerpt(steps),
+        note=_note(trajectory),
+    )
+    if rows is not None:
+        _add_rows(summary, rows.report)
+    return summary
+
+
+def _add_rows(summary: Summary, report: SequenceReport) -> None:
+    summary.rows, summary.tokens, summary.trained = report.sequences, report.tokens, report.trainable_tokens
+    summary.left_out = left_out_of(report)
+    summary.drift = dict(Counter(drift.kind for drift in report.drift))
+
+
+def left_out_of(report: SequenceReport) -> dict[str, int]:
+    """The number of steps that no row has, by reason."""
+    return {reason_of(reason): len(ids) for reason, ids in report.left_out.items()}
+
+
+def reason_of(reason: str) -> str:
+    """Why ``check_with_rows`` left a step out of its rows."""
+    # An advantage that does not fit is the one thing for which it excludes steps.
+    return "advantage_invalid" if reason == "excluded" else reason
+
+
+def worst(grades: Iterable[Grade]) -> Grade | None:
+    """The worst of some grades; None without any."""
+    return min(grades, key=GRADES.index, default=None)
+
+
+def finite(value: Any) -> float | None:
+    """A number that is finite; None for anything else."""
+    try:
+        return float(value) if math.isfinite(value) else None
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _numbers(values: dict[str, float] | None) -> dict[str, float] | None:
+    if values is None:
+        return None
+    return {str(name): number for name, value in values.items() if (number := finite(value)) is not None}
+
+
+def _attempt(trajectory: Trajectory) -> int | None:
+    number = noted(trajectory).get("attempt")
+    return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def _note(trajectory: Trajectory) -> str | None:
+    note = (trajectory.metadata or {}).get("note")
+    return note if isinstance(note, str) else None
+
+
+def _seconds(trajectory: Trajectory) -> float | None:
+    if trajectory.started_at is None or trajectory.ended_at is None:
+        return None
+    return (trajectory.ended_at - trajectory.started_at).total_seconds()
+
+
+def _distinct(values: Iterable[str | None]) -> list[str]:
+    return [value for value in dict.fromkeys(values) if value is not None]
+
+
+def _latency(calls: Iterable[Call]) -> float | None:
+    known = [latency for call in calls if (latency := call[0].latency) is not None]
+    return math.fsum(known) if known else None
+
+
+def _first_token(calls: Iterable[Call]) -> float | None:
+    known = [first for call in calls if (first := call[0].time_to_first_token) is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _excerpt(steps: Iterable[Step]) -> str:
+    texts = chain.from_iterable(map(_user_texts, islice(steps, 1)))
+    # Cut first: a message may be very long.
+    return " ".join(next(iter(texts), "")[: 4 * EXCERPT].split())[:EXCERPT]
+
+
+def _user_texts(step: Step) -> Iterable[str]:
+    """Texts of the first messages of a user in a request."""
+    for sent in islice(message_groups(step), _LOOKED_AT):
+        try:
+            messages = convert(step.protocol, sent)
+        except Exception:
+            # A message of no known shape. What it is can be seen where it is shown whole.
+            continue
+        for message in messages:
+            text = as_text(message.get("content")) if message.get("role") == "user" else None
+            if isinstance(text, str) and not text[: 4 * EXCERPT].isspace() and text:
+                yield text

@@ -1,0 +1,103 @@
+"""The tokens of a completion, in columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rollout_trace.view.model import Alternative, Tokens
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import Step
+
+
+class Texts(Protocol):
+    """A tokenizer, as far as it is used here."""
+
+    def texts(self, ids: Sequence[int], /) -> list[str]:
+        """One text for each id; joined they are the text of all."""
+
+
+def tokens_of(step: Step, texts: Texts | None = None) -> Tokens | None:
+    """The tokens of a step's completion; None where neither ids, logprobs nor texts are known.
+
+    Args:
+        step: its own texts are shown where it has some.
+        texts: for other steps, and for alternatives that are known by id alone.
+    """
+    ids = None if step.completion_token_ids is None else step.completion_token_ids.tolist()
+    logprobs = None if step.logprobs is None else [_number(one) for one in step.logprobs.tolist()]
+    own = step.token_texts
+    n = next((len(one) for one in (ids, logprobs, own) if one is not None), None)
+    if n is None:
+        return None
+    known = list(own) if own is not None and len(own) == n else None
+    if known is None and ids is not None and texts is not None:
+        known = texts.texts(ids)
+    alternatives = _alternatives(step, n, texts)
+    return Tokens(
+        n=n,
+        ids=ids,
+        texts=known,
+        logprobs=logprobs,
+        entropy=None if alternatives is None else [entropy_of(row) for row in alternatives],
+        alternatives=alternatives,
+    )
+
+
+def entropy_of(alternatives: Iterable[Alternative]) -> float | None:
+    """Entropy in nats of a token's alternatives, what they leave of the probability as one more: a lower bound.
+
+    None where there are none.
+    """
+    chances = [math.exp(one.logprob) for one in alternatives if one.logprob is not None]
+    if not chances:
+        return None
+    rest = 1.0 - math.fsum(chances)
+    # Two roundings apart from 0, or from above it: one alternative listed twice, or logprobs of few digits.
+    return round(math.fsum(-chance * math.log(chance) for chance in (*chances, rest) if 1e-12 < chance < 1.0), 6)
+
+
+def _number(value: float) -> float | None:
+    # Infinite ones are no JSON, NaN is a missing one. A float32 has seven digits; as a double it would show seventeen.
+    return round(value, 6) if math.isfinite(value) else None
+
+
+def _alternatives(step: Step, n: int, texts: Texts | None) -> list[list[Alternative]] | None:
+    rows = _by_text(step, n)
+    if step.top_tokens is None or len(step.top_tokens) != n:
+        return rows
+    ids, logprobs = step.top_tokens.ids.tolist(), step.top_tokens.logprobs.tolist()
+    found = [
+        [Alternative(None, one, _number(logprob)) for one, logprob in zip(*row, strict=True) if one >= 0]
+        for row in zip(ids, logprobs, strict=True)
+    ]
+    if rows is not None and all(len(one) == len(two) for one, two in zip(found, rows, strict=True)):
+        return [
+            [Alternative(two.text, one.id, one.logprob) for one, two in zip(*pair, strict=True)]
+            for pair in zip(found, rows, strict=True)
+        ]
+    return found if texts is None else [[_with_text(one, texts) for one in row] for row in found]
+
+
+def _with_text(one: Alternative, texts: Texts) -> Alternative:
+    return one if one.id is None else Alternative("".join(texts.texts([one.id])), one.id, one.logprob)
+
+
+def _by_text(step: Step, n: int) -> list[list[Alternative]] | None:
+    top = step.top_logprobs
+    if top is None or len(top) != n:
+        return None
+    rows = [[_alternative(item) for item in row if isinstance(item, dict)] for row in top if isinstance(row, list)]
+    return rows if len(rows) == n and any(rows) else None
+
+
+def _alternative(item: dict[str, Any]) -> Alternative:
+    text, logprob = item.get("token"), item.get("logprob")
+    one = item.get("id", item.get("token_id"))
+    return Alternative(
+        text if isinstance(text, str) else None,
+        one if isinstance(one, int) and not isinstance(one, bool) else None,
+        _number(float(logprob)) if isinstance(logprob, (int, float)) else None,
+    )

@@ -1,0 +1,352 @@
+"""A trajectory as it is shown: its outline, its steps, and its rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from rollout_trace.data.model import Step
+from rollout_trace.train.drift import MEANINGS
+from rollout_trace.view.messages import shown_answer, shown_messages
+from rollout_trace.view.model import (
+    AttemptView,
+    DriftView,
+    FindingView,
+    Message,
+    Outline,
+    Part,
+    RowPart,
+    RowView,
+    StepLine,
+    StepView,
+    Summary,
+    Tokens,
+    ToolRunView,
+)
+from rollout_trace.view.summary import checked, finite, reason_of, summary_of, worst
+from rollout_trace.view.threads import Link, children_after, threads_of
+from rollout_trace.view.tokens import Texts, tokens_of
+from rollout_trace.view.values import plain, text_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rollout_trace.data.model import ErrorInfo, ToolRun
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.train.checks import Finding
+    from rollout_trace.train.sequence import Sequence as Row
+    from rollout_trace.train.sequence import Sequences
+
+_EXCERPT = 120
+
+
+class TrajectoryView:
+    """What is shown of one trajectory. Each part is computed when it is asked for first, and kept.
+
+    Args:
+        trajectory: a complete one. It is not changed, and must not change while it is shown.
+        decode: a tokenizer, for texts of tokens that the engine sent without any.
+        family: summaries of the trajectories of its episode, itself included.
+    """
+
+    def __init__(self, trajectory: Trajectory, *, decode: Texts | None = None, family: Sequence[Summary] = ()) -> None:
+        self.trajectory = trajectory
+        self._decode = decode
+        self.family = list(family)
+        self._steps = trajectory.steps
+        self._index = {step.id: at for at, step in enumerate(self._steps)}
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The trajectory in a line."""
+        return summary_of(self.trajectory, *self._checked)
+
+    @cached_property
+    def outline(self) -> Outline:
+        """The trajectory without the contents of its steps."""
+        one = self.trajectory
+        return Outline(
+            summary=self.summary,
+            steps=self._lines,
+            tool_runs=[self._short_run(run) for run in one.tool_runs],
+            rows=[row_view(row, self._index) for row in self._rows],
+            findings=self._findings,
+            drift=self._drift,
+            threads=1 + max((link.thread for link in self._links), default=0),
+            family=self.family,
+            task=None if one.task is None else plain(one.task.data),
+            environment=plain(one.environment),
+            metadata=plain(one.metadata),
+            error=error_text(one.error),
+            token_texts=self._source_of_texts(),
+        )
+
+    def steps(self, first: int = 0, end: int | None = None, *, tokens: bool = True) -> list[StepView]:
+        """The steps ``[first, end)``, whole; without their tokens where these are not wanted."""
+        return [self._step(at, tokens=tokens) for at in range(*slice(first, end).indices(len(self._steps)))]
+
+    def tokens(self, index: int) -> Tokens | None:
+        """The tokens of a step's completion."""
+        return tokens_of(self._steps[index], self._decode)
+
+    @cached_property
+    def _checked(self) -> tuple[list[Finding], Sequences | None]:
+        return checked(self.trajectory)
+
+    @property
+    def _rows(self) -> Iterable[Row]:
+        return self._checked[1] or ()
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """By step: the row that has its completion, and where that begins."""
+        return {
+            step_id: (at, begin)
+            for at, row in enumerate(self._rows)
+            for step_id, (begin, _) in zip(row.step_ids, row.spans, strict=True)
+        }
+
+    @cached_property
+    def _left_out(self) -> dict[str, str]:
+        rows = self._checked[1]
+        left_out = {} if rows is None else rows.report.left_out
+        return {step_id: reason_of(reason) for reason, ids in left_out.items() for step_id in ids}
+
+    @cached_property
+    def _links(self) -> list[Link]:
+        return threads_of(self._steps)
+
+    @cached_property
+    def _choices(self) -> Counter[str]:
+        """Number of steps of each call."""
+        return Counter(step.call_id for step in self._steps)
+
+    @cached_property
+    def _findings(self) -> list[FindingView]:
+        return [
+            FindingView(
+                code=one.code,
+                grade=one.grade,
+                message=one.message,
+                step=None if one.step_id is None else self._index.get(one.step_id),
+                position=one.position,
+            )
+            for one in self._checked[0]
+        ]
+
+    @cached_property
+    def _findings_of(self) -> dict[int | None, list[FindingView]]:
+        found: dict[int | None, list[FindingView]] = {}
+        for one in self._findings:
+            found.setdefault(one.step, []).append(one)
+        return found
+
+    @cached_property
+    def _drift(self) -> list[DriftView]:
+        rows = self._checked[1]
+        return [
+            DriftView(
+                step=self._index[one.step_id],
+                previous=self._index[one.previous_step_id],
+                position=one.position,
+                kind=one.kind,
+                meaning=MEANINGS[one.kind],
+                expected=list(one.expected),
+                found=list(one.found),
+                expected_text=self._text(one.expected),
+                found_text=self._text(one.found),
+            )
+            for one in (() if rows is None else rows.report.drift)
+        ]
+
+    @cached_property
+    def _drift_of(self) -> dict[int, DriftView]:
+        return {one.step: one for one in self._drift}
+
+    @cached_property
+    def _runs_of(self) -> dict[int | None, list[ToolRun]]:
+        found: dict[int | None, list[ToolRun]] = {}
+        for run in self.trajectory.tool_runs:
+            found.setdefault(self._index.get(run.step_id) if run.step_id is not None else None, []).append(run)
+        return found
+
+    @cached_property
+    def _children(self) -> dict[int, list[str]]:
+        parents = {step.id for step in self._steps}
+        own = [one for one in self.family if one.parent == self.trajectory.id]
+        return children_after(self._steps, [(one.id, one.parent_step, one.started) for one in own]) if parents else {}
+
+    @cached_property
+    def _lines(self) -> list[StepLine]:
+        return [self._line(at, step) for at, step in enumerate(self._steps)]
+
+    def _line(self, at: int, step: Step) -> StepLine:
+        row, begin = self._places.get(step.id, (None, None))
+        link, drift = self._links[at], self._drift_of.get(at)
+        n_prompt, n_completion = lengths(step, is_alone=self._choices[step.call_id] == 1)
+        calls = step.completion.tool_calls if step.completion is not None else ()
+        return StepLine(
+            index=at,
+            id=step.id,
+            call_id=step.call_id,
+            agent=step.agent,
+            model=step.model,
+            status=step.status,
+            finish=step.finish_reason,
+            thread=link.thread,
+            continues=link.continues,
+            started=unix(step.started_at),
+            latency=step.latency,
+            first_token=step.time_to_first_token,
+            n_prompt=n_prompt,
+            n_completion=n_completion,
+            mean_logprob=_mean(step),
+            row=row,
+            begin=begin,
+            left_out=self._left_out.get(step.id),
+            reward=finite(step.reward),
+            grade=worst(one.grade for one in self._findings_of.get(at, [])),
+            drift=None if drift is None else drift.kind,
+            tools=[call.name or "" for call in calls],
+            excerpt=_excerpt(step),
+        )
+
+    def _step(self, at: int, *, tokens: bool) -> StepView:
+        step = self._steps[at]
+        usage = None if step.usage is None else {k: v for k, v in plain(step.usage).items() if v is not None}
+        return StepView(
+            line=self._lines[at],
+            repeated=self._links[at].repeated,
+            new=self._new_messages(at),
+            answer=shown_answer(step),
+            tool_runs=[self._run(run) for run in self._runs_of.get(at, [])],
+            children=self._children.get(at, []),
+            findings=self._findings_of.get(at, []),
+            drift=self._drift_of.get(at),
+            tokens=self.tokens(at) if tokens else None,
+            attempts=[
+                AttemptView(
+                    started=unix(one.started_at), duration=one.duration, status=one.status, error=error_text(one.error)
+                )
+                for one in step.attempts
+            ],
+            error=error_text(step.error),
+            token_issue=None if step.token_issue is None else f"{step.token_issue.code}: {step.token_issue.message}",
+            token_source=step.token_source,
+            logprobs_mode=step.logprobs_mode,
+            usage=usage,
+            cost=None if step.cost is None else finite(step.cost.amount),
+            currency=None if step.cost is None else step.cost.currency,
+            sampling=plain(step.sampling),
+            policy_version=None if step.policy_version is None else str(step.policy_version),
+            advantage=finite(step.advantage),
+            metadata=plain(step.metadata),
+            engine=step.engine,
+            protocol=step.protocol,
+            response_model=step.response_model,
+            response_id=step.response_id,
+            stop_reason=None if step.stop_reason is None else str(step.stop_reason),
+            n_tools=len(step.tools or ()),
+            has_bytes=step.request_bytes is not None or step.response_bytes is not None,
+        )
+
+    def _new_messages(self, at: int) -> list[Message]:
+        step, link = self._steps[at], self._links[at]
+        sent = list(step.messages or ())[link.repeated :]
+        if link.repeated_text and sent and isinstance(sent[0], str):
+            rest = sent[0][link.repeated_text :]
+            return [Message(role="user", parts=[Part(kind="text", text=rest)])] if rest else []
+        return shown_messages(step, sent)
+
+    def _run(self, run: ToolRun) -> ToolRunView:
+        shown = self._short_run(run)
+        shown.arguments = None if run.arguments is None else text_of(run.arguments)
+        shown.result = None if run.result is None else text_of(run.result)
+        return shown
+
+    def _short_run(self, run: ToolRun) -> ToolRunView:
+        return ToolRunView(
+            name=run.name,
+            tool_call_id=run.tool_call_id,
+            step=None if run.step_id is None else self._index.get(run.step_id),
+            error=error_text(run.error),
+            started=unix(run.started_at),
+            duration=run.duration,
+        )
+
+    def _text(self, ids: Sequence[int]) -> str | None:
+        return None if self._decode is None else "".join(self._decode.texts(list(ids)))
+
+    def _source_of_texts(self) -> str | None:
+        if any(step.token_texts is not None for step in self._steps):
+            return "engine"
+        return None if self._decode is None else "tokenizer"
+
+
+def row_view(row: Row, index: Mapping[str, int]) -> RowView:
+    """A training row.
+
+    Args:
+        row: as ``sequences()`` gives it.
+        index: of the steps, by their ids.
+    """
+    parts, at = [], 0
+    for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
+        if begin > at:
+            parts.append(RowPart(begin - at, 0, None))
+        parts.append(RowPart(end - begin, 1, index.get(step_id)))
+        at = end
+    length = len(row.token_ids)
+    if length > at:
+        parts.append(RowPart(length - at, 0, None))
+    return RowView(
+        length=length,
+        trained=sum(part.length for part in parts if part.mask),
+        parts=parts,
+        reward=row.reward,
+        has_logprobs=row.logprobs is not None,
+    )
+
+
+def unix(time: datetime | None) -> float | None:
+    """Unix time in seconds."""
+    return None if time is None else time.timestamp()
+
+
+def error_text(error: ErrorInfo | None) -> str | None:
+    """An error in a line: its type, its message, and the HTTP status where it has one."""
+    if error is None:
+        return None
+    status = "" if error.status is None else f" (HTTP {error.status})"
+    return f"{error.type}{status}: {error.message}"
+
+
+def lengths(step: Step, *, is_alone: bool) -> tuple[int | None, int | None]:
+    """Numbers of tokens of a step's prompt and completion: of its ids, else of its usage.
+
+    Args:
+        step: the step.
+        is_alone: False: its call has other choices, of which the usage counts the completions too.
+    """
+    prompt = None if step.prompt_token_ids is None else len(step.prompt_token_ids)
+    completion = None if step.completion_token_ids is None else len(step.completion_token_ids)
+    if step.usage is not None:
+        prompt = step.usage.input if prompt is None else prompt
+        completion = step.usage.output if completion is None and is_alone else completion
+    return prompt, completion
+
+
+def _mean(step: Step) -> float | None:
+    logprobs = step.logprobs
+    return finite(float(logprobs.mean())) if logprobs is not None and len(logprobs) else None
+
+
+def _excerpt(step: Step) -> str:
+    completion = step.completion
+    if completion is None:
+        return ""
+    content = completion.content
+    text = content if isinstance(content, str) else "" if content is None else text_of(content)
+    return (text or completion.refusal or completion.reasoning or "")[:_EXCERPT]

@@ -1,0 +1,45 @@
+"""Values as JSON holds them, and the JSON of what is shown."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from rollout_trace.file.plain import dumps
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: texts, numbers, lists and objects. What JSON cannot hold is its ``repr``."""
+    if value is None:
+        return None
+    data = dumps(value)
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        # Half a surrogate pair, which JSON can hold and msgspec refuses; or lists in lists, deeper than it reads.
+        return json.loads(data)
+
+
+def text_of(value: Any) -> str:
+    """A text as it is, another value as JSON; None as an empty text."""
+    return value if isinstance(value, str) else "" if value is None else json_text(value)
+
+
+def json_text(value: Any) -> str:
+    """JSON of any value."""
+    return dumps(value).decode()
+
+
+def encode(shown: Any) -> bytes:
+    """JSON of what is shown: Structs of ``view.model``, and lists and dicts of them."""
+    try:
+        return msgspec.json.encode(shown)
+    except UnicodeEncodeError:
+        return dumps(builtins(shown))
+
+
+def builtins(shown: Any) -> Any:
+    """What is shown as dicts and lists, without the fields that have their default."""
+    return msgspec.to_builtins(shown)

@@ -1,0 +1,214 @@
+"""The page with summaries that a test makes up: its files and the answers of its server, given to the browser directly.
+
+What the page does with many, odd or changing trajectories is shown with it; with recorded files and the real server,
+``serve`` of conftest.py.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from rollout_trace.view.assets import asset, linked_page
+from rollout_trace.view.model import Summary
+from rollout_trace.view.query import predicate, read_query
+
+ADDRESS = "http://page.invalid/made-up-token/"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'"
+)
+TASKS = ("gsm8k", "swe/django", "chain", "browse")
+ASKED = (
+    "How many eggs are left after breakfast?",
+    "Fix the parser so that nested lists keep their order.",
+    "What is 12 * 7 + 5 ?",
+    "Find the opening hours of the library on Sundays.",
+)
+
+
+def made_up(n: int, group_size: int = 8, seed: int = 0) -> list[Summary]:
+    """Summaries like those of a training run; the same ones for the same arguments."""
+    chance = random.Random(seed)
+    return [_made_up(i, i // group_size, i % group_size, chance) for i in range(n)]
+
+
+def _made_up(i: int, group: int, index: int, chance: random.Random) -> Summary:
+    kind = group % len(TASKS)
+    status = chance.choices(["completed", "error", "truncated"], [90, 6, 4])[0]
+    steps = 1 + int(chance.expovariate(0.25 if kind else 0.8))
+    sampled = [int(chance.lognormvariate(5, 0.7)) + 4 for _ in range(steps)]
+    tokens = sum(sampled) + 300 * kind + 60 + steps * 35
+    solved = chance.random() < (0.9, 0.15, 0.6, 0.45)[kind] + min(0.1, i / 20000)
+    reward = None if status == "error" else float(solved) if kind % 2 == 0 else round(solved * chance.random(), 2)
+    findings: dict[str, int] = {}
+    if chance.random() < 0.12:
+        findings["constrained_sampling"] = chance.randint(1, 3)
+    if chance.random() < 0.06:
+        findings["drift"] = 1
+    if status == "error":
+        findings["no_completion_ids"] = 1
+    grade = "fatal" if status == "error" else "warning" if "drift" in findings else "info" if findings else None
+    return Summary(
+        id=f"{chance.getrandbits(64):016x}",
+        name="coordinator" if kind == 3 else "solver",
+        task=f"{TASKS[kind]}/{group}",
+        group=f"{TASKS[kind]}/{group}",
+        index=index,
+        status=status,
+        error="APITimeoutError: Request timed out." if status == "error" else None,
+        reward=reward,
+        started=1_795_400_000 + i * 7.3,
+        seconds=round(steps * chance.lognormvariate(0.3, 0.5), 3),
+        steps=steps,
+        calls=steps,
+        agents=["solver"],
+        models=["Qwen/Qwen3-8B"],
+        input_tokens=tokens * 2,
+        output_tokens=sum(sampled),
+        cost=tokens * 2.4e-7,
+        currency="USD",
+        latency=steps * 0.6,
+        first_token=0.11,
+        tool_runs=max(0, steps - 1),
+        tool_errors=int(chance.random() < 0.05),
+        rows=1 + int(chance.random() < 0.1),
+        tokens=tokens,
+        trained=sum(sampled),
+        findings=findings,
+        grade=grade,  # type: ignore[arg-type]
+        drift={"retokenized": 1} if "drift" in findings else {},
+        excerpt=ASKED[kind],
+    )
+
+
+class Pretend:
+    """Answers the browser's requests below ``ADDRESS``.
+
+    Args:
+        summaries: what the list shows; may be changed, together with ``generation``.
+    """
+
+    def __init__(self, summaries: list[Summary]) -> None:
+        self.summaries = summaries
+        self.generation = 1
+        self.indexing: dict[str, int] | None = None
+        self.failing: str | None = None
+        """A sentence with which every request of data is refused."""
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        """What was asked for: the name and the arguments."""
+
+    def __call__(self, route: Any) -> None:
+        url = urlsplit(route.request.url)
+        name = url.path.removeprefix(urlsplit(ADDRESS).path)
+        if name.startswith("api/"):
+            self._answer(route, name.removeprefix("api/"), dict(parse_qsl(url.query)))
+        else:
+            found = asset(name) if name else (linked_page().encode(), "text/html; charset=utf-8")
+            body, kind = found or (b"", "text/plain")
+            headers = {"Content-Security-Policy": POLICY, "Content-Type": kind}
+            route.fulfill(status=404 if found is None else 200, headers=headers, body=body)
+
+    def _answer(self, route: Any, name: str, arguments: dict[str, str]) -> None:
+        self.asked.append((name, arguments))
+        if self.failing is not None:
+            route.fulfill(status=500, json={"error": self.failing})
+            return
+        answers: dict[str, Callable[[dict[str, str]], Any]] = {
+            "info": self._info, "list": self._list, "aggregate": self._aggregate,
+            "trajectory": self._trajectory, "steps": lambda _: [],
+        }  # fmt: skip
+        if name in answers:
+            route.fulfill(status=200, json=answers[name](arguments))
+        else:
+            route.fulfill(status=404, json={"error": f"there is no api/{name}"})
+
+    def _info(self, arguments: dict[str, str]) -> dict[str, Any]:
+        return {
+            "version": "0", "title": "rollouts.jsonl",
+            "files": [{"path": "/data/rollouts.jsonl", "name": "rollouts.jsonl"}],
+            "total": len(self.summaries), "writable": True, "static": False, "tokenizer": None,
+            "indexing": self.indexing, "generation": self.generation,
+        }  # fmt: skip
+
+    def _trajectory(self, arguments: dict[str, str]) -> dict[str, Any]:
+        key = arguments["key"]
+        summary = as_row(int(key.partition("-")[2]), self.summaries[int(key.partition("-")[2])])
+        parts: dict[str, list[Any]] = {
+            name: [] for name in ("steps", "tool_runs", "rows", "findings", "drift", "family")
+        }
+        return {"summary": {**summary, "steps": 0}, **parts, "key": key, "file": 0}
+
+    def _matching(self, arguments: dict[str, str]) -> tuple[list[str], list[tuple[int, Summary]]]:
+        query = read_query(arguments.get("query", ""))
+        holds = predicate(query)
+        return query.problems, [(i, one) for i, one in enumerate(self.summaries) if holds(one)]
+
+    def _list(self, arguments: dict[str, str]) -> dict[str, Any]:
+        problems, found = self._matching(arguments)
+        field = arguments.get("sort", "")
+        if field:
+            with_value = [one for one in found if getattr(one[1], field) is not None]
+            without = [one for one in found if getattr(one[1], field) is None]
+            with_value.sort(key=lambda one: getattr(one[1], field), reverse=arguments.get("reverse") == "1")
+            found = with_value + without
+        first = int(arguments.get("offset", 0))
+        rows = [as_row(i, one) for i, one in found[first : first + int(arguments.get("limit", 100))]]
+        return {
+            "total": len(self.summaries), "matched": len(found), "generation": self.generation, "problems": problems,
+            "rows": rows,
+        }  # fmt: skip
+
+    def _aggregate(self, arguments: dict[str, str]) -> dict[str, Any]:
+        found = self._matching(arguments)[1]
+        groups: dict[str, dict[str, Any]] = {}
+        statuses: dict[str, int] = {}
+        findings: dict[str, int] = {}
+        for i, one in found:
+            statuses[one.status] = statuses.get(one.status, 0) + 1
+            for code, n in one.findings.items():
+                findings[code] = findings.get(code, 0) + n
+            if one.group is not None:
+                group = groups.setdefault(one.group, {"group": one.group, "n": 0, "rewards": [], "keys": []})
+                group["n"] += 1
+                group["rewards"].append(one.reward)
+                group["keys"].append(f"0-{i}")
+        rewards = [one.reward for _, one in found if one.reward is not None]
+        over_time = [[one.started, one.reward] for _, one in found if one.reward is not None and one.started]
+        mean = sum(rewards) / len(rewards) if rewards else None
+        names = ("reward", "tokens", "steps", "seconds", "cost")
+        return {
+            "n": len(found), "groups": list(groups.values())[:500], "n_groups": len(groups),
+            "histograms": {name: histogram([getattr(one, name) for _, one in found]) for name in names},
+            "statuses": statuses, "findings": findings,
+            "over_time": over_time[:2000],
+            "mean_reward": mean,
+            "std_reward": None if mean is None else (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5,
+            "cost": sum(one.cost or 0 for _, one in found), "currency": "USD",
+        }  # fmt: skip
+
+
+def as_row(i: int, summary: Summary) -> dict[str, Any]:
+    """A summary as the page gets it."""
+    row: dict[str, Any] = json.loads(msgspec.json.encode(summary))
+    return {**row, "key": f"0-{i}"}
+
+
+def histogram(values: list[float | None], bins: int = 20) -> dict[str, list[float]]:
+    """Counts of the known values in stretches of one width."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return {"edges": [], "counts": []}
+    low, high = min(known), max(known)
+    if low == high:
+        return {"edges": [low, high], "counts": [len(known)]}
+    edges = [low + (high - low) * i / bins for i in range(bins)] + [high]
+    counts = [0.0] * bins
+    for value in known:
+        counts[min(bins - 1, sum(value >= edge for edge in edges[1:-1]))] += 1
+    return {"edges": edges, "counts": counts}

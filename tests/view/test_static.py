@@ -1,0 +1,82 @@
+"""The page as one file: what it holds, and what it may load."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from base64 import b64decode, b64encode
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.view import assets
+from rollout_trace.view.static import write_static
+
+from .build import conversation, hostile
+
+
+def held(page: str) -> dict[str, Any]:
+    """What the elements of compressed JSON hold, by id."""
+    found = re.findall(r'<script type="application/gzip" id="([^"]*)">([^<]*)</script>', page)
+    return {name: json.loads(gzip.decompress(b64decode(data))) for name, data in found}
+
+
+def test_a_file_holds_its_trajectories(tmp_path: Path) -> None:
+    parent, child = conversation(), conversation()
+    child.id, child.episode_id, child.parent_id = "child", parent.episode_id, parent.id
+    path = tmp_path / "page.html"
+    written = write_static(path, [("a.jsonl", parent), ("a.jsonl", child), ("b.jsonl", hostile())], title="<a>")
+    page = path.read_text(encoding="utf-8")
+    assert (written.trajectories, written.size) == (3, path.stat().st_size)
+    data = held(page)
+    assert list(data) == ["rollout-0-0", "rollout-0-1", "rollout-1-2", "rollout-data"]
+    assert [one["key"] for one in data["rollout-data"]["summaries"]] == ["0-0", "0-1", "1-2"]
+    assert [one["name"] for one in data["rollout-data"]["info"]["files"]] == ["a.jsonl", "b.jsonl"]
+    first = data["rollout-0-0"]
+    assert len(first["steps"]) == 2
+    assert [child for one in first["steps"] for child in one.get("children", [])] == ["child"]
+    assert "<title>&lt;a&gt;</title>" in page
+
+
+def test_a_file_runs_our_scripts_alone_and_loads_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    write_static(path, [("a.jsonl", hostile())], title="a")
+    page = path.read_text(encoding="utf-8")
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'; img-src data:;")
+    for tag in ("script", "style"):
+        ((inside),) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.S)
+        assert f"{tag}-src 'sha256-{b64encode(sha256(inside.encode()).digest()).decode()}'" in policy
+    # What is not compressed is ours alone.
+    ours = re.sub(r'<script type="application/gzip".*?</script>', "", page, flags=re.S)
+    assert "alert(1)" not in ours
+    assert not re.findall(r"""(?:src|href)=["'](?!data:,|#)[^"']*""", ours.replace("<script>", ""))
+
+
+def test_a_failure_leaves_an_earlier_file(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("before")
+    with pytest.raises(RuntimeError):
+        write_static(path, (_raise() for _ in range(1)), title="a")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def _raise() -> tuple[str, rt.Trajectory]:
+    raise RuntimeError
+
+
+def test_the_page_loads_what_its_order_lists() -> None:
+    page = assets.linked_page()
+    for name in assets.names():
+        found = assets.asset(name)
+        assert found is not None
+        assert f'="{name}"' in page
+    assert assets.asset("../view.py") is None
+    assert assets.asset("index.html") is None
+    listed = {path.name for path in Path(assets.__file__).parent.joinpath("page").iterdir()}
+    assert listed == {*assets.names(), "index.html", "order.txt"}
