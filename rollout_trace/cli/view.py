@@ -7,17 +7,16 @@ import os
 import signal
 import sys
 import threading
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import json_option
+from rollout_trace.cli.common import json_option, load_tokenizer_of, tokenizer_option
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
-    from rollout_trace.view.tokens import Texts
+    from rollout_trace.view.page_data import PageData
 
 
 @click.command()
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: one that is free.")
 @click.option("--no-open", is_flag=True, help="Print the address alone; open no browser.")
 @click.option("--read-only", is_flag=True, help="Allow no notes: rewards and labels cannot be edited on the page.")
-@click.option("--tokenizer", metavar="PATH_OR_NAME", help="Texts of tokens that the engine sent without any.")
+@tokenizer_option
 @click.option("--cache", metavar="DIR", help="Folder for the index. Default: the user's folder for caches.")
 @click.option("--no-cache", is_flag=True, help="Keep no index: build it anew each time.")
 @json_option
@@ -54,7 +53,7 @@ def view(
         raise click.UsageError("the page reads files, which it comes back to: write standard input to a file first.")
     if cache is not None and no_cache:
         raise click.UsageError("--cache and --no-cache exclude each other.")
-    decode = None if tokenizer is None else _load(tokenizer)
+    decode = load_tokenizer_of(tokenizer)
     index = Index(paths, None if no_cache else cache_folder() if cache is None else Path(cache))
     try:
         data = PageData(index, title=_title(paths), writable=not read_only, decode=decode, tokenizer=tokenizer)
@@ -63,7 +62,7 @@ def view(
         index.close()
 
 
-def _serve(data: Any, port: int, *, opens: bool, as_json: bool) -> int:
+def _serve(data: PageData, port: int, *, opens: bool, as_json: bool) -> int:
     from rollout_trace.view.server import PageServer
 
     try:
@@ -107,15 +106,6 @@ def _open(address: str) -> None:
     except Exception:
         # The address is on the terminal.
         pass
-
-
-def _load(tokenizer: str) -> Texts:
-    load = import_module("rollout_trace.view.tokenizers").load_tokenizer
-    try:
-        found: Texts = load(tokenizer)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    return found
 
 
 def _title(paths: tuple[str, ...]) -> str:
