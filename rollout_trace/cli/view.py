@@ -7,16 +7,22 @@ import os
 import signal
 import sys
 import threading
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import json_option, load_tokenizer_of, tokenizer_option
+from rollout_trace.cli.common import json_option, load_tokenizer_of, show, show_problems, tokenizer_option
+from rollout_trace.cli.reading import trajectories_of
+from rollout_trace.cli.selection import compile_where, where_option
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
     from rollout_trace.view.page_data import PageData
+
+_IN_A_FILE = 100
+"""Trajectories in a page that is a file, where no number is given."""
 
 
 @click.command()
@@ -27,6 +33,10 @@ if TYPE_CHECKING:
 @tokenizer_option
 @click.option("--cache", metavar="DIR", help="Folder for the index. Default: the user's folder for caches.")
 @click.option("--no-cache", is_flag=True, help="Keep no index: build it anew each time.")
+@click.option("--html", metavar="OUT", help="Serve nothing: write the page as one file that opens from disk.")
+@where_option
+@click.option("-n", "number", type=click.IntRange(min=1), metavar="N", help="With --html: the first N.  [default: 100]")
+@click.option("--overwrite", is_flag=True, help="With --html: replace OUT if it exists.")
 @json_option
 def view(
     paths: tuple[str, ...],
@@ -36,6 +46,10 @@ def view(
     tokenizer: str | None,
     cache: str | None,
     no_cache: bool,
+    html: str | None,
+    where: str | None,
+    number: int | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """Look at trajectories on a page in the browser.
@@ -44,7 +58,16 @@ def view(
     has its address, with the token in it, can read the files and write notes (rollout-trace annotate). Files may grow
     meanwhile. An index of them is built in the background and kept in a cache; nothing is written beside the files but
     the notes that are made on the page.
+
+    With --html OUT a selection of the trajectories is written into one file, which needs no server and loads nothing.
+    PATH can then be - for stdin too.
+
+    Exit code 1: with --html, lines that could not be read, or no trajectory.
     """
+    if html is not None:
+        return _write(paths, html, where, number or _IN_A_FILE, tokenizer, overwrite=overwrite, as_json=as_json)
+    if where is not None or number is not None or overwrite:
+        raise click.UsageError("--where, -n and --overwrite are of --html OUT; the page has a search of its own.")
     from rollout_trace.view.index import Index
     from rollout_trace.view.index_cache import cache_folder
     from rollout_trace.view.page_data import PageData
@@ -60,6 +83,41 @@ def view(
         return _serve(data, port, opens=not no_open, as_json=as_json)
     finally:
         index.close()
+
+
+def _write(
+    paths: tuple[str, ...],
+    out: str,
+    where: str | None,
+    number: int,
+    tokenizer: str | None,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> int:
+    from rollout_trace.view.static import write_static
+
+    if os.path.isdir(out):
+        raise click.UsageError(f"{out} is a folder: give the name of a file.")
+    if os.path.exists(out) and not overwrite:
+        raise click.UsageError(f"{out} exists: give another name, or --overwrite.")
+    decode = load_tokenizer_of(tokenizer)
+    found = trajectories_of(paths, compile_where(where), progress=True)
+    first = ((one.path, one.trajectory) for one in islice(found, number))
+    written = write_static(out, first, title=_title(paths), decode=decode, tokenizer=tokenizer)
+    left_out = next(found, None) is not None
+    found.close()
+    result = {
+        "output": out,
+        "trajectories": written.trajectories,
+        "bytes": written.size,
+        "is_cut": left_out,
+        "unreadable": [str(error) for error in found.problems],
+    }
+    more = f", the first {number}: -n takes more, --where others" if left_out else ""
+    show([f"{written.trajectories} trajectories in {out} ({written.size / 1e6:.1f} MB){more}"], result, as_json=as_json)
+    show_problems(found.problems, as_json=as_json)
+    return int(bool(found.problems) or not written.trajectories)
 
 
 def _serve(data: PageData, port: int, *, opens: bool, as_json: bool) -> int:

@@ -44,7 +44,7 @@ def test_a_recorded_file_is_listed_and_grows(pages: Any, serve: Serve, tmp_path:
     assert "mean reward 0.5" in page.locator("p.figures").inner_text()
     write(path, [run(12, name="newcomer")])
     page.get_by_role("link", name="newcomer").wait_for()
-    rt.annotate(path, {"t0": {"metadata": {"note": "look again"}}})
+    rt.annotate(path, "t0", metadata={"note": "look again"})
     page.get_by_text("look again").wait_for()
 
 
@@ -59,8 +59,10 @@ def test_text_is_searched_in_the_files(pages: Any, serve: Serve, tmp_path: Path)
 @pytest.mark.parametrize("place", ["", "#/?q=reward:>0", "#/?sort=-reward", "#/?sort=task", "#/?q=name:odd"])
 def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_path: Path, place: str) -> None:
     some = [run(i) for i in range(40)]
-    some += [run(40, name="odd", status="error", error="it broke", reward=None, group_id=None, task=None)]
+    error = rt.ErrorInfo(type="ValueError", message="it broke")
+    some += [run(40, name="odd", status="error", error=error, reward=None, group_id=None, task=None)]
     path = write(tmp_path / "rollouts.jsonl", some)
+    some = list(rt.read(path))
     out = tmp_path / "page.html"
     write_static(out, ((str(path), one) for one in some), title="rollouts.jsonl")
     served = opened(pages, serve(path).address, place)
@@ -80,7 +82,8 @@ def test_histograms_are_the_server_s(show: Show, seed: int) -> None:
     ]  # fmt: skip
     page, _ = show([])
     mine = page.evaluate(
-        "(all) => all.map((values) => RT.aggregate(values.map((cost) => ({ status: 'x', findings: {}, cost }))).histograms.cost)",
+        "(all) => all.map((values) => RT.aggregate(values.map((cost) =>"
+        " ({ status: 'x', findings: {}, cost }))).histograms.cost)",
         values,
     )
     assert mine == [msgspec.to_builtins(histogram(one)) for one in values]
