@@ -120,10 +120,12 @@ class _Search:
                     told = time.monotonic()
             done += max(1, file.size)
         self._searched = state
-        self._tell(found, 1.0)
+        self.rows, self.share = found, 1.0
+        self._found_more()
 
     def _tell(self, found: list[int], share: float) -> None:
-        self.rows, self.share = list(found), share
+        # With what an earlier search has found, before files grew.
+        self.rows, self.share = list({**dict.fromkeys(self.rows), **dict.fromkeys(found)}), share
         self._found_more()
 
     def _file(self, file: IndexedFile) -> Iterator[int | None]:
