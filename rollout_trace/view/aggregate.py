@@ -99,7 +99,7 @@ def aggregate(store: Store, condition: Condition) -> Aggregate:
     appends = [column.append for column in columns.values()]
     groups, n = _Groups(), 0
     for file, line, part, group, *numbers in store.each(
-        f"SELECT file, line, part, grouped, {names} FROM rows WHERE {where} ORDER BY file, line, part", values
+        f"SELECT file, line, part, grouped, {names} FROM rows WHERE {where} ORDER BY id", values
     ):
         n += 1
         if group is not None:
