@@ -305,6 +305,47 @@ def test_what_is_recorded_meanwhile_appears(show: Show) -> None:
     assert page.evaluate("document.activeElement.closest('tr').dataset.key") == "0-1"
 
 
+def test_the_focus_survives_a_refresh(show: Show) -> None:
+    page, server = show(made_up(40))
+    ready(page)
+    chip = page.get_by_role("group", name="statuses").get_by_role("button", name="completed")
+    chip.focus()
+    server.summaries = made_up(41)
+    server.generation += 1
+    page.get_by_text("41 trajectories").wait_for()
+    assert page.evaluate("document.activeElement.title") == "Filter by status:=completed"
+    bar = page.locator("g.bar").first
+    bar.focus()
+    server.generation += 1
+    with page.expect_response("**/api/list?*"):
+        pass
+    ready(page)
+    assert page.evaluate("document.activeElement.getAttribute('class')") == "bar"
+
+
+def test_groups_are_many_pages_long(show: Show) -> None:
+    page, _ = show(RUN, "#/?view=groups")
+    ready(page)
+    assert page.locator("li.group").count() == 50
+    page.locator("li.group .open").nth(49).focus()
+    page.keyboard.press("j")
+    page.get_by_text("page 2 of 4").wait_for()
+    page.locator('li.group[data-key="browse/51"]').wait_for()
+    page.locator('li.group[data-key="chain/50"] .open:focus').wait_for()
+    page.keyboard.press("k")
+    page.get_by_text("page 1 of 4").wait_for()
+    page.locator('li.group[data-key="swe/django/49"] .open:focus').wait_for()
+
+
+def test_lines_that_cannot_be_read_are_said(show: Show) -> None:
+    page, server = show(made_up(3))
+    ready(page)
+    server.problems = ["rollouts.jsonl: line 4 is \u202eno JSON"]
+    server.generation += 1
+    page.get_by_role("button", name="1 problem").click()
+    page.get_by_role("dialog").get_by_text("line 4 is \\u202eno JSON").wait_for()
+
+
 def test_what_is_typed_survives_a_refresh(show: Show) -> None:
     page, server = show(made_up(3))
     ready(page)

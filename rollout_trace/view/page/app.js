@@ -123,7 +123,15 @@ RT.app = (() => {
     const indexing = info.indexing;
     fill(state,
       indexing && el("progress", { max: indexing.of || 1, value: indexing.done, "aria-label": "reading the files" }),
+      info.problems && info.problems.length ? el("button", { class: "button quiet warn", on: { click: showProblems } },
+        RT.dom.plural(info.problems.length, "problem")) : null,
       indexing && el("span", { class: "num" }, `reading ${Math.floor((100 * indexing.done) / (indexing.of || 1))}%`));
+  }
+
+  /** What of the files could not be read. */
+  function showProblems() {
+    dialog("Problems", el("p", { class: "soft" }, "Everything else is shown."),
+      el("ul", { class: "problem-list" }, info.problems.map((problem) => el("li", {}, problem))));
   }
 
   // Refreshing.

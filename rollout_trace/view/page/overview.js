@@ -83,6 +83,7 @@
 
   function drawCharts() {
     const { aggregate } = shown;
+    if (RT.charts.busy()) return;
     if (!aggregate || !aggregate.n || !chartsOpen()) return void fill(parts.charts);
     const range = (field) => (low, high, closed) => changeQuery(RT.query.setRange(state.q, field, low, high, closed));
     const bars = (title, field, format) =>
@@ -98,7 +99,6 @@
 
   function drawBody() {
     const { list, aggregate } = shown;
-    const focused = document.activeElement && document.activeElement.closest && document.activeElement.closest("tr[data-key]");
     if (!list.matched) fill(parts.body, emptiness(list));
     else if (state.view === "groups") {
       fill(parts.body, RT.groups.draw({
@@ -112,7 +112,6 @@
         sortBy: (field) => change(RT.table.nextSort(field, state.sort, state.reverse)),
       }));
     }
-    if (focused) focusLine(lines().findIndex((tr) => tr.dataset.key === focused.dataset.key), true);
     drawPager();
   }
 
@@ -130,16 +129,19 @@
         info.static ? "" : " This page shows the first one as soon as it is recorded."));
   }
 
+  const pageCount = () => (state.view === "groups" ? RT.groups.pages(shown.aggregate, state) : Math.ceil(shown.list.matched / PAGE));
+
   function drawPager() {
     const { list } = shown;
-    const pages = Math.ceil(list.matched / PAGE);
-    if (state.view === "groups" || pages < 2) return void fill(parts.pager);
+    const pages = pageCount();
+    if (pages < 2) return void fill(parts.pager);
     const to = (page, label, name) => el("button", {
       class: "button", "aria-label": name, disabled: page < 0 || page >= pages, on: { click: () => change({ page }) },
     }, label);
     fill(parts.pager,
       to(state.page > 0 ? 0 : -1, "« first", "first page"), to(state.page - 1, "‹", "previous page"),
-      el("span", { class: "num" }, `${count(state.page * PAGE + 1)} to ${count(Math.min(list.matched, (state.page + 1) * PAGE))} of ${count(list.matched)}`),
+      el("span", { class: "num" }, state.view === "groups" ? `page ${count(state.page + 1)} of ${count(pages)}`
+        : `${count(state.page * PAGE + 1)} to ${count(Math.min(list.matched, (state.page + 1) * PAGE))} of ${count(list.matched)}`),
       to(state.page + 1, "›", "next page"), to(state.page < pages - 1 ? pages - 1 : pages, "last »", "last page"));
   }
 
@@ -150,22 +152,27 @@
     parts.element.setAttribute("aria-busy", "true");
     try {
       const [list, aggregate] = await Promise.all([
-        RT.data.list({ query: state.q, sort: state.sort, reverse: state.reverse, offset: state.page * PAGE, limit: PAGE }),
+        RT.data.list({
+          query: state.q, sort: state.sort, reverse: state.reverse, offset: state.view === "groups" ? 0 : state.page * PAGE, limit: PAGE,
+        }),
         aggregateToo || !shown.aggregate ? RT.data.aggregate({ query: state.q }) : shown.aggregate,
       ]);
       if (mine !== turn || !parts) return;
-      if (state.page && !list.rows.length && list.matched) {
-        state.page = Math.ceil(list.matched / PAGE) - 1;
+      shown = { list, aggregate };
+      if (state.page && state.page >= pageCount()) {
+        // Fewer match than when the address was made.
+        state.page = Math.max(0, pageCount() - 1);
         RT.app.replace(address(state));
         return void (await load({ aggregateToo: false }));
       }
-      shown = { list, aggregate };
       RT.app.listHash = address(state);
       RT.app.listKeys = list.rows.map((row) => row.key);
       fill(parts.problems, list.problems.map((problem) => el("p", {}, problem)));
-      drawControls();
-      drawAggregate();
-      drawBody();
+      keepFocus(() => {
+        drawControls();
+        drawAggregate();
+        drawBody();
+      });
     } finally {
       if (mine === turn && parts) parts.element.removeAttribute("aria-busy");
     }
@@ -190,21 +197,37 @@
 
   // Moving over the lines.
 
-  const lines = () => [...parts.body.querySelectorAll("tr[data-key]")];
+  const lines = () => [...parts.body.querySelectorAll("[data-key]")];
 
-  function focusLine(i, still) {
+  /** What an element is to the reader: its line, kind and name, whatever its figures are. */
+  function identity(node) {
+    const line = node.closest("[data-key]");
+    return [line && line.dataset.key, node.tagName, node.dataset.name || node.getAttribute("aria-label") || node.title || node.textContent].join("\n");
+  }
+
+  /** Draws, and gives the focus to what is now in the place of what had it. */
+  function keepFocus(draw) {
+    const focused = document.activeElement;
+    const before = parts.element.contains(focused) && focused !== parts.search ? identity(focused) : null;
+    draw();
+    if (before === null || parts.element.contains(focused)) return;
+    const again = [...parts.element.querySelectorAll("a, button, select, input, [tabindex]")].find((node) => identity(node) === before);
+    if (again) again.focus({ preventScroll: true });
+  }
+
+  function focusLine(i) {
     const line = lines()[i];
     if (!line) return;
-    const link = line.querySelector("a.open");
-    link.focus({ preventScroll: true });
-    if (!still) line.scrollIntoView({ block: "nearest" });
+    line.querySelector(".open").focus({ preventScroll: true });
+    line.scrollIntoView({ block: "nearest" });
   }
 
   function move(by) {
-    const at = lines().findIndex((tr) => tr.contains(document.activeElement));
+    if (!shown.list) return;
+    const at = lines().findIndex((line) => line.contains(document.activeElement));
     const next = at < 0 ? (by > 0 ? 0 : lines().length - 1) : at + by;
-    if (next >= lines().length && (state.page + 1) * PAGE < shown.list.matched) turnPage(1, 0);
-    else if (next < 0 && state.page > 0) turnPage(-1, PAGE - 1);
+    if (next >= lines().length && state.page + 1 < pageCount()) turnPage(1, () => 0);
+    else if (next < 0 && state.page > 0) turnPage(-1, () => lines().length - 1);
     else focusLine(next);
   }
 
@@ -213,7 +236,7 @@
     RT.app.replace(address(state));
     try {
       await load({ aggregateToo: false });
-      focusLine(line);
+      focusLine(line());
     } catch (error) {
       RT.app.banner(error);
     }
