@@ -32,6 +32,8 @@ _LISTED = 20
 class Choice(NamedTuple):
     """A trajectory that is to be shown."""
 
+    name: str
+    id: str
     trajectory: Callable[[], Trajectory]
     """Gives it, with its notes."""
     line: bytes
@@ -137,7 +139,7 @@ def _by_search(files: list[str], wanted: str | None, problems: list[Any]) -> Ite
     if len(found) > 1:
         raise click.ClickException(_several(wanted or "", found))
     for one in found:
-        yield Choice(one.load, one.line, files)
+        yield Choice(one.head.name, one.head.id, one.load, one.line, files)
 
 
 def _by_condition(
@@ -146,7 +148,8 @@ def _by_condition(
     reading = trajectories_of(files, where)
     for read in islice(reading, number):
         # Bound now: the generator goes on while the choice is in use.
-        yield Choice(partial(_same, read.trajectory), read.data, files)
+        one = read.trajectory
+        yield Choice(one.name, one.id, partial(_same, one), read.data, files)
     problems.extend(reading.problems)
 
 

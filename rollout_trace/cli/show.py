@@ -107,6 +107,9 @@ def _printer(options: ShowOptions, theme: Any, width: int | None, color: str) ->
 
 
 def _print(printer: Printer, choice: Choice, step: int | None, *, raw: bool, alone: bool) -> None:
+    if not raw:
+        # Before the trajectory is decoded, which takes a while where it is long.
+        printer.begin(choice.name, choice.id)
     trajectory = choice.trajectory()
     if raw:
         printer.show_raw(trajectory, step, choice.records())

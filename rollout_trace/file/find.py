@@ -22,8 +22,8 @@ from rollout_trace.file.records import SCHEMA
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
-_SAFE = re.compile(rb"[A-Za-z0-9_.:-]+")
-"""Characters that every writer of JSON leaves as they are."""
+_SAFE = re.compile(rb"[A-Za-z0-9_.:/ #@+=,-]+")
+"""Characters that nearly every writer of JSON leaves as they are; where nothing is found, all lines are decoded."""
 _POSITION = re.compile(r"[+-]?[0-9]{1,6}")
 _BLOCK = 1 << 22
 

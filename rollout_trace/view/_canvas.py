@@ -14,10 +14,14 @@ if TYPE_CHECKING:
 _NARROWEST = 24
 """Columns of text that bars leave."""
 _BAR = "│ "
+_SHORT = 12
+"""A lead that is wider than this, and than a third of a line, stands above its text."""
+_BELOW = 2
+"""Columns that the text is further in then."""
 
 
 class Canvas:
-    """Prints lines to a console. Texts are safe already: ``plain_text`` has escaped what a model wrote.
+    """Prints lines to a console, when ``flush`` is called. Texts are safe: ``plain_text`` has escaped them.
 
     Args:
         console: what prints.
@@ -27,16 +31,23 @@ class Canvas:
     def __init__(self, console: Console, prefix: str = "") -> None:
         self.console = console
         self.prefix = prefix
-
-    @property
-    def width(self) -> int:
+        self.width = max(_NARROWEST, console.width - cell_len(prefix))
         """Columns of a line."""
-        return max(_NARROWEST, self.console.width - cell_len(self.prefix))
+        self._waiting: list[Text] = []
 
     def nested(self) -> Canvas:
         """A canvas one bar further in. Where no room is left for another bar, the same one."""
         inner = Canvas(self.console, self.prefix + _BAR)
+        # One list, so that lines come out in their order.
+        inner._waiting = self._waiting
         return inner if self.console.width - cell_len(inner.prefix) >= _NARROWEST else self
+
+    def flush(self) -> None:
+        """Prints the lines that wait: one after the other they would cost several times as much."""
+        if self._waiting:
+            lines = Text("\n").join(self._waiting)
+            self._waiting.clear()
+            self.console.print(lines, no_wrap=True, overflow="ignore", crop=False)
 
     def blank(self) -> None:
         """An empty line."""
@@ -53,6 +64,9 @@ class Canvas:
         """
         shown = text if isinstance(text, Text) else Text(text, style)
         head = lead if isinstance(lead, Text) else Text(lead, style)
+        if head.cell_len > max(_SHORT, self.width // 3):
+            self.line(head, indent=indent)
+            head, indent = Text(), indent + _BELOW
         room = max(8, self.width - indent - head.cell_len)
         lines = shown.wrap(self.console, room, overflow="fold", tab_size=4) if shown.plain else [shown]
         for at, one in enumerate(lines):
@@ -96,7 +110,7 @@ class Canvas:
     def _print(self, text: Text) -> None:
         shown = Text.assemble((self.prefix, "child"), text) if self.prefix else text
         shown.rstrip()
-        self.console.print(shown, no_wrap=True, overflow="ignore", crop=False)
+        self._waiting.append(shown)
 
 
 Part: TypeAlias = "Text | tuple[str, str] | str | None"

@@ -80,6 +80,7 @@ def _show_tokens(canvas: Canvas, step: StepView, options: ShowOptions) -> None:
     color_by = options.color_by if levels_of(tokens, options.color_by) else "logprob"
     limit = None if options.full or tokens.n <= _ROWS else _ROWS
     canvas.line(Text.assemble(("tokens", "title"), f" {tokens.n:,}"))
+    canvas.flush()
     canvas.console.print(token_table(tokens, begin=step.line.begin, color_by=color_by, limit=limit))
     if limit is not None:
         canvas.line(f"... {count(tokens.n - limit, 'more token')}; --full shows all", style="meta")

@@ -21,9 +21,13 @@ _METADATA = 8
 """Names of metadata, at most."""
 
 
+def show_title(canvas: Canvas, name: str, identity: str) -> None:
+    """The line that opens a trajectory."""
+    canvas.rule(joined([(one_line(name), "title"), (one_line(identity), "meta")]), heavy=True)
+
+
 def show_identity(canvas: Canvas, trajectory: Trajectory) -> None:
-    """The first lines: what is known before anything of the trajectory is computed."""
-    canvas.rule(joined([(one_line(trajectory.name), "title"), (one_line(trajectory.id), "meta")]), heavy=True)
+    """The line below it: what is known before anything of the trajectory is computed."""
     status = "" if trajectory.status in _GOOD else "error"
     canvas.facts(
         [

@@ -97,7 +97,7 @@ class Messages:
 
     def _call(self, canvas: Canvas, part: Part) -> None:
         lead = Text.assemble(("→ ", "tool"), (short(part.name or "?"), "tool"), " ")
-        self.text(canvas, part.text, indent=INDENT, lead=lead if lead.cell_len < canvas.width // 2 else "→ ")
+        self.text(canvas, part.text, indent=INDENT, lead=lead)
 
     def _media(self, canvas: Canvas, part: Part) -> None:
         # A data: address is the picture itself; its beginning says what it is.

@@ -1,6 +1,6 @@
 """Where two trajectories differ: their results, their settings, and the first step, message and token.
 
-Not compared are ids, times and what differs between any two runs: host, process, command line, and the ids of tool calls.
+Not compared are ids, times, and what differs between any two runs: host, process, command line, ids of tool calls.
 """
 
 from __future__ import annotations

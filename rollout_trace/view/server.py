@@ -21,7 +21,7 @@ from rollout_trace.view.page_data import MOST_STEPS, PageData, PageError, error_
 HOST = "127.0.0.1"
 _MOST_BODY = 1 << 20
 """Bytes of the body of a request."""
-_JSON = "application/json"
+_JSON = "application/json; charset=utf-8"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -128,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         for name, value in HEADERS.items():
             self.send_header(name, value)
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, _ = self._target()
         if path != "api/annotate":
             raise PageError(404, "Nothing can be sent there.")
-        if self.headers.get_content_type() != _JSON or "Content-Type" not in self.headers:
+        if self.headers.get_content_type() != "application/json" or "Content-Type" not in self.headers:
             raise PageError(415, "A note is sent as application/json.")
         return _JSON, self.server.data.annotate(self._body())
 
@@ -196,14 +196,14 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
 
-def _asset(path: str) -> tuple[str, bytes]:
-    """The page itself, or one of its files."""
-    if path in ("", "index.html"):
-        return "text/html", linked_page().encode()
-    found = asset(path)
+def _asset(name: str) -> tuple[str, bytes]:
+    """A file of the page, or the page itself."""
+    if name in ("", "index.html"):
+        return "text/html; charset=utf-8", linked_page().encode()
+    found = asset(name)
     if found is None:
         raise PageError(404, "The page has no such file.")
-    return found[1].partition(";")[0], found[0]
+    return found[1], found[0]
 
 
 _Query = Mapping[str, str]

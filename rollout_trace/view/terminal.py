@@ -96,6 +96,7 @@ class Printer:
         self._canvas = Canvas(console)
         self._options = options
         self._shown: set[str] = set()
+        self._begun: str | None = None
 
     def show(self, trajectory: Trajectory, children: Callable[[], Sequence[Child]] = lambda: ()) -> None:
         """Prints a trajectory.
@@ -111,7 +112,9 @@ class Printer:
             from rollout_trace.view._terminal_tokens import legend
 
             self._canvas.line(legend(self._options.color_by, colors=has_colors(self._canvas.console)))
+        self._canvas.flush()
         self._body(self._canvas, view, children(), 0)
+        self._canvas.flush()
 
     def show_step(self, trajectory: Trajectory, index: int) -> None:
         """Prints one step with everything that is recorded of it.
@@ -130,6 +133,7 @@ class Printer:
         before = view.steps(at - 1, at, tokens=False)[0].line if at else None
         show_step(self._canvas, step, before, messages, self._options, trajectory.name)
         show_detail(self._canvas, step, messages, self._options)
+        self._canvas.flush()
 
     def show_raw(self, trajectory: Trajectory, index: int | None, records: Sequence[Mapping[str, Any]]) -> None:
         """Prints the bytes of one step's request and answer, or of every step's.
@@ -147,17 +151,30 @@ class Printer:
         steps = range(len(trajectory.steps)) if index is None else [step_at(trajectory, index)]
         for at in steps:
             show_raw(self._canvas, trajectory.steps[at], records[at] if at < len(records) else None)
+            self._canvas.flush()
 
     def _messages(self) -> Messages:
         from rollout_trace.view._terminal_messages import Messages
 
         return Messages(self._options.text_limit)
 
-    def _begin(self, canvas: Canvas, trajectory: Trajectory) -> None:
-        from rollout_trace.view._terminal_head import show_identity
+    def begin(self, name: str, identity: str) -> None:
+        """Prints the line that opens a trajectory, which can be known before the trajectory is read."""
+        from rollout_trace.view._terminal_head import show_title
 
+        self._begun = identity
+        show_title(self._canvas, name, identity)
+        self._canvas.flush()
+
+    def _begin(self, canvas: Canvas, trajectory: Trajectory) -> None:
+        from rollout_trace.view._terminal_head import show_identity, show_title
+
+        if self._begun != trajectory.id:
+            show_title(canvas, trajectory.name, trajectory.id)
+        self._begun = None
         self._shown.add(trajectory.id)
         show_identity(canvas, trajectory)
+        canvas.flush()
 
     def _head(self, canvas: Canvas, trajectory: Trajectory) -> TrajectoryView:
         from rollout_trace.view._terminal_head import show_summary
@@ -182,6 +199,7 @@ class Printer:
             if at >= 0:
                 (step,) = view.steps(at, at + 1, tokens=self._options.tokens)
                 show_step(canvas, step, before, messages, self._options, trajectory.name)
+                canvas.flush()
                 before = step.line
             for identity in places.get(at, []):
                 self._show_child(canvas, by_id[identity], children, depth + 1)

@@ -41,6 +41,11 @@ def show_difference(
         full: whether long texts and lists are shown whole.
     """
     canvas = Canvas(console)
+    _show(canvas, found, names, full=full)
+    canvas.flush()
+
+
+def _show(canvas: Canvas, found: TrajectoryDifference, names: tuple[str, str], *, full: bool) -> None:
     for side, name, style in (("a", names[0], _A), ("b", names[1], _B)):
         canvas.line(one_line(name), lead=Text(f"{side}: ", style))
     if found.equal:

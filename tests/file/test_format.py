@@ -34,6 +34,8 @@ from rollout_trace.file.encode import encode
 FIXTURE = Path(__file__).parent / "data" / "rollout-trace-1.jsonl"
 EXTRAS = FIXTURE.with_name("rollout-trace-1-extras.jsonl")
 """The fields that were added later: what engines send beside ids and logprobs."""
+TEXTS = FIXTURE.with_name("rollout-trace-1-texts.jsonl")
+"""Added after those: the texts of tokens."""
 
 
 def test_the_schema_in_the_package_is_that_of_the_records() -> None:
@@ -219,6 +221,45 @@ def test_a_file_with_extras_stays_readable() -> None:
     assert encode(found) == EXTRAS.read_bytes()
 
 
+def with_texts() -> Trajectory:
+    """Texts of every form. What their fixture holds; do not change one without the other."""
+    spelled: dict[str, Any] = {
+        "usual": ["The", " pa", "", "ï", "\n"],
+        "with U+007F": ["a\x7f", "b"],
+        "half a surrogate pair": ["\ud83d", "x"],
+        "one, empty": [""],
+        "none": [],
+        "unknown": None,
+    }
+    tokens, steps = TokenStore(), []
+    for at, (name, texts) in enumerate(spelled.items()):
+        sampled = np.arange(50, 50 + len(texts or ()), dtype=np.int32)
+        prompt, completion = tokens.add(np.array([5, 6], np.int32), sampled)
+        ids: dict[str, Any] = {"prompt_token_ids": prompt, "completion_token_ids": completion}
+        steps.append(Step(id=f"{name}.0", call_id=name, index=at, token_texts=texts, **ids))
+    # Of a hosted model: logprobs, and no ids.
+    hosted = np.array([-0.5, -1], np.float32)
+    steps.append(Step(id="hosted.0", call_id="hosted", index=6, logprobs=hosted, token_texts=["4", "."]))
+    return Trajectory(id="t4", episode_id="t4", steps=steps, environment={})
+
+
+def test_a_file_with_texts_stays_readable() -> None:
+    """Written once by the first version that had them, and never again."""
+    (found,) = read(TEXTS)
+    assert found == with_texts()
+    assert encode(with_texts()) == TEXTS.read_bytes()
+    assert encode(found) == TEXTS.read_bytes()
+    texts = [step.get("tokens", {}).get("texts") for step in json.loads(TEXTS.read_text(encoding="utf-8"))["steps"]]
+    usual = "The\x7f pa\x7f\x7fï\x7f\n"
+    assert texts == [usual, ["a\x7f", "b"], "\ud83d\x7fx", "", [], None, "4\x7f."]
+
+
+def test_files_before_that_have_no_texts() -> None:
+    steps = [step for path in (FIXTURE, EXTRAS) for one in read(path) for step in one.steps]
+    assert steps
+    assert all(step.token_texts is None for step in steps)
+
+
 def test_arrays_of_a_line_hold_each_row_once() -> None:
     line = json.loads(EXTRAS.read_text(encoding="utf-8"))
     shapes = [(one["dtype"], one["shape"]) for one in line["arrays"]]
@@ -234,11 +275,13 @@ def test_arrays_of_a_line_hold_each_row_once() -> None:
 def test_the_fixtures_fill_every_field() -> None:
     line = json.loads(FIXTURE.read_text(encoding="utf-8").splitlines()[0])
     extras = json.loads(EXTRAS.read_text(encoding="utf-8"))
+    texts = json.loads(TEXTS.read_text(encoding="utf-8"))
     definitions = schema.schema()["$defs"]
     # What media looks like is in test_media.py.
     assert set(line) | set(extras) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
     steps = set().union(*line["steps"], *extras["steps"])
-    tokens = set().union(*(step["tokens"] for one in (line, extras) for step in one["steps"] if "tokens" in step))
+    files = (line, extras, texts)
+    tokens = set().union(*(step["tokens"] for one in files for step in one["steps"] if "tokens" in step))
     assert tokens == set(definitions["TokensRecord"]["properties"])
     assert set(extras["steps"][0]["tokens"]["sampling_mask"]) == set(definitions["MaskRecord"]["properties"])
     # A position that is the step's own is left out.
