@@ -266,12 +266,12 @@ def test_groups(show: Show) -> None:
     ready(page)
     groups = page.locator("li.group")
     assert [" ".join(text.split()) for text in groups.all_inner_texts()] == [
-        "easy 2 1 all equal", "hard 3 0.5 ± 0.707 1 without reward best and worst",
+        "easy 2 1 all equal", "hard 3 0.5 ± 0.707 1 without reward compare best and worst",
     ]  # fmt: skip
     page.get_by_label("only groups whose rewards differ").check()
     page.locator("li.group:only-child").wait_for()
     assert "differing=1" in page.url
-    assert page.get_by_role("link", name="best and worst").get_attribute("href") == "#/compare/0-3/0-2"
+    assert page.get_by_role("link", name="compare best and worst").get_attribute("href") == "#/compare/0-3/0-2"
     page.get_by_role("button", name="hard").click()
     page.get_by_text("3 of 6 trajectories").wait_for()
     assert page.get_by_role("searchbox").input_value() == "group:=hard"

@@ -208,8 +208,10 @@ RT.app = (() => {
   const KEY_NAMES = { ArrowDown: "↓", ArrowUp: "↑", ArrowLeft: "←", ArrowRight: "→", Escape: "Esc", " ": "Space" };
 
   function keyTable(keys) {
-    return el("dl", { class: "keys" }, keys.map(({ key, label }) =>
-      [el("dt", {}, el("kbd", {}, KEY_NAMES[key] || key)), el("dd", {}, label)]));
+    const byLabel = new Map();
+    for (const { key, label } of keys) byLabel.set(label, [...(byLabel.get(label) || []), key]);
+    return el("dl", { class: "keys" }, [...byLabel].map(([label, all]) =>
+      [el("dt", {}, all.map((key) => [el("kbd", {}, KEY_NAMES[key] || key), " "])), el("dd", {}, label)]));
   }
 
   /** Opens a dialog with these nodes; it closes with Esc, with its button, and with a click beside it. */

@@ -52,7 +52,7 @@ RT.groups = (() => {
     if (!group.spread) return null;
     const at = (best) => group.rewards.reduce((chosen, r, i) =>
       (known(r) && (chosen < 0 || (best ? r > group.rewards[chosen] : r < group.rewards[chosen])) ? i : chosen), -1);
-    return el("a", { href: RT.app.hash("compare", [group.keys[at(true)], group.keys[at(false)]]) }, "best and worst");
+    return el("a", { href: RT.app.hash("compare", [group.keys[at(true)], group.keys[at(false)]]) }, "compare best and worst");
   }
 
   function line(group, level, choose) {
