@@ -56,6 +56,19 @@ def test_text_is_searched_in_the_files(pages: Any, serve: Serve, tmp_path: Path)
     page.locator("tbody tr").get_by_text("#3").wait_for()
 
 
+def test_every_column_sorts(pages: Any, serve: Serve, tmp_path: Path) -> None:
+    page = opened(pages, serve(write(tmp_path / "rollouts.jsonl", [run(i) for i in range(5)])).address)
+    page.get_by_role("button", name="Columns").click()
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    page.keyboard.press("Escape")
+    for column in page.get_by_role("columnheader").all():
+        column.get_by_role("button").click()
+        page.locator(".view-overview:not([aria-busy]) th[aria-sort$=cending]").wait_for()
+        assert column.get_attribute("aria-sort") != "none"
+    assert page.locator(".problems").inner_text() == page.locator("#banner").inner_text() == ""
+
+
 @pytest.mark.parametrize("place", ["", "#/?q=reward:>0", "#/?sort=-reward", "#/?sort=task", "#/?q=name:odd"])
 def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_path: Path, place: str) -> None:
     some = [run(i) for i in range(40)]
