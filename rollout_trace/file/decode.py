@@ -442,7 +442,8 @@ def _token_texts(record: TokensRecord, at: int, logprobs: FloatArray | None) -> 
     if record.end is not None:
         expected = record.end - (record.prompt or 0)
     if expected is not None and len(texts) != expected:
-        raise BadLine(f"$.steps[{at}].tokens.texts", f"expected {expected} texts (end - prompt), got {len(texts)}")
+        problem = f"expected {expected} texts (end - prompt), got {len(texts)}"
+        raise BadLine(f"$.steps[{at}].tokens.texts", problem, "texts-length")
     return texts
 
 

@@ -104,7 +104,7 @@ def test_the_problems_of_a_line_are_bounded() -> None:
 def test_files_of_every_released_version_are_good() -> None:
     report, found = problems_of(*sorted(path for path in DATA.glob("*.jsonl") if "note" not in path.name))
     assert found == []
-    assert report.trajectories == 4
+    assert report.trajectories >= 5
 
 
 # Values that strategies make at random, and no recorder does: ids twice, times in any order, lengths that do not fit.
