@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.data.model import Step, shared
+from rollout_trace.data.model import Completion, Step, shared
 from rollout_trace.data.token_texts import PackedTexts, from_plain
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file import JSONLWriter, read
@@ -136,3 +136,22 @@ def test_they_take_no_objects_in_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert found[0].steps[99].token_texts == tokens
     assert kept <= 100 * 2_500 * 10
+
+
+class Bytes:
+    """A tokenizer for which each byte is a token."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(text.encode())
+
+
+def test_they_go_when_ids_are_made_from_the_text() -> None:
+    """They are aligned to the tokens that were sampled, not to those of another tokenizer."""
+    sampled: dict[str, Any] = {"logprobs": [-1.0, -0.5], "token_texts": ["f", "ine"]}
+    asked: dict[str, Any] = {"protocol": "openai.completions", "messages": ["hi"]}
+    answered = Step(id="a", call_id="a", completion=Completion(content="fine"), **asked, **sampled)
+    trajectory = Trajectory(steps=[answered])
+    assert trajectory.retokenize(Bytes()).retokenized == ["a"]
+    assert (answered.token_texts, answered.logprobs) == (None, None)
+    assert answered.completion_token_ids is not None
+    assert answered.completion_token_ids.tolist() == list(b"fine")
