@@ -68,7 +68,7 @@ def _show(found: Statistics, left: NotCounted, files: _Files, *, as_json: bool) 
     if as_json:
         not_counted = {"earlier_attempts": len(left.attempts), "doubles": len(left.doubles)}
         problems = [str(error) for error in files.problems]
-        click.echo(json.dumps({**found.as_dict(), "not_counted": not_counted, "unreadable": problems}))
+        say([json.dumps({**found.as_dict(), "not_counted": not_counted, "unreadable": problems})])
         return
     from rollout_trace.view.statistics_text import lines_of
 

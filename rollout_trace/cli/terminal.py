@@ -1,23 +1,16 @@
-"""The terminal, or the pipe, that a command prints to: its width, its colours, the characters that it can show."""
+"""The terminal, or the pipe, that a command prints to: its width, the characters that it can show."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterable
-
-import click
+from io import TextIOWrapper
 
 
 def is_terminal() -> bool:
     """Whether standard output is a terminal."""
     return sys.stdout.isatty()
-
-
-def has_colors() -> bool:
-    """Whether to print colours: to a terminal that has them, unless ``NO_COLOR`` is set (https://no-color.org)."""
-    return is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def width_of_output() -> int:
@@ -35,8 +28,10 @@ def is_plain() -> bool:
 
 
 def say(lines: Iterable[str]) -> None:
-    """Prints lines that are escaped already. Characters that the output cannot take are written as escapes."""
-    if hasattr(sys.stdout, "reconfigure"):
+    """Prints lines that are escaped already, each at once. Characters that the output cannot take become escapes."""
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     for line in lines:
-        click.echo(line, color=has_colors())
+        # Not by click, which writes UTF-8 where the terminal has said that it takes ASCII alone.
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

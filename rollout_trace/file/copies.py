@@ -12,31 +12,19 @@ from rollout_trace.file.decode import on_a_fresh_stack
 from rollout_trace.file.fold import fold, without_mark
 from rollout_trace.file.media import MissingMedia, name_of_folder, references, restore
 from rollout_trace.file.merge import write_whole
-from rollout_trace.file.merge_media import CarriedMedia
+from rollout_trace.file.merge_media import CarriedMedia, Line, missing_media
 from rollout_trace.file.records import NoteRecord
 
 
-class Line(Protocol):
-    """A line of a file that has a trajectory."""
-
-    @property
-    def path(self) -> str:
-        """Of its file."""
-
-    @property
-    def number(self) -> int:
-        """From 1."""
-
-    @property
-    def data(self) -> bytes:
-        """Without its newline, and without the note."""
+class NotedLine(Line, Protocol):
+    """A line, and what was noted of its trajectory."""
 
     @property
     def note(self) -> NoteRecord | None:
-        """What was noted of the trajectory."""
+        """The note."""
 
 
-def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[Line], None]], object]) -> None:
+def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[NotedLine], None]], object]) -> None:
     """Writes a file of copied lines, with their media, notes folded in. It appears whole under its name, or not at all.
 
     Args:
@@ -51,7 +39,7 @@ def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[Line], None]],
     compress, media = compressor(target), CarriedMedia(target)
 
     def write(file: BinaryIO) -> None:
-        def put(line: Line) -> None:
+        def put(line: NotedLine) -> None:
             data = _placed(line, lambda: _carried(line, media)) + b"\n"
             file.write(data if compress is None else compress(data))
 
@@ -64,7 +52,7 @@ def copy_lines(target: Path, mode: int, copy: Callable[[Callable[[Line], None]],
         raise
 
 
-def self_contained(line: Line) -> bytes:
+def self_contained(line: NotedLine) -> bytes:
     """The line as it can stand alone: its note folded in, its media in their places.
 
     Raises:
@@ -73,21 +61,24 @@ def self_contained(line: Line) -> bytes:
     return _placed(line, lambda: _inlined(line))
 
 
-def _carried(line: Line, media: CarriedMedia) -> bytes:
+def _carried(line: NotedLine, media: CarriedMedia) -> bytes:
+    missing = missing_media(line)
+    if missing is not None:
+        raise missing
     if line.note is not None:
         return media.folded(line.data, line.note, line.path)
     media.carry(line.data, line.path)
     return bytes(line.data)
 
 
-def _inlined(line: Line) -> bytes:
+def _inlined(line: NotedLine) -> bytes:
     data = bytes(line.data)
     if references(data):
         data = without_mark(restore(data, name_of_folder(line.path)))
     return data if line.note is None else fold(data, line.note)
 
 
-def _placed(line: Line, make: Callable[[], bytes]) -> bytes:
+def _placed(line: NotedLine, make: Callable[[], bytes]) -> bytes:
     """What ``make`` gives; its errors say which line it is."""
     try:
         try:

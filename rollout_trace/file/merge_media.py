@@ -5,16 +5,32 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 from rollout_trace.errors import FormatError
 from rollout_trace.file.fold import fold, without_mark
 from rollout_trace.file.media import MediaFolder, _mark_of, folder_of, references, restore
-from rollout_trace.file.reader import ReadLine
 from rollout_trace.file.records import NoteRecord
 
 
-def missing_media(line: ReadLine) -> FormatError | None:
+class Line(Protocol):
+    """A line of a file."""
+
+    @property
+    def path(self) -> str:
+        """Of its file."""
+
+    @property
+    def number(self) -> int:
+        """From 1."""
+
+    @property
+    def data(self) -> bytes:
+        """Without its newline, and without what was noted of its trajectory."""
+
+
+def missing_media(line: Line) -> FormatError | None:
     """The error of a line whose media are not all in their folder, by name and size; their bytes are not read."""
     for name, size in references(line.data).items():
         place = folder_of(line.path) / name

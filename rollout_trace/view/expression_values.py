@@ -15,7 +15,7 @@ from rollout_trace.view.expression_names import FIELDS, NAMES, plain
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
-MAX_WORK = 2_000_000
+MAX_WORK = 10_000_000
 """Comparisons, calls and rounds of loops for one trajectory."""
 MAX_BITS = 4096
 """Of whole numbers in arithmetic."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _MORE = 4
 """Times as many lines are read where too few of the last ones were wanted."""
-_MARK = 64
-"""Bytes before the end of what was read, by which a file that another one took the place of is noticed."""
+_MARK = 256
+"""Bytes at the beginning and before the end of what was read, by which a file that was written anew is noticed."""
 _LINE = re.compile(r", line (\d+)")
 
 
@@ -106,7 +106,7 @@ class _Place(NamedTuple):
     identity: tuple[int, int]
     end: int
     mark: bytes
-    """The bytes before ``end``."""
+    """The first bytes, and those before ``end``."""
 
 
 class Follower:
@@ -124,13 +124,11 @@ class Follower:
     def begin(self, count: int) -> list[Line]:
         """The last trajectories of what there is now. ``more`` goes on behind them."""
         files = self._files()
-        ends = {path: end for path in files if (end := self._end(path, 0)) is not None}
+        self._places = {path: place for path in files if (place := self._now(path, 0)) is not None}
         found: list[Line] = []
         for path in reversed(files):
-            if path in ends and len(found) < count:
-                found = self._lines.last(path, count - len(found), end=ends[path]) + found
-        for path, end in ends.items():
-            self._remember(path, end)
+            if path in self._places and len(found) < count:
+                found = self._lines.last(path, count - len(found), end=self._places[path].end) + found
         return found
 
     def more(self) -> list[Line]:
@@ -143,11 +141,13 @@ class Follower:
                 del self._places[path]
         for path in files:
             begin = self._begin(path)
-            end = self._end(path, begin)
-            if end is not None and end > begin:
-                found += self._lines.between(path, begin, end)
-            if end is not None:
-                self._remember(path, end)
+            place = self._now(path, begin)
+            if place is None:
+                self._places.pop(path, None)
+                continue
+            self._places[path] = place
+            if place.end > begin:
+                found += self._lines.between(path, begin, place.end)
         return found
 
     def _files(self) -> list[str]:
@@ -167,27 +167,25 @@ class Follower:
             return 0
         try:
             with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                file.seek(max(0, place.end - _MARK))
-                is_same = (status.st_dev, status.st_ino) == place.identity and file.read(len(place.mark)) == place.mark
+                is_same = _place(file, place.end) == place
         except FileNotFoundError:
             return 0
-        return place.end if is_same and status.st_size >= place.end else 0
+        return place.end if is_same else 0
 
-    def _end(self, path: str, begin: int) -> int | None:
+    @staticmethod
+    def _now(path: str, begin: int) -> _Place | None:
+        """How far there are whole lines from an offset on; None where the file is gone."""
         try:
             with open(path, "rb") as file:
-                return end_of_whole(file, begin, path)
+                return _place(file, end_of_whole(file, begin, path))
         except FileNotFoundError:
             return None
 
-    def _remember(self, path: str, end: int) -> None:
-        try:
-            with open(path, "rb") as file:
-                status = os.fstat(file.fileno())
-                file.seek(max(0, end - _MARK))
-                mark = file.read(min(end, _MARK))
-        except FileNotFoundError:
-            self._places.pop(path, None)
-            return
-        self._places[path] = _Place((status.st_dev, status.st_ino), end, mark)
+
+def _place(file: BinaryIO, end: int) -> _Place:
+    status = os.fstat(file.fileno())
+    file.seek(0)
+    first = file.read(min(end, _MARK))
+    file.seek(max(0, end - _MARK))
+    # The end of what was read: a file that is shorter now has less there.
+    return _Place((status.st_dev, status.st_ino), end, first + file.read(min(end, _MARK)))

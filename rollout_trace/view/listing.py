@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from time import monotonic
 from typing import Any
@@ -64,18 +65,19 @@ class WithTabs:
 
 def in_columns(summaries: Iterable[Summary], names: Sequence[str], width: int) -> Iterator[str]:
     """A line of titles, and one of each summary, as they come. Nothing without summaries."""
-    table = InColumns(names, width)
-    first: list[Summary] | None = []
-    began = monotonic()
-    for one in summaries:
-        if first is None:
-            yield from table.lines([one])
-            continue
+    first: list[Summary] = []
+    rest = iter(summaries)
+    ends = math.inf
+    for one in rest:
         first.append(one)
-        if len(first) >= _FIRST or monotonic() - began > _WAIT:
-            yield from table.lines(first)
-            first = None
-    yield from table.lines(first or ())
+        ends = min(ends, monotonic() + _WAIT)
+        if len(first) >= _FIRST or monotonic() > ends:
+            break
+    # Few lines that came slowly: those that follow may be wider.
+    table = InColumns(names, width, is_open=monotonic() > ends)
+    yield from table.lines(first)
+    for one in rest:
+        yield from table.lines([one])
 
 
 def in_order(summaries: Iterable[Summary], field: str, *, reverse: bool) -> list[Summary]:

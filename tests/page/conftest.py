@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -134,3 +138,34 @@ def assert_accessible(page: Any) -> None:
         if one["impact"] in ("serious", "critical")
     ]
     assert serious == []
+
+
+class Served(NamedTuple):
+    """The page's server in a process of its own."""
+
+    address: str
+    process: subprocess.Popen[str]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Starts ``rollout-trace view`` with files, and options: ``serve(path, "--read-only")``."""
+    started: list[subprocess.Popen[str]] = []
+
+    def served(*arguments: str | Path) -> Served:
+        command = [sys.executable, "-W", "error", "-m", "rollout_trace", "view", "--no-open", "--json"]
+        process = subprocess.Popen(
+            [*command, "--cache", str(tmp_path / "cache"), *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        return Served(json.loads(process.stdout.readline())["address"], process)
+
+    yield served
+    for process in started:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) in (0, 130)
+        assert process.stdout is not None
+        process.stdout.close()

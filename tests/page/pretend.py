@@ -7,19 +7,17 @@ What the page does with many, odd or changing trajectories is shown with it; wit
 from __future__ import annotations
 
 import json
-import mimetypes
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.model import Summary
 from rollout_trace.view.query import predicate, read_query
 
-PAGE = Path(__file__).parents[2] / "rollout_trace" / "view" / "page"
 ADDRESS = "http://page.invalid/made-up-token/"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -111,14 +109,10 @@ class Pretend:
         if name.startswith("api/"):
             self._answer(route, name.removeprefix("api/"), dict(parse_qsl(url.query)))
         else:
-            file = PAGE / (name or "index.html")
-            kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
-            headers = {"Content-Security-Policy": POLICY, "Content-Type": f"{kind}; charset=utf-8"}
-            route.fulfill(
-                status=200 if file.is_file() else 404,
-                headers=headers,
-                body=file.read_bytes() if file.is_file() else b"",
-            )
+            found = asset(name) if name else (linked_page().encode(), "text/html; charset=utf-8")
+            body, kind = found or (b"", "text/plain")
+            headers = {"Content-Security-Policy": POLICY, "Content-Type": kind}
+            route.fulfill(status=404 if found is None else 200, headers=headers, body=body)
 
     def _answer(self, route: Any, name: str, arguments: dict[str, str]) -> None:
         self.asked.append((name, arguments))
@@ -127,11 +121,12 @@ class Pretend:
             return
         answers: dict[str, Callable[[dict[str, str]], Any]] = {
             "info": self._info, "list": self._list, "aggregate": self._aggregate,
+            "trajectory": self._trajectory, "steps": lambda _: [],
         }  # fmt: skip
         if name in answers:
             route.fulfill(status=200, json=answers[name](arguments))
         else:
-            route.fulfill(status=404, json={"error": f"there is no trajectory {arguments.get('key')}"})
+            route.fulfill(status=404, json={"error": f"there is no api/{name}"})
 
     def _info(self, arguments: dict[str, str]) -> dict[str, Any]:
         return {
@@ -140,6 +135,14 @@ class Pretend:
             "total": len(self.summaries), "writable": True, "static": False, "tokenizer": None,
             "indexing": self.indexing, "generation": self.generation,
         }  # fmt: skip
+
+    def _trajectory(self, arguments: dict[str, str]) -> dict[str, Any]:
+        key = arguments["key"]
+        summary = as_row(int(key.partition("-")[2]), self.summaries[int(key.partition("-")[2])])
+        parts: dict[str, list[Any]] = {
+            name: [] for name in ("steps", "tool_runs", "rows", "findings", "drift", "family")
+        }
+        return {"summary": {**summary, "steps": 0}, **parts, "key": key, "file": 0}
 
     def _matching(self, arguments: dict[str, str]) -> tuple[list[str], list[tuple[int, Summary]]]:
         query = read_query(arguments.get("query", ""))

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, Step
 from rollout_trace.file import JSONLWriter
@@ -23,9 +25,9 @@ def run(number: int, text: str = "How many eggs?", **values: Any) -> rt.Trajecto
         model="m",
         messages=[{"role": "user", "content": text}],
         completion=Completion(role="assistant", content=f"answer {number}"),
-        prompt_token_ids=[1, 2, number],
-        completion_token_ids=[3, 4],
-        logprobs=[-0.5, -0.25],
+        prompt_token_ids=np.array([1, 2, number], np.int32),
+        completion_token_ids=np.array([3, 4], np.int32),
+        logprobs=np.array([-0.5, -0.25], np.float32),
         request_bytes=b'{"model": "m"}',
         response_bytes=b"{}",
     )

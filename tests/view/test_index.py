@@ -21,7 +21,8 @@ from rollout_trace.file.lines import Place
 from rollout_trace.view import index as index_module
 from rollout_trace.view import index_build, text_search
 from rollout_trace.view.aggregate import aggregate, histogram
-from rollout_trace.view.index import Index, cache_folder
+from rollout_trace.view.index import Index
+from rollout_trace.view.index_cache import cache_folder
 from rollout_trace.view.index_store import Row, Store, add_row
 from rollout_trace.view.model import Summary
 from rollout_trace.view.query import predicate, read_query
@@ -134,8 +135,13 @@ def test_an_index_is_kept_and_goes_on(tmp_path: Path, opened: Open, monkeypatch:
     before = keys(first)
     first.close()
     write(path, [run(3)])
-    read = []
-    monkeypatch.setattr(index_build, "summarize", lambda found: read.append(found.id) or summarize(found))
+    read: list[str] = []
+
+    def counted(found: rt.Trajectory) -> Summary:
+        read.append(found.id)
+        return summarize(found)
+
+    monkeypatch.setattr(index_build, "summarize", counted)
     again = opened(path)
     assert again.store.path == first.store.path
     assert read == ["t3"]

@@ -66,7 +66,7 @@ RT.aggregate = (() => {
     const rewards = column("reward");
     const costs = column("cost");
     const groups = groupsOf(rows);
-    const currencies = new Set(rows.filter((row) => known(row.cost)).map((row) => row.currency || "USD"));
+    const currencies = new Set(rows.filter((row) => known(row.cost)).map((row) => (row.currency || "USD").toUpperCase()));
     const points = rows.filter((row) => known(row.started) && known(row.reward)).map((row) => [row.started, row.reward]);
     points.sort((a, b) => a[0] - b[0]);
     return {

@@ -36,8 +36,8 @@ RT.compare = (() => {
       this.keys = params.path.slice(0, 2);
       this.element = element;
       this.query = params.query;
-      this.color = RT.trajectory.stateOf(params.query).color;
-      this.step = RT.trajectory.stateOf(params.query).step;
+      this.color = RT.place.stateOf(params.query).color;
+      this.step = RT.place.stateOf(params.query).step;
     }
 
     async open() {
@@ -76,7 +76,7 @@ RT.compare = (() => {
       fill(this.element, el("div", { class: "traj compare" },
         el("div", { class: "toolbar" }, this.verdict, this.colors, this.legend, swap, this.token), heads, el("div", { class: "middle" }, this.scroll)));
       this.scroller = new RT.scroller.Scroller({
-        box: this.scroll, list, n: this.n, estimate: () => 240, build: (i) => this.pair(i), onview: (first) => (this.first = first),
+        box: this.scroll, list, n: this.n, estimate: () => 240, build: (i) => this.pair(i), onview: (first) => (this.first = first), first: this.step,
       });
     }
 
@@ -188,7 +188,7 @@ RT.compare = (() => {
       view = null;
     },
     update(params) {
-      const { step, color } = RT.trajectory.stateOf(params.query);
+      const { step, color } = RT.place.stateOf(params.query);
       if (!view || !view.scroller) return;
       view.setColor(color);
       if (step !== null) view.go(step);

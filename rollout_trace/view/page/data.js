@@ -74,7 +74,7 @@ RT.data = (() => {
 
     async function trajectory(key) {
       const [{ file, outline }, { summaries }] = await Promise.all([one(key), loaded]);
-      const family = summaries.filter((s) => s.episode !== null && s.episode === outline.summary.episode);
+      const family = summaries.filter((s) => s.episode && s.episode === outline.summary.episode);
       return { ...outline, family, key, file };
     }
 

@@ -128,7 +128,7 @@ RT.dom = (() => {
     const size = Math.abs(amount);
     const places = size === 0 || size >= 0.0995 ? 2 : Math.min(10, 1 - Math.floor(Math.log10(size)));
     const digits = amount.toFixed(places);
-    return !currency || currency === "USD" ? "$" + digits : `${digits} ${currency}`;
+    return !currency || currency.toUpperCase() === "USD" ? "$" + digits : `${digits} ${currency}`;
   }
 
   /** A Unix time in the reader's zone: "2026-11-23 08:02:11". */

@@ -12,8 +12,8 @@ RT.scroller = (() => {
 
   class Scroller {
     // box: the scrolled element; list: the element in it that gets the items; estimate(i): pixels; build(i): an
-    // element; onview(first, last): called with the items that can be seen.
-    constructor({ box, list, n, estimate, build, onview }) {
+    // element; onview(first, last): called with the items that can be seen; first: the item that is shown first, or null.
+    constructor({ box, list, n, estimate, build, onview, first = null }) {
       Object.assign(this, { box, list, build, onview, estimate });
       this.before = document.createElement("div");
       this.after = document.createElement("div");
@@ -25,6 +25,7 @@ RT.scroller = (() => {
       this.sizes.observe(box);
       this.onscroll = () => this.scrolled();
       box.addEventListener("scroll", this.onscroll, { passive: true });
+      if (first > 0 && first < n) this.anchor = { index: first, offset: -8 };
       this.resize(n);
     }
 

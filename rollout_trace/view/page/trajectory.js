@@ -2,25 +2,10 @@
 // The view of a trajectory: #/t/KEY?step=12&token=3&color=entropy&pane=rows
 window.RT = window.RT || {};
 
-RT.trajectory = (() => {
+(() => {
   const { el, fill, count } = RT.dom;
   const { known, choice, choose, toggle } = RT.shown;
-  const PANES = [["conversation", "Conversation"], ["rows", "Rows"], ["time", "Time"], ["raw", "Raw"], ["details", "Details"]];
-  const COLORS = [["logprob", "logprob"], ["entropy", "entropy"], ["mask", "mask"], ["plain", "plain"]];
-
-  /** The state that an address asks for. Values that cannot be are left out. */
-  function stateOf(query) {
-    const index = (value) => (/^\d{1,9}$/.test(value || "") ? Number(value) : null);
-    const one = (choices, value) => (choices.some(([name]) => name === value) ? value : choices[0][0]);
-    return {
-      step: index(query.step),
-      token: index(query.step) === null ? null : index(query.token),
-      color: one(COLORS, query.color),
-      pane: one(PANES, query.pane),
-      reasoning: query.reasoning !== "0",
-      tools: query.tools !== "0",
-    };
-  }
+  const { PANES, COLORS, stateOf } = RT.place;
 
   class View {
     constructor(params, element) {
@@ -50,8 +35,8 @@ RT.trajectory = (() => {
       this.heading = el("header", { class: "heading" });
       this.scroll.append(this.heading, this.list);
       this.pane = el("div", { class: "pane", tabindex: "0", role: "region", "aria-label": "pane", hidden: true });
-      this.left = el("aside", { class: "left", "aria-label": "other trajectories" });
-      this.right = el("aside", { class: "right", "aria-label": "details" });
+      this.left = el("aside", { class: "left", tabindex: "0", "aria-label": "other trajectories" });
+      this.right = el("aside", { class: "right", tabindex: "0", "aria-label": "details" });
       this.painter = new RT.tokens.Painter({
         root: this.scroll, color: this.state.color,
         onhover: (found) => this.hover(found),
@@ -63,7 +48,7 @@ RT.trajectory = (() => {
       fill(this.element, this.root);
       this.scroller = new RT.scroller.Scroller({
         box: this.scroll, list: this.list, n: outline.steps.length,
-        estimate: (i) => this.estimate(i), build: (i) => this.item(i), onview: (first) => this.viewed(first),
+        estimate: (i) => this.estimate(i), build: (i) => this.item(i), onview: (first) => this.viewed(first), first: this.state.step,
       });
     }
 
@@ -154,17 +139,9 @@ RT.trajectory = (() => {
 
     // What is chosen, and its address.
 
-    address() {
-      const { step, token, color, pane, reasoning, tools } = this.state;
-      return RT.app.hash("t", [this.key], {
-        step, token, color: color === "logprob" ? null : color, pane: pane === "conversation" ? null : pane,
-        reasoning: reasoning ? null : "0", tools: tools ? null : "0",
-      });
-    }
-
     set(change) {
       Object.assign(this.state, change);
-      RT.app.replace(this.address());
+      RT.app.replace(RT.place.address(this.key, this.state));
       return this.apply(false);
     }
 
@@ -246,7 +223,7 @@ RT.trajectory = (() => {
     goStep(step, token = null) {
       Object.assign(this.state, { step, token });
       if (this.state.pane !== "conversation") this.state.pane = "conversation";
-      RT.app.replace(this.address());
+      RT.app.replace(RT.place.address(this.key, this.state));
       return this.apply(true);
     }
 
@@ -323,6 +300,4 @@ RT.trajectory = (() => {
     refresh: (info) => view && view.scroller && view.refresh(info),
     keys,
   });
-
-  return { stateOf };
 })();

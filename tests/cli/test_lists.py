@@ -1,0 +1,263 @@
+"""``rollout-trace ls``, ``stats``, ``check`` and ``head``, run as a shell runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.data.model import Step
+from rollout_trace.guard import printable
+from rollout_trace.view.model import Summary
+
+from .command import command
+
+HOSTILE = "\x1b[31m‮evil\x07\n数"
+
+
+def step(number: int, **facts: Any) -> Step:
+    whole: dict[str, Any] = {
+        "id": f"s{number}", "call_id": f"c{number}", "index": number, "token_source": "engine", "model": "m",
+        "prompt_token_ids": [1, 2], "completion_token_ids": [3, 4, 5], "logprobs": [-1.0, -0.5, -0.25], "latency": 0.5,
+    }  # fmt: skip
+    return Step(**{**whole, **facts})
+
+
+CONTINUED = step(1, prompt_token_ids=[1, 2, 3, 4, 5, 6])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with rt.JSONLWriter(tmp_path / "1.jsonl") as out:
+        out.write(
+            rt.Trajectory(id="a" * 24, task=rt.Task(id="t1"), group_id="g", reward=1.0, steps=[step(0), CONTINUED])
+        )
+        out.write(rt.Trajectory(id="b" * 24, task=rt.Task(id="t2"), group_id="g", status="failed", steps=[step(0)]))
+    with rt.JSONLWriter(tmp_path / "2.jsonl.gz") as out:
+        out.write(rt.Trajectory(id="c", name=HOSTILE, reward=0.25, steps=[step(0, completion_token_ids=None)]))
+    rt.annotate(tmp_path / "1.jsonl", "b" * 24, reward=0.0)
+    return tmp_path
+
+
+def on_a_terminal(folder: Path, *args: str, columns: int = 80, **environment: str) -> str:
+    """What the command prints to a terminal of this width."""
+    parent, child = pty.openpty()
+    variables = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONUTF8": "1", **environment}
+    program = [sys.executable, "-W", "error", "-m", "rollout_trace", *args]
+    process = subprocess.Popen(program, cwd=folder, stdout=child, stderr=child, stdin=child, env=variables)
+    os.close(child)
+    parts = []
+    while True:
+        try:
+            part = os.read(parent, 65536)
+        except OSError:  # The end, on Linux.
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(parent)
+    process.wait()
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+# ls
+
+
+def test_ls_lists_every_line_with_its_notes(folder: Path) -> None:
+    done = command(folder, "ls", ".", "--columns", "id,task,status,reward,steps")
+    assert (done.code, done.err) == (0, "")
+    assert [line.split("\t") for line in done.out.splitlines()] == [
+        ["id", "task", "status", "reward", "steps"],
+        ["a" * 24, "t1", "completed", "1.0", "2"],
+        ["b" * 24, "t2", "failed", "0.0", "1"],
+        ["c", "", "completed", "0.25", "1"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        (["--sort", "reward"], "bca"), (["--sort", "reward", "--reverse"], "acb"), (["-n", "1"], "a"),
+        (["--reverse"], "cba"), (["--where", "reward < 0.5"], "bc"), (["--sort", "task"], "abc"),
+        (["--sort", "task", "--reverse", "-n", "2"], "ba"), (["--sort", "findings", "-n", "1", "--reverse"], "c"),
+        (["-n", "0"], ""),
+    ],
+)  # fmt: skip
+def test_ls_sorts_and_filters(options: list[str], ids: str, folder: Path) -> None:
+    done = command(folder, "ls", ".", "--json", *options)
+    assert (done.code, done.err) == (0, "")
+    assert "".join(json.loads(line)["id"][0] for line in done.out.splitlines()) == ids
+
+
+@pytest.mark.parametrize("option", ["--sort", "--columns"])
+def test_a_column_that_there_is_not(option: str, folder: Path) -> None:
+    done = command(folder, "ls", "missing.jsonl", option, "rewrad")
+    assert done.code == 2
+    assert "there is no column 'rewrad'; did you mean reward? There are id, name," in done.err
+
+
+@pytest.mark.parametrize("columns", [30, 80, 120, 200])
+def test_a_list_fits_the_terminal(columns: int, folder: Path) -> None:
+    lines = on_a_terminal(folder, "ls", ".", columns=columns).splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith("id ")
+    assert lines[1].startswith("aaaaaaaa  ")
+    if columns >= 80:
+        assert "!ids_missing" in lines[3]
+        assert lines[2].split()[3:5] == ["failed", "0"]
+    if columns == 200:
+        assert printable(HOSTILE.replace("\n", " ")).split()[0] in lines[3]
+
+
+def test_all_fields_are_columns(folder: Path) -> None:
+    done = command(folder, "ls", "1.jsonl", "--columns", "all")
+    assert done.out.splitlines()[0].split("\t") == list(Summary.__struct_fields__)
+    assert {len(line.split("\t")) for line in done.out.splitlines()} == {len(Summary.__struct_fields__)}
+
+
+@pytest.mark.parametrize(
+    "args", [["ls", "."], ["ls", ".", "--json"], ["head", ".", "--table"], ["stats", ".", "--by", "name"],
+             ["stats", ".", "--by", "name", "--json"], ["check", "."], ["check", ".", "--all"],
+             ["tail", ".", "--table"], ["check", ".", "--json"]],
+)  # fmt: skip
+def test_hostile_text_is_escaped(args: list[str], folder: Path) -> None:
+    for out in (command(folder, *args).out, on_a_terminal(folder, *args)):
+        assert out
+        assert all(one.isprintable() or one in "\n\t" for one in out)
+
+
+def test_raw_lines_are_escaped_on_a_terminal_alone(folder: Path) -> None:
+    piped = command(folder, "head", "2.jsonl.gz").out
+    assert json.loads(piped)["name"] == HOSTILE
+    shown = on_a_terminal(folder, "head", "2.jsonl.gz", "--json")
+    assert all(one.isprintable() or one == "\n" for one in shown)
+    assert json.loads(shown)["name"] == HOSTILE
+
+
+@pytest.mark.parametrize("name", ["ls", "stats", "check", "head", "tail"])
+def test_lines_that_cannot_be_read_are_named(name: str, folder: Path) -> None:
+    with (folder / "1.jsonl").open("a") as file:
+        file.write('{"schema":"rollout-trace/1"\n')
+    done = command(folder, name, "1.jsonl", *(["--fail-on", "never"] if name == "check" else []))
+    assert done.code == 1
+    assert "1.jsonl, line 3" in done.err
+    assert done.out
+
+
+@pytest.mark.parametrize("name", ["ls", "stats", "check", "head", "tail"])
+def test_what_cannot_be_done(name: str, folder: Path) -> None:
+    done = command(folder, name, "missing.jsonl")
+    assert (done.code, done.out) == (2, "")
+    assert "there is no file missing.jsonl." in done.err
+    assert command(folder, name, "1.jsonl", "--where", "nonsense(").code == 2
+
+
+@pytest.mark.parametrize("name", ["ls", "stats", "check", "head", "tail"])
+def test_stdin(name: str, folder: Path) -> None:
+    text = (folder / "1.jsonl").read_text()
+    done = command(folder, name, "-", stdin=text)
+    assert (done.code, done.err) == (0, "")
+    assert "b" * 24 in done.out or name in ("stats", "check")
+
+
+# head
+
+
+def test_head_gives_the_lines_as_they_are(folder: Path) -> None:
+    done = command(folder, "head", "-n", "1", "1.jsonl", "2.jsonl.gz")
+    assert done.out == (folder / "1.jsonl").read_text().splitlines(keepends=True)[0]
+    ids = [json.loads(line)["id"] for line in command(folder, "head", ".").out.splitlines()]
+    assert ids == ["a" * 24, "b" * 24, "c"]
+    assert command(folder, "head", "-n", "1", ".", "--table").out.splitlines()[1].startswith("a" * 24 + "\t")
+
+
+# stats
+
+
+def test_stats(folder: Path) -> None:
+    done = command(folder, "stats", ".", "--by", "group")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[:2] == ["trajectories  3", "status        completed 2, failed 1"]
+    assert "reward        0.4167 ± 0.5204 (standard error 0.3005), min 0, median 0.25, max" in lines
+    assert "pass@k        1: 0.500, 2: 1.000 (1 groups, reward >= 1)" in lines
+    assert "left out      steps: ids_missing 1" in lines
+    assert [line.split()[:3] for line in lines[-2:]] == [["g", "2", "0.5"], ["(none)", "1", "0.25"]]
+
+
+def test_stats_as_json(folder: Path) -> None:
+    found = command(folder, "stats", ".", "--by", "task", "--json").json
+    assert (found["trajectories"], found["statuses"]) == (3, {"completed": 2, "failed": 1})
+    assert found["pass_at_k"] == {"1": 0.5, "2": 1.0}
+    assert found["output_tokens"] == {"sum": 9, "unknown": 1}
+    assert (found["latency"]["count"], found["latency"]["p50"]) == (4, 0.5)
+    assert found["findings"]["ids_missing"] == {"grade": "fatal", "count": 1, "trajectories": 1}
+    assert {name: part["trajectories"] for name, part in found["parts"].items()} == {"t1": 1, "t2": 1, "(none)": 1}
+
+
+def test_stats_counts_doubles_once_also_from_stdin(folder: Path) -> None:
+    text = (folder / "1.jsonl").read_text()
+    for done in (
+        command(folder, "stats", "-", "--json", stdin=text * 2),
+        command(folder, "stats", "1.jsonl", "1.jsonl", "--json"),
+    ):
+        assert (done.code, done.json["trajectories"], done.json["not_counted"]["doubles"]) == (0, 2, 2)
+
+
+def test_stats_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    done = command(tmp_path, "stats", "empty.jsonl")
+    assert (done.code, done.out, done.err) == (0, "trajectories  0\n", "")
+    assert command(tmp_path, "stats", "empty.jsonl", "--json").json["reward"] == {"count": 0}
+
+
+def test_stats_where_only_ascii_can_be_printed(folder: Path) -> None:
+    shown = on_a_terminal(folder, "stats", ".", "--by", "name", PYTHONUTF8="0", PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert shown.isascii()
+    assert "0.4167 \\xb1 0.5204" in shown
+
+
+# check
+
+
+def test_check_names_places_and_fails_on_a_grade(folder: Path) -> None:
+    done = command(folder, "check", "1.jsonl")
+    assert (done.code, done.out) == (0, "2 trajectories, 0 with findings\n")
+    done = command(folder, "check", ".")
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "fatal  ids_missing  1 in 1 trajectories: the step has no completion ids"
+    assert lines[1] == "    ./2.jsonl.gz:1: trajectory c, step 0: completion_token_ids is None."
+    assert command(folder, "check", ".", "--fail-on", "never").code == 0
+    assert command(folder, "check", ".", "--code", "forks").code == 0
+
+
+def test_check_prints_each(folder: Path) -> None:
+    done = command(folder, "check", ".", "--all", "--vocab-size", "5")
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert lines[0].startswith("./1.jsonl:1: fatal: ids_out_of_range: trajectory " + "a" * 24 + ", step 0, token 2: ")
+    as_json = [json.loads(line) for line in command(folder, "check", ".", "--all", "--json").out.splitlines()]
+    assert [(one["file"], one["line"], one["code"], one["step"]) for one in as_json] == [
+        ("./2.jsonl.gz", 1, "ids_missing", 0),
+        ("./2.jsonl.gz", 1, "nothing_trainable", None),
+    ]
+
+
+def test_check_as_json_and_a_warning(folder: Path) -> None:
+    rt.JSONLWriter(folder / "3.jsonl").write(rt.Trajectory(id="d", steps=[step(0, finish_reason="length")], reward=1))
+    found = command(folder, "check", "3.jsonl", "--json").json
+    assert [(one["code"], one["grade"], one["count"]) for one in found["findings"]] == [("truncated", "warning", 1)]
+    assert [command(folder, "check", "3.jsonl", "--fail-on", grade).code for grade in ("fatal", "warning", "info")] == [
+        0, 1, 1,
+    ]  # fmt: skip
+    done = command(folder, "check", "3.jsonl", "--code", "truncatd")
+    assert (done.code, "there is no code 'truncatd'; did you mean truncated?" in done.err) == (2, True)

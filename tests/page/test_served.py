@@ -1,0 +1,89 @@
+"""The overview of recorded files, from the page's server and from one file."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.view.aggregate import histogram
+from rollout_trace.view.static import write_static
+from tests.page.conftest import Served, Show
+from tests.view.files import run, write
+
+Serve = Callable[..., Served]
+
+
+def opened(pages: Any, address: str, place: str = "") -> Any:
+    own = address.rpartition("/")[0] + "/"
+    page = pages.new(own=own)
+    page.goto(address + place)
+    page.locator("tbody tr").first.wait_for()
+    return page
+
+
+def what_is_shown(page: Any) -> dict[str, Any]:
+    """What the overview says, without its numbers' widths."""
+    return {
+        "figures": page.locator("p.figures").inner_text(),
+        "tallies": page.locator(".tallies").inner_text(),
+        "bars": page.locator("g.bar title").all_text_contents(),
+        "rows": page.locator("tbody tr").all_inner_texts(),
+    }
+
+
+def test_a_recorded_file_is_listed_and_grows(pages: Any, serve: Serve, tmp_path: Path) -> None:
+    path = write(tmp_path / "rollouts.jsonl", [run(i) for i in range(12)])
+    page = opened(pages, serve(path).address)
+    page.get_by_text("12 trajectories").wait_for()
+    assert "mean reward 0.5" in page.locator("p.figures").inner_text()
+    write(path, [run(12, name="newcomer")])
+    page.get_by_role("link", name="newcomer").wait_for()
+    rt.annotate(path, "t0", metadata={"note": "look again"})
+    page.get_by_text("look again").wait_for()
+
+
+def test_text_is_searched_in_the_files(pages: Any, serve: Serve, tmp_path: Path) -> None:
+    path = write(tmp_path / "rollouts.jsonl", [run(i) for i in range(12)])
+    page = opened(pages, serve(path).address)
+    page.get_by_role("searchbox").fill('text:"answer 7"')
+    page.get_by_text("1 of 12 trajectories").wait_for()
+    page.locator("tbody tr").get_by_text("#3").wait_for()
+
+
+@pytest.mark.parametrize("place", ["", "#/?q=reward:>0", "#/?sort=-reward", "#/?sort=task", "#/?q=name:odd"])
+def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_path: Path, place: str) -> None:
+    some = [run(i) for i in range(40)]
+    error = rt.ErrorInfo(type="ValueError", message="it broke")
+    some += [run(40, name="odd", status="error", error=error, reward=None, group_id=None, task=None)]
+    path = write(tmp_path / "rollouts.jsonl", some)
+    some = list(rt.read(path))
+    out = tmp_path / "page.html"
+    write_static(out, ((str(path), one) for one in some), title="rollouts.jsonl")
+    served = opened(pages, serve(path).address, place)
+    written = opened(pages, out.as_uri(), place)
+    assert what_is_shown(written) == what_is_shown(served)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_histograms_are_the_server_s(show: Show, seed: int) -> None:
+    chance = random.Random(seed)
+    values = [
+        [chance.choice([0.0, 0.5, 1.0]) for _ in range(50)],
+        [float(chance.randint(-3, 10 ** chance.randint(0, 7))) for _ in range(200)],
+        [chance.gauss(0, 10 ** chance.randint(-9, 9)) for _ in range(200)],
+        [chance.choice([0.1, 0.2, 0.3, 0.7]) for _ in range(9)],
+        [3.0, 3.0], [], [1e300, -1e300], [0.1],
+    ]  # fmt: skip
+    page, _ = show([])
+    mine = page.evaluate(
+        "(all) => all.map((values) => RT.aggregate(values.map((cost) =>"
+        " ({ status: 'x', findings: {}, cost }))).histograms.cost)",
+        values,
+    )
+    assert mine == [msgspec.to_builtins(histogram(one)) for one in values]
