@@ -33,7 +33,8 @@ def load_tokenizer_of(path_or_name: str | None) -> Any:
     """The tokenizer that the option ``--tokenizer`` names; None where it is not given.
 
     Raises:
-        click.UsageError: there is none.
+        click.UsageError: there is no such tokenizer.
+        ImportError: a package that reads it is missing.
     """
     if path_or_name is None:
         return None
@@ -42,7 +43,7 @@ def load_tokenizer_of(path_or_name: str | None) -> Any:
     try:
         return load_tokenizer(path_or_name)
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        raise click.UsageError(str(error)) from None
 
 
 def files_of(paths: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ import sys
 import threading
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,9 @@ from rollout_trace.cli.common import json_option, load_tokenizer_of, show, show_
 from rollout_trace.cli.reading import trajectories_of
 from rollout_trace.cli.selection import compile_where, where_option
 from rollout_trace.guard import printable
+
+if TYPE_CHECKING:
+    from rollout_trace.view.page_data import PageData
 
 _IN_A_FILE = 100
 """Trajectories in a page that is a file, where no number is given."""
@@ -117,7 +120,7 @@ def _write(
     return int(bool(found.problems) or not written.trajectories)
 
 
-def _serve(data: Any, port: int, *, opens: bool, as_json: bool) -> int:
+def _serve(data: PageData, port: int, *, opens: bool, as_json: bool) -> int:
     from rollout_trace.view.server import PageServer
 
     try:

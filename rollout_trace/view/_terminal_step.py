@@ -118,11 +118,12 @@ def _show_answer(canvas: Canvas, step: StepView, messages: Messages, options: Sh
         messages.parts(canvas, parts, step.tool_runs)
         _show_tokens(canvas, step.tokens, step, options, lead=Text("ids: ", "meta"))
         return
-    _show_tokens(canvas, step.tokens, step, options)
     # Reasoning has no tokens where an engine sends those of the content alone.
     sampled = "".join(step.tokens.texts)
     others = [part for part in parts if part.kind == "tool_call" or part.text.strip() not in sampled]
-    messages.parts(canvas, others, step.tool_runs)
+    messages.parts(canvas, [part for part in others if part.kind == "reasoning"], [])
+    _show_tokens(canvas, step.tokens, step, options)
+    messages.parts(canvas, [part for part in others if part.kind != "reasoning"], step.tool_runs)
 
 
 def _show_tokens(canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOptions, lead: Text | str = "") -> None:

@@ -21,7 +21,7 @@ from rollout_trace.file.reader import expand_paths
 from rollout_trace.view import index_worker
 from rollout_trace.view.index_build import Builder, Stopped
 from rollout_trace.view.index_cache import KeptStore
-from rollout_trace.view.index_file import FileState, file_state, notes_state, stored_line, trajectory_of
+from rollout_trace.view.index_file import FileState, file_state, is_up_to_date, notes_state, stored_line, trajectory_of
 from rollout_trace.view.index_store import IndexedFile, Row, key_of, row_of
 from rollout_trace.view.query import read_query
 from rollout_trace.view.query_sql import Condition, order, where
@@ -159,7 +159,7 @@ class Index:
             now, file = self._states.get(path), known.get(path)
             if now is None or now == self._tried.get(path):
                 continue
-            if file is None or not _is_up_to_date(file, *now):
+            if file is None or not is_up_to_date(file, *now):
                 read = file.done if file is not None and file.done <= now[0].size else 0
                 total += max(1, now[0].size - max(0, read))
         return total
@@ -314,7 +314,3 @@ class Index:
             (episode.lower().encode("utf-8", "replace").decode(),),
         )
         return [(row_of(one[:-1]), one[-1]) for one in found]
-
-
-def _is_up_to_date(file: IndexedFile, now: FileState, notes: str) -> bool:
-    return file.state == now.state and file.done >= file.size and file.notes == notes
