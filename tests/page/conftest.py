@@ -89,7 +89,8 @@ class Pages:
 
 
 @pytest.fixture
-def pages(browser: Any) -> Iterator[Pages]:
+def pages(browser: Any, serve: object) -> Iterator[Pages]:
+    # After `serve`, so that pages close before their servers end: they would report that they are gone.
     made = Pages(browser)
     yield made
     for context in made.contexts:
