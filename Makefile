@@ -32,7 +32,7 @@ NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(CONSUMERS) $(AGEN
 demo: environment
 	$(BIN)/python examples/quickstart.py
 	@echo
-	@echo 'Next:'
+	@echo 'rollout-trace is $(BIN)/rollout-trace here. And then:'
 	@echo '  $(BIN)/rollout-trace run -o mine.jsonl --engine vllm agent.py      records a program of yours, unmodified'
 	@echo '  $(BIN)/rollout-trace collect agent.py:solve --tasks tasks.jsonl -o runs/mine.jsonl      runs an agent over tasks'
 	@echo '  The documentation begins in docs/index.md.'

@@ -199,6 +199,19 @@ def show(title: str, table: list[tuple[str, ...]]) -> None:
     Console(width=None if os.isatty(1) else 132).print(grid)
 
 
+def show_conversation(path: str) -> None:
+    """Prints the trajectory whose tool failed, as `rollout-trace show --tokens` does, and what to type next."""
+    found = next(one for one in rt.read(path) if one.task and one.task.id == "chain/4")
+    print(f"\nrollout-trace show {path} chain/4 --tokens\n")
+    try:
+        found.show(tokens=True)
+    except ImportError as error:
+        print(error)
+    print("\nNext:")
+    print(f"  rollout-trace show {path} pair/1 --tokens      another one, with its sub-agents")
+    print(f"  rollout-trace view {path}      all of them, on a page in the browser")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base-url", help="an OpenAI-compatible server; without it an embedded one answers")
@@ -227,6 +240,7 @@ def main() -> None:
     print(f"{calls} calls, {attempts} HTTP exchanges recorded", end="")
     print("." if answered is None else f"; the server answered {answered}.", end=" ")
     print(f"{os.path.getsize(options.output)} bytes in {options.output}.")
+    show_conversation(options.output)
 
 
 if __name__ == "__main__":

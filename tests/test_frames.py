@@ -599,6 +599,7 @@ _FIT: dict[str, Any] = {
     "sampling_mask": rt.SamplingMask(np.array([3, 4, 5]), np.array([1, 2])),
     "routed_experts": np.zeros((3, 2, 2), np.int64),
     "policy_spans": [(0, 2, "a")],
+    "token_texts": ["H", "o"],
 }
 _UNFIT: list[tuple[str, Any, str]] = [
     ("prompt_logprobs", [None], "not_aligned"),
@@ -617,6 +618,9 @@ _UNFIT: list[tuple[str, Any, str]] = [
     ("policy_spans", [(0, 1, "a")], "not_aligned"),
     ("policy_spans", [(0, 2)], "malformed"),
     ("policy_spans", [("0", 2, "a")], "malformed"),
+    ("token_texts", ["Ho"], "not_aligned"),
+    ("token_texts", "Ho", "malformed"),
+    ("token_texts", ["H", 0], "malformed"),
     ("extra", "none", "malformed"),
 ]
 
@@ -649,6 +653,7 @@ def test_extras_of_a_framework_that_fit_are_kept(tmp_path: Path) -> None:
     assert step.sampling_mask is not None
     assert [row.tolist() for row in step.sampling_mask] == [[3], [4, 5]]
     assert step.policy_spans == (rt.PolicySpan(0, 2, "a"),)
+    assert step.token_texts == ["H", "o"]
     assert step.routed_experts is not None
     assert step.routed_experts.dtype == np.int32
     assert len(step.routed_experts) == 3

@@ -30,12 +30,20 @@ def tokenizer_option(command: F) -> F:
 
 
 def load_tokenizer_of(path_or_name: str | None) -> Any:
-    """The tokenizer that the option ``--tokenizer`` names; None where it is not given."""
+    """The tokenizer that the option ``--tokenizer`` names; None where it is not given.
+
+    Raises:
+        click.UsageError: there is no such tokenizer.
+        ImportError: a package that reads it is missing.
+    """
     if path_or_name is None:
         return None
     from rollout_trace.view.tokenizers import load_tokenizer
 
-    return load_tokenizer(path_or_name)
+    try:
+        return load_tokenizer(path_or_name)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def files_of(paths: Iterable[str]) -> list[str]:

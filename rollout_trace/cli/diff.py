@@ -141,7 +141,7 @@ def _compare_only(pair: Pair, options: dict[str, Any], *, full: bool) -> int:
 def _differences(
     pairs: list[Pair], options: dict[str, Any]
 ) -> Iterator[tuple[TrajectoryDifference | None, tuple[str, str]]]:
-    """The difference of each pair, None where one is missing, and what both are called; the missing one: an empty text."""
+    """The difference of each pair, None where one is missing, and what both are called: nothing the missing one."""
     from rollout_trace.view.difference import difference
 
     for one, two in pairs:

@@ -7,17 +7,22 @@ import os
 import signal
 import sys
 import threading
-from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from rollout_trace.cli.common import json_option
+from rollout_trace.cli.common import json_option, load_tokenizer_of, show, show_problems, tokenizer_option
+from rollout_trace.cli.reading import trajectories_of
+from rollout_trace.cli.selection import compile_where, where_option
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
-    from rollout_trace.view.tokens import Texts
+    from rollout_trace.view.page_data import PageData
+
+_IN_A_FILE = 100
+"""Trajectories in a page that is a file, where no number is given."""
 
 
 @click.command()
@@ -25,9 +30,13 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port to listen on. Default: one that is free.")
 @click.option("--no-open", is_flag=True, help="Print the address alone; open no browser.")
 @click.option("--read-only", is_flag=True, help="Allow no notes: rewards and labels cannot be edited on the page.")
-@click.option("--tokenizer", metavar="PATH_OR_NAME", help="Texts of tokens that the engine sent without any.")
+@tokenizer_option
 @click.option("--cache", metavar="DIR", help="Folder for the index. Default: the user's folder for caches.")
 @click.option("--no-cache", is_flag=True, help="Keep no index: build it anew each time.")
+@click.option("--html", metavar="OUT", help="Serve nothing: write the page as one file that opens from disk.")
+@where_option
+@click.option("-n", "number", type=click.IntRange(min=1), metavar="N", help="With --html: the first N.  [default: 100]")
+@click.option("--overwrite", is_flag=True, help="With --html: replace OUT if it exists.")
 @json_option
 def view(
     paths: tuple[str, ...],
@@ -37,6 +46,10 @@ def view(
     tokenizer: str | None,
     cache: str | None,
     no_cache: bool,
+    html: str | None,
+    where: str | None,
+    number: int | None,
+    overwrite: bool,
     as_json: bool,
 ) -> int:
     """Look at trajectories on a page in the browser.
@@ -45,15 +58,25 @@ def view(
     has its address, with the token in it, can read the files and write notes (rollout-trace annotate). Files may grow
     meanwhile. An index of them is built in the background and kept in a cache; nothing is written beside the files but
     the notes that are made on the page.
+
+    With --html OUT a selection of the trajectories is written into one file, which needs no server and loads nothing.
+    PATH can then be - for stdin too.
+
+    Exit code 1: with --html, lines that could not be read, or no trajectory.
     """
-    from rollout_trace.view.index import Index, cache_folder
+    if html is not None:
+        return _write(paths, html, where, number or _IN_A_FILE, tokenizer, overwrite=overwrite, as_json=as_json)
+    if where is not None or number is not None or overwrite:
+        raise click.UsageError("--where, -n and --overwrite are of --html OUT; the page has a search of its own.")
+    from rollout_trace.view.index import Index
+    from rollout_trace.view.index_cache import cache_folder
     from rollout_trace.view.page_data import PageData
 
     if "-" in paths:
         raise click.UsageError("the page reads files, which it comes back to: write standard input to a file first.")
     if cache is not None and no_cache:
         raise click.UsageError("--cache and --no-cache exclude each other.")
-    decode = None if tokenizer is None else _load(tokenizer)
+    decode = load_tokenizer_of(tokenizer)
     index = Index(paths, None if no_cache else cache_folder() if cache is None else Path(cache))
     try:
         data = PageData(index, title=_title(paths), writable=not read_only, decode=decode, tokenizer=tokenizer)
@@ -62,7 +85,42 @@ def view(
         index.close()
 
 
-def _serve(data: Any, port: int, *, opens: bool, as_json: bool) -> int:
+def _write(
+    paths: tuple[str, ...],
+    out: str,
+    where: str | None,
+    number: int,
+    tokenizer: str | None,
+    *,
+    overwrite: bool,
+    as_json: bool,
+) -> int:
+    from rollout_trace.view.static import write_static
+
+    if os.path.isdir(out):
+        raise click.UsageError(f"{out} is a folder: give the name of a file.")
+    if os.path.exists(out) and not overwrite:
+        raise click.UsageError(f"{out} exists: give another name, or --overwrite.")
+    decode = load_tokenizer_of(tokenizer)
+    found = trajectories_of(paths, compile_where(where), progress=True)
+    first = ((one.path, one.trajectory) for one in islice(found, number))
+    written = write_static(out, first, title=_title(paths), decode=decode, tokenizer=tokenizer)
+    left_out = next(found, None) is not None
+    found.close()
+    result = {
+        "output": out,
+        "trajectories": written.trajectories,
+        "bytes": written.size,
+        "is_cut": left_out,
+        "unreadable": [str(error) for error in found.problems],
+    }
+    more = f", the first {number}: -n takes more, --where others" if left_out else ""
+    show([f"{written.trajectories} trajectories in {out} ({written.size / 1e6:.1f} MB){more}"], result, as_json=as_json)
+    show_problems(found.problems, as_json=as_json)
+    return int(bool(found.problems) or not written.trajectories)
+
+
+def _serve(data: PageData, port: int, *, opens: bool, as_json: bool) -> int:
     from rollout_trace.view.server import PageServer
 
     try:
@@ -106,15 +164,6 @@ def _open(address: str) -> None:
     except Exception:
         # The address is on the terminal.
         pass
-
-
-def _load(tokenizer: str) -> Texts:
-    load = import_module("rollout_trace.view.tokenizers").load_tokenizer
-    try:
-        found: Texts = load(tokenizer)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    return found
 
 
 def _title(paths: tuple[str, ...]) -> str:

@@ -250,28 +250,33 @@ def _validation_error(error: msgspec.ValidationError, line: bytes, schema: str) 
     return type_error(error, lambda: json.loads(line))
 
 
-def type_error(error: msgspec.ValidationError, load: Callable[[], Any]) -> BadLine:
+def type_error(error: msgspec.ValidationError, load: Callable[[], Any], prefix: str = "$") -> BadLine:
     """The ``BadLine`` for an error of the decoder.
 
     Args:
         error: what msgspec found.
         load: the value that was decoded, as ``json`` loads it.
+        prefix: path of that value in its line.
     """
     text, _, path = str(error).replace("`", "").replace(" | null", "").partition(" - at ")
     path = path or "$"
     missing = re.fullmatch(r"Object missing required field (\w+)", text)
     if missing:
         problem = "expected a value, got none: the field is required"
-        return BadLine(f"{path}.{missing[1]}", problem, "missing-field")
-    code = "bad-time" if text in _RENAMED else "number-range" if _BOUND.match(text) else "wrong-type"
-    if code == "number-range" and ".ids[" in path:
-        code = "token-id"
+        return BadLine(f"{prefix}{path[1:]}.{missing[1]}", problem, "missing-field")
+    code = _code(text, f"{prefix}{path[1:]}")
     text = _RENAMED.get(text, text)
     text = text[:1].lower() + text[1:]
-    return BadLine(path, text if ", got " in text else f"{text}, got {_value_at(load, path)}", code)
+    return BadLine(f"{prefix}{path[1:]}", text if ", got " in text else f"{text}, got {_value_at(load, path)}", code)
 
 
-_BOUND = re.compile("Expected int [<>]=")
+def _code(text: str, path: str) -> str:
+    """The rule that is broken, by the decoder's words and the place."""
+    if text in _RENAMED:
+        return "bad-time"
+    if text.startswith(("Expected int >=", "Expected int <=")):
+        return "token-id" if ".ids[" in path else "number-range"
+    return "array-data" if "base64" in text else "wrong-type"
 
 
 def _value_at(load: Callable[[], Any], path: str) -> str:
@@ -437,7 +442,8 @@ def _token_texts(record: TokensRecord, at: int, logprobs: FloatArray | None) -> 
     if record.end is not None:
         expected = record.end - (record.prompt or 0)
     if expected is not None and len(texts) != expected:
-        raise BadLine(f"$.steps[{at}].tokens.texts", f"expected {expected} texts (end - prompt), got {len(texts)}")
+        problem = f"expected {expected} texts (end - prompt), got {len(texts)}"
+        raise BadLine(f"$.steps[{at}].tokens.texts", problem, "texts-length")
     return texts
 
 

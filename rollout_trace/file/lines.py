@@ -236,11 +236,11 @@ def _window(parts: Iterator[bytes | Damaged | None], begin: int, end: int) -> li
 class _Pending:
     """A line of which more is to come. Kept in one piece: a list of pieces would have to be copied into one."""
 
-    __slots__ = ("_buffer", "_is_too_long", "length")
+    __slots__ = ("_buffer", "_problem", "length")
 
     def __init__(self) -> None:
         self._buffer: BytesIO | None = None
-        self._is_too_long = False
+        self._problem: tuple[str, str] | None = None
         self.length = 0
         """Bytes so far."""
 
@@ -249,23 +249,21 @@ class _Pending:
         if self._buffer is None:
             self._buffer = BytesIO()
         self.length += len(piece)
-        if not self._is_too_long:
-            self._buffer.write(piece)
-            self._is_too_long = self.length > LONGEST_LINE or (
-                self.length > _LONGEST_FOREIGN
-                and not self._buffer.getbuffer()[:4].tobytes().startswith((b"{", _BYTE_ORDER_MARK + b"{"))
-            )
-            if self._is_too_long:
-                self._buffer = BytesIO()
+        if self._problem is not None:
+            return
+        self._buffer.write(piece)
+        begin = self._buffer.getbuffer()[:4].tobytes() if self.length > _LONGEST_FOREIGN else b"{"
+        if not begin.startswith((b"{", _BYTE_ORDER_MARK + b"{")):
+            self._problem = "expected a line of JSON that begins with {, got a long one that does not", "not-json"
+        elif self.length > LONGEST_LINE:
+            self._problem = f"expected a line of at most {LONGEST_LINE} bytes, got a longer one", "line-too-long"
+        if self._problem is not None:
+            self._buffer = BytesIO()
 
     def line(self, seam: int) -> bytes | Damaged:
         """What was added, as a line; ``seam``: offset of its last compressed member."""
-        if self._is_too_long and self.length <= LONGEST_LINE:
-            problem = f"expected a line of JSON that begins with {{, got a line of {self.length} bytes that does not"
-            return Damaged(problem, "not-json")
-        if self._is_too_long:
-            problem = f"expected a line of at most {LONGEST_LINE} bytes, got one of {self.length} bytes"
-            return Damaged(problem, "line-too-long")
+        if self._problem is not None:
+            return Damaged(*self._problem)
         line = b"" if self._buffer is None else self._buffer.getvalue().rstrip()
         if 0 < seam < len(line):
             line = SplitLine(line)

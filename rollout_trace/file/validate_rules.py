@@ -62,6 +62,7 @@ RULES = {
     ),
     "top-logprobs-type": Rule("top_logprobs is a list.", _WITHHELD),
     "top-logprobs-length": Rule("top_logprobs are as many as the logprobs that they came with.", _WITHHELD),
+    "texts-length": Rule("There are as many texts of tokens as completion ids.", _WITHHELD),
     # Arrays.
     "array-dtype": Rule("dtype is uint8, uint16, int32 or float32.", _UPGRADE),
     "array-shape": Rule("shape has 1 to 3 numbers.", _WRITER),

@@ -74,8 +74,7 @@ def _problem(value: Any, kind: Any, path: str) -> BadLine | None:
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        found = type_error(error, lambda: value)
-        return BadLine(path + found.path[1:], found.problem, found.code)
+        return type_error(error, lambda: value, path)
     except UnicodeEncodeError as error:  # Where a time is expected.
         return BadLine(path, f"expected a time as in RFC 3339, got half a surrogate pair: {error}", "bad-time")
     except RecursionError:

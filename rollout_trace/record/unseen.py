@@ -127,8 +127,11 @@ def _texts_issue(fields: dict[str, Any]) -> ExtraIssue | None:
     if texts is None or (tokens is not None and len(texts) == len(tokens)):
         return None
     del fields["token_texts"]
-    sampled = "tokens that are not known" if tokens is None else f"{len(tokens)} tokens"
-    return ExtraIssue(field="token_texts", code="not_aligned", message=f"{len(texts)} texts came of {sampled}.")
+    if tokens is None:
+        message = f"{len(texts)} texts came without the ids or logprobs of their tokens."
+        return ExtraIssue(field="token_texts", code="ids_missing", message=message)
+    message = f"{len(texts)} texts came of {len(tokens)} tokens."
+    return ExtraIssue(field="token_texts", code="not_aligned", message=message)
 
 
 def _withhold_extras(fields: dict[str, Any], issues: Sequence[ExtraIssue]) -> None:

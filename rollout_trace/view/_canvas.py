@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 _NARROWEST = 24
 """Columns of text that bars leave."""
 _BAR = "│ "
+_SHORT = 12
+"""A lead that is wider than this, and than a third of a line, stands above its text."""
+_BELOW = 2
+"""Columns that the text is further in then."""
 
 
 class Canvas:
@@ -60,6 +64,9 @@ class Canvas:
         """
         shown = text if isinstance(text, Text) else Text(text, style)
         head = lead if isinstance(lead, Text) else Text(lead, style)
+        if head.cell_len > max(_SHORT, self.width // 3):
+            self.line(head, indent=indent)
+            head, indent = Text(), indent + _BELOW
         room = max(8, self.width - indent - head.cell_len)
         lines = shown.wrap(self.console, room, overflow="fold", tab_size=4) if shown.plain else [shown]
         for at, one in enumerate(lines):

@@ -97,7 +97,7 @@ class Messages:
 
     def _call(self, canvas: Canvas, part: Part) -> None:
         lead = Text.assemble(("→ ", "tool"), (short(part.name or "?"), "tool"), " ")
-        self.text(canvas, part.text, indent=INDENT, lead=lead if lead.cell_len < canvas.width // 2 else "→ ")
+        self.text(canvas, part.text, indent=INDENT, lead=lead)
 
     def _media(self, canvas: Canvas, part: Part) -> None:
         # A data: address is the picture itself; its beginning says what it is.
@@ -127,7 +127,9 @@ class Messages:
     def text(self, canvas: Canvas, text: str, *, indent: int = 0, lead: Text | str = "", style: str = "") -> None:
         """Prints a text as it was written, cut where it is long."""
         shown, left_out = cut(text, self._limit)
-        canvas.lines(lines_of(shown), indent=indent, lead=lead, style=style)
+        lines = lines_of(shown)
+        # A line end at the end of a text, as files have it, begins no line.
+        canvas.lines(lines[:-1] if len(lines) > 1 and not lines[-1] else lines, indent=indent, lead=lead, style=style)
         if left_out:
             canvas.line(f"... {count(left_out, 'more character')}", style="meta", indent=indent)
 

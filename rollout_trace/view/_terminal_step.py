@@ -42,9 +42,6 @@ def show_step(
     if step.drift is not None:
         _show_drift(canvas, step.drift, messages)
     messages.show(canvas, step.new)
-    _show_answer(canvas, step, messages, options)
-    if step.error is not None:
-        messages.text(canvas, step.error, lead=Text("error: ", "error"))
     for at, attempt in enumerate(step.attempts):
         if len(step.attempts) > 1 or attempt.error is not None:
             status = "no answer" if attempt.status is None else f"HTTP {attempt.status}"
@@ -52,6 +49,9 @@ def show_step(
             canvas.line(shown, lead=Text("attempt ", "meta"))
             if attempt.error is not None and attempt.error != step.error:
                 messages.text(canvas, attempt.error, indent=INDENT)
+    _show_answer(canvas, step, messages, options)
+    if step.error is not None:
+        messages.text(canvas, step.error, lead=Text("error: ", "error"))
     for finding in step.findings:
         show_finding(canvas, finding, messages.first_with.setdefault(finding.message, line.index))
 
@@ -118,8 +118,12 @@ def _show_answer(canvas: Canvas, step: StepView, messages: Messages, options: Sh
         messages.parts(canvas, parts, step.tool_runs)
         _show_tokens(canvas, step.tokens, step, options, lead=Text("ids: ", "meta"))
         return
+    # Reasoning has no tokens where an engine sends those of the content alone.
+    sampled = "".join(step.tokens.texts)
+    others = [part for part in parts if part.kind == "tool_call" or part.text.strip() not in sampled]
+    messages.parts(canvas, [part for part in others if part.kind == "reasoning"], [])
     _show_tokens(canvas, step.tokens, step, options)
-    messages.parts(canvas, [part for part in parts if part.kind == "tool_call"], step.tool_runs)
+    messages.parts(canvas, [part for part in others if part.kind != "reasoning"], step.tool_runs)
 
 
 def _show_tokens(canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOptions, lead: Text | str = "") -> None:

@@ -49,7 +49,10 @@ def token_text(tokens: Tokens, *, color_by: ColorBy, colors: bool, left_out: boo
             continue
         for piece, breaks in _pieces(tokens.texts[at]):
             if piece:
-                found.append(f"{before}{piece}{after}", style)
+                # A mark stands at a word, where a line can end before it, not at the space before the word.
+                word = piece.lstrip(" ") if before else piece
+                found.append(piece[: len(piece) - len(word)] if word else "", style)
+                found.append(f"{before}{word or '·' * len(piece)}{after}", style)
             if breaks:
                 found.append("\n")
     if left_out:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,6 +25,8 @@ MOST_GROUPS = 500
 MOST_OF_A_GROUP = 1000
 MOST_POINTS = 2000
 _CHARTED = ("reward", "tokens", "steps", "seconds", "cost")
+_COLUMNS = (*_CHARTED, "started")
+_NAN = float("nan")
 
 
 class Histogram(Struct):
@@ -63,42 +66,56 @@ class Aggregate(Struct):
     problems: list[str] = []
 
 
-class _Chosen(NamedTuple):
-    """The rows of a query, by column."""
+class _Groups:
+    """The groups of the rows that are added."""
 
-    file: Sequence[int]
-    line: Sequence[int]
-    part: Sequence[int]
-    group: Sequence[str | None]
-    started: Sequence[float | None]
-    reward: Sequence[float | None]
-    tokens: Sequence[float | None]
-    steps: Sequence[float | None]
-    seconds: Sequence[float | None]
-    cost: Sequence[float | None]
+    def __init__(self) -> None:
+        self.first: dict[str, GroupRewards] = {}
+        self._others: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self._others)
+
+    def add(self, name: str, reward: float | None, place: tuple[int, int, int]) -> None:
+        """Adds a row."""
+        group = self.first.get(name)
+        if group is None:
+            if len(self.first) == MOST_GROUPS:
+                self._others.add(name)
+                return
+            group = self.first[name] = GroupRewards(name, 0, [], [])
+        group.n += 1
+        if group.n <= MOST_OF_A_GROUP:
+            group.rewards.append(reward)
+            group.keys.append(key_of(*place))
 
 
 def aggregate(store: Store, condition: Condition) -> Aggregate:
     """Sums up the rows of an index that meet a condition."""
     where, values = condition
-    names = ", ".join(f"f_{name}" for name in ("started", *_CHARTED))
-    rows = store.read(
-        f"SELECT file, line, part, grouped, {names} FROM rows WHERE {where} ORDER BY file, line, part", values
-    )
-    columns = [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in _Chosen._fields]
-    # `_CHARTED` is in the order of the fields.
-    chosen = _Chosen(*columns)
-    groups, n_groups = _groups(chosen)
-    rewards = _known(chosen.reward)
-    cost, currency = _cost(store, condition, chosen)
+    names = ", ".join(f"f_{name}" for name in _COLUMNS)
+    columns = {name: array("d") for name in _COLUMNS}
+    # Bound methods, because this runs for each of maybe hundreds of thousands of rows.
+    appends = [column.append for column in columns.values()]
+    groups, n = _Groups(), 0
+    for file, line, part, group, *numbers in store.each(
+        f"SELECT file, line, part, grouped, {names} FROM rows WHERE {where} ORDER BY id", values
+    ):
+        n += 1
+        if group is not None:
+            groups.add(group, numbers[0], (file, line, part))
+        for append, number in zip(appends, numbers, strict=True):
+            append(_NAN if number is None else number)
+    rewards = _known(columns["reward"])
+    cost, currency = _cost(store, condition, columns["cost"])
     return Aggregate(
-        n=len(rows),
-        groups=groups,
-        n_groups=n_groups,
-        histograms={name: histogram(getattr(chosen, name)) for name in _CHARTED},
+        n=n,
+        groups=list(groups.first.values()),
+        n_groups=len(groups),
+        histograms={name: histogram(columns[name]) for name in _CHARTED},
         statuses=_counted(store, condition, "status"),
         findings=_findings(store, condition),
-        over_time=_over_time(chosen),
+        over_time=_over_time(columns["started"], columns["reward"]),
         mean_reward=float(rewards.mean()) if len(rewards) else None,
         std_reward=float(rewards.std(ddof=1)) if len(rewards) > 1 else None,
         cost=cost,
@@ -106,15 +123,16 @@ def aggregate(store: Store, condition: Condition) -> Aggregate:
     )
 
 
-def _known(values: Iterable[float | None]) -> NDArray[np.float64]:
+def _known(values: Sequence[float]) -> NDArray[np.float64]:
+    """The values that are finite."""
     import numpy as np
 
-    found = np.array([value for value in values if value is not None], np.float64)
+    found = np.array(values, np.float64)
     return found[np.isfinite(found)]
 
 
-def histogram(values: Iterable[float | None]) -> Histogram:
-    """At most 20 bins of one width, which is a whole number where all values are."""
+def histogram(values: Sequence[float]) -> Histogram:
+    """The histogram of the values that are finite: at most 20 bins of one width, a whole one where all values are."""
     import numpy as np
 
     found = _known(values)
@@ -134,22 +152,6 @@ def histogram(values: Iterable[float | None]) -> Histogram:
     return Histogram(edges, np.bincount(places, minlength=bins).tolist())
 
 
-def _groups(chosen: _Chosen) -> tuple[list[GroupRewards], int]:
-    found: dict[str, GroupRewards] = {}
-    places = zip(chosen.group, chosen.reward, chosen.file, chosen.line, chosen.part, strict=True)
-    for name, reward, file, line, part in places:
-        if name is None:
-            continue
-        group = found.get(name)
-        if group is None:
-            group = found[name] = GroupRewards(name, 0, [], [])
-        group.n += 1
-        if len(found) <= MOST_GROUPS and group.n <= MOST_OF_A_GROUP:
-            group.rewards.append(reward)
-            group.keys.append(key_of(file, line, part))
-    return list(found.values())[:MOST_GROUPS], len(found)
-
-
 def _counted(store: Store, condition: Condition, column: str) -> dict[str, int]:
     where, values = condition
     found = store.read(f"SELECT {column}, count(*) FROM rows WHERE {where} GROUP BY {column}", values)
@@ -164,20 +166,21 @@ def _findings(store: Store, condition: Condition) -> dict[str, int]:
     return dict(total.most_common())
 
 
-def _over_time(chosen: _Chosen) -> list[tuple[float, float]]:
-    points = sorted(
-        (started, reward)
-        for started, reward in zip(chosen.started, chosen.reward, strict=True)
-        if started is not None and reward is not None
-    )
-    n = len(points)
-    return points if n <= MOST_POINTS else [points[at * n // MOST_POINTS] for at in range(MOST_POINTS)]
+def _over_time(started: Sequence[float], rewards: Sequence[float]) -> list[tuple[float, float]]:
+    import numpy as np
+
+    points = np.column_stack([np.array(started, np.float64), np.array(rewards, np.float64)])
+    points = points[np.isfinite(points).all(axis=1)]
+    points = points[np.argsort(points[:, 0], kind="stable")]
+    if len(points) > MOST_POINTS:
+        points = points[np.arange(MOST_POINTS) * len(points) // MOST_POINTS]
+    return [(float(time), float(reward)) for time, reward in points]
 
 
-def _cost(store: Store, condition: Condition, chosen: _Chosen) -> tuple[float | None, str | None]:
+def _cost(store: Store, condition: Condition, costs: Sequence[float]) -> tuple[float | None, str | None]:
     where, values = condition
     of_costs = f"{where} AND f_cost IS NOT NULL"
     currencies = store.read(f"SELECT DISTINCT coalesce(f_currency, 'usd') FROM rows WHERE {of_costs}", values)
     if len(currencies) != 1:
         return None, None
-    return math.fsum(_known(chosen.cost)), str(currencies[0][0]).upper()
+    return math.fsum(_known(costs)), str(currencies[0][0]).upper()

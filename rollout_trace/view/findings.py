@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.checks import check
+from rollout_trace.view import numbers as fmt
 from rollout_trace.view.summary import GRADES
 
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ class Findings:
         """As text: sums by code, each with its first places. Not escaped."""
         for one in self.by_code():
             meaning = "" if one.meaning is None else f": {one.meaning}"
-            yield f"{one.grade}  {one.code}  {one.count:,} in {one.trajectories:,} trajectories{meaning}"
+            yield f"{one.grade}  {one.code}  {one.count:,} in {fmt.trajectories(one.trajectories)}{meaning}"
             for place in one.first:
                 yield f"    {place.file}:{place.line}: {place.where}: {place.message}"
             if one.count > len(one.first):
                 yield f"    and {one.count - len(one.first):,} more"
-        yield f"{self.trajectories:,} trajectories, {self.with_findings:,} with findings"
+        yield f"{fmt.trajectories(self.trajectories)}, {self.with_findings:,} with findings"

@@ -6,13 +6,8 @@ Nothing is written beside the files.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import shutil
-import sqlite3
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterable
@@ -20,15 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace import guard
-from rollout_trace._version import __version__
 from rollout_trace.file.addresses import absolute, is_address
-from rollout_trace.file.locking import FileLock, NoFileLocks, hold
 from rollout_trace.file.notes import Notes, load_notes
 from rollout_trace.file.reader import expand_paths
 from rollout_trace.view import index_worker
 from rollout_trace.view.index_build import Builder, Stopped
-from rollout_trace.view.index_file import FileState, file_state, notes_state, stored_line, trajectory_of
-from rollout_trace.view.index_store import IndexedFile, Row, Store, key_of, row_of
+from rollout_trace.view.index_cache import KeptStore
+from rollout_trace.view.index_file import FileState, file_state, is_up_to_date, notes_state, stored_line, trajectory_of
+from rollout_trace.view.index_store import IndexedFile, Row, key_of, row_of
 from rollout_trace.view.query import read_query
 from rollout_trace.view.query_sql import Condition, order, where
 from rollout_trace.view.text_search import TextSearch
@@ -36,14 +30,10 @@ from rollout_trace.view.text_search import TextSearch
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
-_VERSION = f"1 {__version__} {sqlite3.sqlite_version_info[0]}"
-"""Part of the name of a database: another version makes its own."""
 _LARGE = 8 << 20
 """Bytes to be read for which a process of its own is started."""
 _CHECKED_EVERY, _ADDRESSES_EVERY = 0.5, 30.0
 """Seconds between two looks at whether files have changed."""
-_UNUSED = 30 * 86400
-"""Seconds after which a database that nobody has used is deleted."""
 _SEARCH = 1.5
 """Seconds that an answer waits for a search in the lines."""
 
@@ -62,13 +52,6 @@ class Progress(NamedTuple):
     of: int
 
 
-def cache_folder() -> Path:
-    """The folder for caches of this library."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative path is to be ignored, as its specification says.
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "rollout-trace"
-
-
 class Index:
     """The index of what paths name: files, folders, patterns, addresses. Folders and patterns may get more files.
 
@@ -84,9 +67,8 @@ class Index:
     def __init__(self, paths: Iterable[str], cache: Path | None = None) -> None:
         self._wanted = [absolute(path) for path in paths]
         self.paths = expand_paths(self._wanted)
-        self._temporary: str | None = None
-        self._lock: tuple[int, FileLock | None] | None = None
-        self.store = self._open(cache)
+        self._kept = KeptStore(self._wanted, cache)
+        self.store = self._kept.store
         self._search = TextSearch(self.store, self._found_more)
         self._more = 0
         """Counts what changes beside the database."""
@@ -107,42 +89,6 @@ class Index:
         """Why the index could not be built."""
         self.refresh()
 
-    # The database
-
-    def _open(self, cache: Path | None) -> Store:
-        if cache is not None:
-            try:
-                return self._open_in(cache)
-            except (OSError, sqlite3.Error) as error:
-                guard.warn(f"the index is not kept: {guard.describe(error)}")
-        return self._open_temporary()
-
-    def _open_in(self, folder: Path) -> Store:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _delete_unused(folder)
-        name = hashlib.blake2b("\0".join([_VERSION, *self._wanted]).encode("utf-8", "surrogateescape"), digest_size=12)
-        path = folder / f"{name.hexdigest()}.sqlite"
-        file = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            lock = hold(file, Path(f"{path}.lock"))
-        except NoFileLocks:
-            lock = None
-        if lock is None:
-            # Another page of these files is open. Two processes must not build one index.
-            os.close(file)
-            return self._open_temporary()
-        self._lock = (file, lock)
-        os.utime(f"{path}.lock")
-        try:
-            return Store(path)
-        except sqlite3.DatabaseError:
-            _delete(path)
-            return Store(path)
-
-    def _open_temporary(self) -> Store:
-        self._temporary = tempfile.mkdtemp(prefix="rollout-trace-")
-        return Store(Path(self._temporary) / "index.sqlite")
-
     def close(self) -> None:
         """Stops what is being done. An index that is kept goes on from there next time."""
         self._is_closed = True
@@ -153,12 +99,7 @@ class Index:
                 process.stdin.close()
         if self._thread is not None:
             self._thread.join(10)
-        self.store.close()
-        if self._lock is not None:
-            os.close(self._lock[0])
-            self._lock = None
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
+        self._kept.close()
 
     # Bringing it up to date
 
@@ -218,7 +159,7 @@ class Index:
             now, file = self._states.get(path), known.get(path)
             if now is None or now == self._tried.get(path):
                 continue
-            if file is None or not _is_up_to_date(file, *now):
+            if file is None or not is_up_to_date(file, *now):
                 read = file.done if file is not None and file.done <= now[0].size else 0
                 total += max(1, now[0].size - max(0, read))
         return total
@@ -373,20 +314,3 @@ class Index:
             (episode.lower().encode("utf-8", "replace").decode(),),
         )
         return [(row_of(one[:-1]), one[-1]) for one in found]
-
-
-def _is_up_to_date(file: IndexedFile, now: FileState, notes: str) -> bool:
-    return file.state == now.state and file.done >= file.size and file.notes == notes
-
-
-def _delete(path: Path) -> None:
-    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm"), path.with_suffix(".lines")):
-        name.unlink(missing_ok=True)
-
-
-def _delete_unused(folder: Path) -> None:
-    for lock in folder.glob("*.sqlite.lock"):
-        with contextlib.suppress(OSError):
-            if time.time() - lock.stat().st_mtime > _UNUSED:
-                _delete(Path(str(lock).removesuffix(".lock")))
-                lock.unlink()

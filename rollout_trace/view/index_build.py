@@ -21,6 +21,7 @@ from rollout_trace.view.index_file import (
     continues,
     digests,
     file_state,
+    is_up_to_date,
     notes_state,
     stored_line,
     trajectory_of,
@@ -97,6 +98,8 @@ class Builder:
     def _update(self, path: str) -> None:
         now, notes_now = file_state(path), notes_state(path)
         known = next((file for file in self._store.files() if file.path == path), None)
+        if known is not None and is_up_to_date(known, now, notes_now):
+            return
         if known is not None and not continues(known, now):
             with self._store.connection() as database:
                 forget_file(database, known.id)

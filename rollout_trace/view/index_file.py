@@ -73,6 +73,11 @@ def digests(path: str, size: int, rest: Place, *, is_packed: bool) -> tuple[byte
     return digest_of(path, min(size, _HEAD), _HEAD), digest_of(path, end, _TAIL)
 
 
+def is_up_to_date(known: IndexedFile, now: FileState, notes: str) -> bool:
+    """Whether an index has all of a file, and of its notes, in these states."""
+    return known.state == now.state and known.done >= known.size and known.notes == notes
+
+
 def continues(known: IndexedFile, now: FileState) -> bool:
     """Whether a file is the one that was read, with more at its end; else it is another one, or was rewritten."""
     if not known.state.startswith(f"{now.identity}:") and known.state != now.identity:

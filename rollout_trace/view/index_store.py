@@ -125,6 +125,15 @@ class Store:
         with self.connection() as database:
             return database.execute(sql, values).fetchall()
 
+    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows that a statement finds, one after the other: those of a large file need not be in memory at once."""
+        with self.connection() as database:
+            cursor = database.execute(sql, values)
+            try:
+                yield from cursor
+            finally:
+                cursor.close()
+
     @property
     def generation(self) -> int:
         """A number that grows with every change."""

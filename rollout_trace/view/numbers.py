@@ -16,6 +16,20 @@ def count(value: int | None) -> str:
     return MISSING if value is None else f"{value:,}"
 
 
+def of(number: int, one: str, several: str | None = None) -> str:
+    """``1 group``, ``1,234 groups``.
+
+    Args:
+        several: the plural; the word with an ``s`` where it is not given.
+    """
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def trajectories(number: int) -> str:
+    """``1 trajectory``, ``2 trajectories``."""
+    return of(number, "trajectory", "trajectories")
+
+
 def short(value: float | None) -> str:
     """A number of at most five characters: ``999``, ``1.2k``, ``34.5M``."""
     if value is None:

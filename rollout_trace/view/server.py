@@ -11,19 +11,17 @@ import sys
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rollout_trace import guard
+from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.page_data import MOST_STEPS, PageData, PageError, error_json
 
 HOST = "127.0.0.1"
-PAGE = Path(__file__).parent / "page"
 _MOST_BODY = 1 << 20
 """Bytes of the body of a request."""
-_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-_JSON = "application/json"
+_JSON = "application/json; charset=utf-8"
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -130,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         for name, value in HEADERS.items():
             self.send_header(name, value)
@@ -185,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         path, _ = self._target()
         if path != "api/annotate":
             raise PageError(404, "Nothing can be sent there.")
-        if self.headers.get_content_type() != _JSON or "Content-Type" not in self.headers:
+        if self.headers.get_content_type() != "application/json" or "Content-Type" not in self.headers:
             raise PageError(415, "A note is sent as application/json.")
         return _JSON, self.server.data.annotate(self._body())
 
@@ -198,12 +196,14 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(length))
 
 
-def _asset(path: str) -> tuple[str, bytes]:
-    """A file of the page: one that ``order.txt`` names, or the page itself."""
-    name = path or "index.html"
-    if name != "index.html" and name not in (PAGE / "order.txt").read_text().split():
+def _asset(name: str) -> tuple[str, bytes]:
+    """A file of the page, or the page itself."""
+    if name in ("", "index.html"):
+        return "text/html; charset=utf-8", linked_page().encode()
+    found = asset(name)
+    if found is None:
         raise PageError(404, "The page has no such file.")
-    return _TYPES[Path(name).suffix], (PAGE / name).read_bytes()
+    return found[1], found[0]
 
 
 _Query = Mapping[str, str]

@@ -23,6 +23,8 @@ MEMORY = "1GB"
 """Memory of the database; what needs more is kept in the temporary folder."""
 _LINE = 16 << 20
 _BATCH = 1000
+_NUMBER = re.compile(r"U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL\(.*\)|NUMBER", re.IGNORECASE)
+"""Types of numbers."""
 
 
 class QueryError(RolloutTraceError, ValueError):
@@ -136,8 +138,7 @@ class Result:
         self._found = found
         self.columns = _unique([str(one[0]) for one in found.description])
         """Names, each once: a second ``n`` is ``n_2``."""
-        numbers = ("INT", "DOUBLE", "FLOAT", "DECIMAL", "HUGEINT", "NUMBER")
-        self.is_number = [any(part in str(one[1]) for part in numbers) for one in found.description]
+        self.is_number = [_NUMBER.fullmatch(str(one[1])) is not None for one in found.description]
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The rows.

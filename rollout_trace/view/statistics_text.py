@@ -46,7 +46,7 @@ def _facts(found: Statistics, left: NotCounted, *, plain: bool) -> Iterator[tupl
     if found.models:
         yield "models", _counts(found.models)
     yield from _rewards(found, plain=plain)
-    yield "steps", f"{found.steps:,} in {found.calls:,} calls{_each(found.steps_each, fmt.number)}"
+    yield "steps", f"{found.steps:,} in {fmt.of(found.calls, 'call')}{_each(found.steps_each, fmt.number)}"
     more = _each(found.tokens_each, fmt.short)
     yield "tokens", f"{_total(found.input_tokens)} read, {_total(found.output_tokens)} sampled{more}"
     yield "cost", _cost(found)
@@ -54,19 +54,19 @@ def _facts(found: Statistics, left: NotCounted, *, plain: bool) -> Iterator[tupl
         if values.count:
             yield label, f"{_percentiles(values, fmt.seconds)}{_of_what(label, values)}"
     if found.tool_runs:
-        errors = f"{found.tool_errors:,} errors ({fmt.percent(found.tool_errors, found.tool_runs)})"
+        errors = f"{fmt.of(found.tool_errors, 'error')} ({fmt.percent(found.tool_errors, found.tool_runs)})"
         yield "tool runs", f"{found.tool_runs:,}, {errors}"
     share = fmt.percent(found.trained, found.row_tokens)
     yield "rows", f"{found.rows:,} of {found.row_tokens:,} tokens, {found.trained:,} trained on ({share})"
     if found.left_out:
         yield "left out", f"steps: {_counts(found.left_out)}"
     if found.drift:
-        yield "drift", f"{_counts(found.drift)} (in {found.drifted:,} trajectories)"
+        yield "drift", f"{_counts(found.drift)} (in {fmt.trajectories(found.drifted)})"
 
 
 def _not_counted(left: NotCounted) -> str:
-    parts = [f"{len(left.attempts):,} earlier attempts"] if left.attempts else []
-    parts += [f"{len(left.doubles):,} doubles"] if left.doubles else []
+    parts = [f"{fmt.of(len(left.attempts), 'earlier attempt')}"] if left.attempts else []
+    parts += [f"{fmt.of(len(left.doubles), 'double')}"] if left.doubles else []
     return f" (not counted: {', '.join(parts)})" if parts else ""
 
 
@@ -92,7 +92,7 @@ def _passes(found: Statistics) -> Iterator[tuple[str, str]]:
     if not at_k:
         return
     groups = found.passes.groups
-    every = f"{groups:,} groups, reward >= {fmt.number(found.passes.threshold)}"
+    every = f"{fmt.of(groups, 'group')}, reward >= {fmt.number(found.passes.threshold)}"
     for label, values in (("pass@k", [one.any for one in at_k]), ("pass^k", [one.all for one in at_k])):
         if label == "pass^k" and len(at_k) == 1:
             continue
@@ -122,8 +122,7 @@ def _percentiles(values: Numbers, form: _Form) -> str:
 
 
 def _of_what(label: str, values: Numbers) -> str:
-    what = "trajectories" if label == "time" else "calls"
-    return f" ({values.count:,} {what})"
+    return f" ({fmt.trajectories(values.count) if label == 'time' else fmt.of(values.count, 'call')})"
 
 
 def _total(total: Total) -> str:

@@ -12,7 +12,7 @@ import orjson
 
 from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.lines import Damaged, NumberedLines
-from rollout_trace.view.index_store import IN_STORE, IndexedFile, Row, Store, row_of
+from rollout_trace.view.index_store import IndexedFile, Row, Store, row_of
 
 _WINDOW = 8 << 20
 """Bytes that are read at once."""
@@ -120,49 +120,45 @@ class _Search:
                     told = time.monotonic()
             done += max(1, file.size)
         self._searched = state
-        self._tell(found, 1.0)
+        self.rows, self.share = found, 1.0
+        self._found_more()
 
     def _tell(self, found: list[int], share: float) -> None:
-        self.rows, self.share = list(found), share
+        # With what an earlier search has found, before files grew.
+        self.rows, self.share = list({**dict.fromkeys(self.rows), **dict.fromkeys(found)}), share
         self._found_more()
 
     def _file(self, file: IndexedFile) -> Iterator[int | None]:
         """Ids of the rows of a file that hold the text; None now and then."""
         try:
-            rows = self._rows(file)
-            stored = [row for row in rows if row.place.member == IN_STORE]
-            others = [row for row in rows if row.place.member != IN_STORE]
             with open_binary(file.path) as handle:
-                if NumberedLines(handle, file.path).is_packed:
-                    yield from self._packed(file, others)
-                else:
-                    yield from self._plain(file.path, others)
-            if stored:
-                yield from self._plain(str(self._store.lines_path), stored)
-        except OSError:
+                is_packed = NumberedLines(handle, file.path).is_packed
+            yield from (self._packed if is_packed else self._plain)(file.path, self._rows(file, "member != -1"))
+            if is_packed:
+                yield from self._plain(str(self._store.lines_path), self._rows(file, "member = -1"))
+        except (OSError, ImportError):
             # The file is gone; the index will say so.
             return
 
-    def _rows(self, file: IndexedFile) -> list[Row]:
-        found = self._store.read(
-            "SELECT id, file, member, begin, line, length, part FROM rows WHERE file = ? ORDER BY member, begin",
-            (file.id,),
-        )
-        return list(map(row_of, found))
+    def _rows(self, file: IndexedFile, condition: str) -> Iterator[Row]:
+        sql = "SELECT id, file, member, begin, line, length, part FROM rows WHERE file = ? AND "
+        return map(row_of, self._store.each(f"{sql} {condition} ORDER BY line, part", (file.id,)))
 
-    def _plain(self, path: str, rows: Sequence[Row]) -> Iterator[int | None]:
+    def _plain(self, path: str, rows: Iterator[Row]) -> Iterator[int | None]:
+        following = next(rows, None)
+        if following is None:
+            return
         with open_binary(path) as handle:
-            at = 0
-            while at < len(rows):
-                begin, first = rows[at].place.begin, at
-                while at < len(rows) and rows[at].place.begin + rows[at].length - begin <= _WINDOW:
-                    at += 1
-                at = max(at, first + 1)
-                chunk = rows[first:at]
+            while following is not None:
+                window, begin = [following], following.place.begin
+                following = next(rows, None)
+                while following is not None and following.place.begin + following.length - begin <= _WINDOW:
+                    window.append(following)
+                    following = next(rows, None)
                 handle.seek(begin)
-                data = handle.read(chunk[-1].place.begin + chunk[-1].length - begin).lower()
+                data = handle.read(window[-1].place.begin + window[-1].length - begin).lower()
                 yield None
-                yield from self._in_window(data, begin, chunk)
+                yield from self._in_window(data, begin, window)
 
     def _in_window(self, data: bytes, base: int, rows: Sequence[Row]) -> list[int]:
         """Ids of the rows in a window that hold one of the forms."""
@@ -175,18 +171,20 @@ class _Search:
                 end = begins[index] + rows[index].length
                 if at + len(form) <= end:
                     found.add(rows[index].id)
-                at = data.find(form, end if end > at else at + 1)
+                # The rest of that line need not be looked at. Behind its end there may be lines that are no rows.
+                at = data.find(form, max(end, at + 1))
         return sorted(found)
 
-    def _packed(self, file: IndexedFile, rows: Sequence[Row]) -> Iterator[int | None]:
-        by_line = {row.place.number: row.id for row in rows}
-        last = max(by_line, default=0)
-        with open_binary(file.path) as handle:
-            for number, line in NumberedLines(handle, file.path):
-                if number > last:
+    def _packed(self, path: str, rows: Iterator[Row]) -> Iterator[int | None]:
+        row = next(rows, None)
+        with open_binary(path) as handle:
+            for number, line in NumberedLines(handle, path):
+                while row is not None and row.place.number < number:
+                    row = next(rows, None)
+                if row is None:
                     return
                 yield None
-                if number in by_line and not isinstance(line, Damaged):
+                if row.place.number == number and not isinstance(line, Damaged):
                     data = line.lower()
                     if any(form in data for form in self._forms):
-                        yield by_line[number]
+                        yield row.id

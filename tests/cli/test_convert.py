@@ -127,3 +127,41 @@ def test_list_names_every_format_with_its_options(tmp_path: Path) -> None:
     text = command(tmp_path, "convert", "--list").out
     assert all(f"\n{name}: " in f"\n{text}" for name in FORMATS)
     assert "max_length" in command(tmp_path, "convert", "--list", "--to", "trl").out
+
+
+def test_the_pages_have_every_name_format_and_column() -> None:
+    from rollout_trace.view.expression_names import NAMES
+    from rollout_trace.view.expression_values import FUNCTIONS
+    from rollout_trace.view.sql_tables import TABLES
+
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "filter.md").read_text()
+    for name, one in NAMES.items():
+        assert f"| `{name}` | {one.meaning} |" in page
+    for function in FUNCTIONS.values():
+        assert f"`{function.usage}`" in page
+    for form in FORMATS.values():
+        assert f"| `{form.name}` | {form.consumer} | {form.keeps} | {form.loses} |" in page
+    page = (docs / "query.md").read_text()
+    for table in TABLES.values():
+        for column, kind in table.columns.items():
+            assert f"| `{column}` | {kind} |" in page
+
+
+def test_the_expressions_and_the_sql_of_the_pages_are_right(folder: Path) -> None:
+    from rollout_trace.view.expression import Expression
+
+    docs = Path(__file__).parents[2] / "docs"
+    blocks = (docs / "filter.md").read_text().split("```")[1::2]
+    plain = next(block for block in blocks if block.startswith("\n"))
+    examples = [re.split(r" {3,}|  a name", line)[0] for line in plain.splitlines() if line]
+    assert len(examples) == 11
+    for example in examples:
+        for run in rt.read(folder / "a.jsonl"):
+            assert Expression(example)(run) in (True, False)
+    pytest.importorskip("duckdb")
+    found = re.findall(r'rollout-trace query "(SELECT.*?)"', (docs / "query.md").read_text(), re.DOTALL)
+    assert len(found) == 5
+    for sql in found:
+        done = command(folder, "query", sql, "a.jsonl")
+        assert (done.code, done.err) == (0, ""), sql

@@ -188,7 +188,7 @@ def test_stats(folder: Path) -> None:
     lines = done.out.splitlines()
     assert lines[:2] == ["trajectories  3", "status        completed 2, failed 1"]
     assert "reward        0.4167 ± 0.5204 (standard error 0.3005), min 0, median 0.25, max" in lines
-    assert "pass@k        1: 0.500, 2: 1.000 (1 groups, reward >= 1)" in lines
+    assert "pass@k        1: 0.500, 2: 1.000 (1 group, reward >= 1)" in lines
     assert "left out      steps: ids_missing 1" in lines
     assert [line.split()[:3] for line in lines[-2:]] == [["g", "2", "0.5"], ["(none)", "1", "0.25"]]
 
@@ -234,7 +234,7 @@ def test_check_names_places_and_fails_on_a_grade(folder: Path) -> None:
     done = command(folder, "check", ".")
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
-    assert lines[0] == "fatal  ids_missing  1 in 1 trajectories: the step has no completion ids"
+    assert lines[0] == "fatal  ids_missing  1 in 1 trajectory: the step has no completion ids"
     assert lines[1] == "    ./2.jsonl.gz:1: trajectory c, step 0: completion_token_ids is None."
     assert command(folder, "check", ".", "--fail-on", "never").code == 0
     assert command(folder, "check", ".", "--code", "forks").code == 0

@@ -98,6 +98,7 @@ def test_options(folder: Path, tmp_path: Path) -> None:
         (["-"], "write standard input to a file"),
         (["x.jsonl", "--cache", "c", "--no-cache"], "exclude each other"),
         (["x.jsonl", "--port", "99999"], "99999"),
+        (["x.jsonl", "--tokenizer", "nothing"], "there is no tokenizer"),
         ([], "Missing argument"),
     ],
 )
@@ -106,6 +107,27 @@ def test_wrong_use(folder: Path, args: list[str], said: str) -> None:
     assert done.code == 2
     assert said in done.err
     assert "Traceback" not in done.err
+
+
+def test_token_texts_of_a_tokenizer(folder: Path) -> None:
+    pytest.importorskip("tokenizers")
+    model = Path(__file__).parent.parent / "data/tiny-model"
+    with started(folder, "x.jsonl", "--tokenizer", str(model)) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().split()[-1]
+        key = first_key(address)
+        (step,) = json.loads(got(f"{address}api/steps?key={key}"))
+        assert json.loads(got(f"{address}api/info"))["tokenizer"] == str(model)
+    assert len(step["tokens"]["texts"]) == 2
+
+
+def first_key(address: str) -> str:
+    """The key of the first trajectory, when the index has come to it."""
+    while True:
+        rows = json.loads(got(f"{address}api/list"))["rows"]
+        if rows:
+            key: str = rows[0]["key"]
+            return key
 
 
 def test_a_browser_is_opened_where_there_is_a_display(folder: Path, tmp_path: Path) -> None:

@@ -125,6 +125,10 @@ def check_extras(step: Step) -> None:
     if step.top_logprobs is not None:
         assert step.logprobs is not None
         assert len(step.top_logprobs) == len(step.logprobs), "alternatives of other tokens than there are"
+    if step.token_texts is not None:
+        tokens = step.logprobs if ids is None else ids
+        assert tokens is not None
+        assert len(step.token_texts) == len(tokens), "texts of other tokens than there are"
     assert step.extra is None or (isinstance(step.extra, dict) and None not in step.extra.values())
     for issue in step.extra_issues:
         assert issue.code in _CODES, issue

@@ -3,7 +3,8 @@
 Every protocol, from the recordings in tests/data and, for SGLang, Google and Ollama, answers made by hand. What must
 hold of each: at least one step; no exception; ids and logprobs that are both there have one length, and every logprob
 is finite and not above 0, or missing with a reason; extras are aligned. Every third exchange has damage in its extras
-alone: then ids, logprobs and text are those of the undamaged one.
+alone: then ids, logprobs and text are those of the undamaged one. With every fourth goes a damaged line of a file
+(tests/fuzz/lines.py).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rollout_trace.data.tokens import same_array
 from rollout_trace.testing import Exchange, load_exchanges
 from rollout_trace.wire import decode
 from tests.fuzz.extras import check_extras, damage_extras
+from tests.fuzz.lines import check_damaged_line, damaged_line
 from tests.fuzz.made import made_exchanges
 from tests.fuzz.mutate import mutate
 
@@ -107,9 +109,22 @@ def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], s
         except Exception as error:
             told = f"{type(error).__name__}: {error}\n{protocol} {exchange.name} {kind}\n{request!r}\n{response!r}"
             return done, outcomes, told
+        failure = fuzz_line(rng) if done % 4 == 0 else None
+        if failure is not None:
+            return done, outcomes, failure
         done += 1
         outcomes[steps[0].status] = outcomes.get(steps[0].status, 0) + 1
     return done, outcomes, None
+
+
+def fuzz_line(rng: random.Random) -> str | None:
+    """Reads and validates one damaged line of a file; returns what fails of it."""
+    line = damaged_line(rng)
+    try:
+        check_damaged_line(line)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}\n{line!r}"
+    return None
 
 
 def main() -> None:

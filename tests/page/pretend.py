@@ -98,6 +98,7 @@ class Pretend:
         self.summaries = summaries
         self.generation = 1
         self.indexing: dict[str, int] | None = None
+        self.problems: list[str] = []
         self.failing: str | None = None
         """A sentence with which every request of data is refused."""
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -133,7 +134,7 @@ class Pretend:
             "version": "0", "title": "rollouts.jsonl",
             "files": [{"path": "/data/rollouts.jsonl", "name": "rollouts.jsonl"}],
             "total": len(self.summaries), "writable": True, "static": False, "tokenizer": None,
-            "indexing": self.indexing, "generation": self.generation,
+            "indexing": self.indexing, "generation": self.generation, "problems": self.problems,
         }  # fmt: skip
 
     def _trajectory(self, arguments: dict[str, str]) -> dict[str, Any]:

@@ -266,12 +266,12 @@ def test_groups(show: Show) -> None:
     ready(page)
     groups = page.locator("li.group")
     assert [" ".join(text.split()) for text in groups.all_inner_texts()] == [
-        "easy 2 1 all equal", "hard 3 0.5 ± 0.707 1 without reward best and worst",
+        "easy 2 1 all equal", "hard 3 0.5 ± 0.707 1 without reward compare best and worst",
     ]  # fmt: skip
     page.get_by_label("only groups whose rewards differ").check()
     page.locator("li.group:only-child").wait_for()
     assert "differing=1" in page.url
-    assert page.get_by_role("link", name="best and worst").get_attribute("href") == "#/compare/0-3/0-2"
+    assert page.get_by_role("link", name="compare best and worst").get_attribute("href") == "#/compare/0-3/0-2"
     page.get_by_role("button", name="hard").click()
     page.get_by_text("3 of 6 trajectories").wait_for()
     assert page.get_by_role("searchbox").input_value() == "group:=hard"
@@ -303,6 +303,47 @@ def test_what_is_recorded_meanwhile_appears(show: Show) -> None:
     page.get_by_role("link", name="newcomer").wait_for()
     assert figures(page) == "4 trajectories"
     assert page.evaluate("document.activeElement.closest('tr').dataset.key") == "0-1"
+
+
+def test_the_focus_survives_a_refresh(show: Show) -> None:
+    page, server = show(made_up(40))
+    ready(page)
+    chip = page.get_by_role("group", name="statuses").get_by_role("button", name="completed")
+    chip.focus()
+    server.summaries = made_up(41)
+    server.generation += 1
+    page.get_by_text("41 trajectories").wait_for()
+    assert page.evaluate("document.activeElement.title") == "Filter by status:=completed"
+    bar = page.locator("g.bar").first
+    bar.focus()
+    server.generation += 1
+    with page.expect_response("**/api/list?*"):
+        pass
+    ready(page)
+    assert page.evaluate("document.activeElement.getAttribute('class')") == "bar"
+
+
+def test_groups_are_many_pages_long(show: Show) -> None:
+    page, _ = show(RUN, "#/?view=groups")
+    ready(page)
+    assert page.locator("li.group").count() == 50
+    page.locator("li.group .open").nth(49).focus()
+    page.keyboard.press("j")
+    page.get_by_text("page 2 of 4").wait_for()
+    page.locator('li.group[data-key="browse/51"]').wait_for()
+    page.locator('li.group[data-key="chain/50"] .open:focus').wait_for()
+    page.keyboard.press("k")
+    page.get_by_text("page 1 of 4").wait_for()
+    page.locator('li.group[data-key="swe/django/49"] .open:focus').wait_for()
+
+
+def test_lines_that_cannot_be_read_are_said(show: Show) -> None:
+    page, server = show(made_up(3))
+    ready(page)
+    server.problems = ["rollouts.jsonl: line 4 is \u202eno JSON"]
+    server.generation += 1
+    page.get_by_role("button", name="1 problem").click()
+    page.get_by_role("dialog").get_by_text("line 4 is \\u202eno JSON").wait_for()
 
 
 def test_what_is_typed_survives_a_refresh(show: Show) -> None:

@@ -44,7 +44,7 @@ def test_a_recorded_file_is_listed_and_grows(pages: Any, serve: Serve, tmp_path:
     assert "mean reward 0.5" in page.locator("p.figures").inner_text()
     write(path, [run(12, name="newcomer")])
     page.get_by_role("link", name="newcomer").wait_for()
-    rt.annotate(path, {"t0": {"metadata": {"note": "look again"}}})
+    rt.annotate(path, "t0", metadata={"note": "look again"})
     page.get_by_text("look again").wait_for()
 
 
@@ -56,11 +56,26 @@ def test_text_is_searched_in_the_files(pages: Any, serve: Serve, tmp_path: Path)
     page.locator("tbody tr").get_by_text("#3").wait_for()
 
 
+def test_every_column_sorts(pages: Any, serve: Serve, tmp_path: Path) -> None:
+    page = opened(pages, serve(write(tmp_path / "rollouts.jsonl", [run(i) for i in range(5)])).address)
+    page.get_by_role("button", name="Columns").click()
+    for box in page.get_by_role("checkbox").all():
+        box.check()
+    page.keyboard.press("Escape")
+    for column in page.get_by_role("columnheader").all():
+        column.get_by_role("button").click()
+        page.locator(".view-overview:not([aria-busy]) th[aria-sort$=cending]").wait_for()
+        assert column.get_attribute("aria-sort") != "none"
+    assert page.locator(".problems").inner_text() == page.locator("#banner").inner_text() == ""
+
+
 @pytest.mark.parametrize("place", ["", "#/?q=reward:>0", "#/?sort=-reward", "#/?sort=task", "#/?q=name:odd"])
 def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_path: Path, place: str) -> None:
     some = [run(i) for i in range(40)]
-    some += [run(40, name="odd", status="error", error="it broke", reward=None, group_id=None, task=None)]
+    error = rt.ErrorInfo(type="ValueError", message="it broke")
+    some += [run(40, name="odd", status="error", error=error, reward=None, group_id=None, task=None)]
     path = write(tmp_path / "rollouts.jsonl", some)
+    some = list(rt.read(path))
     out = tmp_path / "page.html"
     write_static(out, ((str(path), one) for one in some), title="rollouts.jsonl")
     served = opened(pages, serve(path).address, place)
@@ -80,7 +95,8 @@ def test_histograms_are_the_server_s(show: Show, seed: int) -> None:
     ]  # fmt: skip
     page, _ = show([])
     mine = page.evaluate(
-        "(all) => all.map((values) => RT.aggregate(values.map((cost) => ({ status: 'x', findings: {}, cost }))).histograms.cost)",
+        "(all) => all.map((values) => RT.aggregate(values.map((cost) =>"
+        " ({ status: 'x', findings: {}, cost }))).histograms.cost)",
         values,
     )
     assert mine == [msgspec.to_builtins(histogram(one)) for one in values]

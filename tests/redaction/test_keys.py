@@ -30,6 +30,7 @@ from rollout_trace.integration import AgentFrame, ModelFrame
 from rollout_trace.record.redaction import cut_keys
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace.testing.tokenizer import ByteTokenizer
+from rollout_trace.wire import decode
 
 MASK = credentials.MASK
 IDS: dict[str, Any] = {"model": "m", "logprobs": True, "top_logprobs": 2, "extra_body": {"return_token_ids": True}}
@@ -337,6 +338,21 @@ def test_of_several_choices_only_those_with_the_key_lose_their_ids() -> None:
             world.chat(client, n=3)
     assert [step.trainable for step in trajectory.steps] == [True, False, True]
     assert [step.completion_token_ids is None for step in trajectory.steps] == [False, True, False]
+
+
+def test_texts_of_tokens_that_spell_a_key_go_with_the_ids() -> None:
+    """Also where the message has no such text: of a tool call that a parser could not read, say."""
+    key = KEYS[0]
+    entries = [{"token": token, "logprob": -0.5} for token in ("<call>", key[:9], key[9:])]
+    choice = {"message": {"content": "fine"}, "token_ids": [1, 2, 3], "logprobs": {"content": entries}}
+    answer = json.dumps({"choices": [choice]}).encode()
+    (before,) = decode("openai.chat", b"{}", answer)
+    assert before.token_texts == ["<call>", key[:9], key[9:]]
+    credentials.remember(key)
+    (step,) = decode("openai.chat", b"{}", answer)
+    assert (step.token_texts, step.completion_token_ids, step.trainable) == (None, None, False)
+    assert step.token_issue is not None
+    assert step.token_issue.code == "redacted"
 
 
 @pytest.mark.parametrize(

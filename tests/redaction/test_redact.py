@@ -88,7 +88,9 @@ def test_text_and_ids_agree_and_untouched_steps_stay(trajectory: rt.Trajectory) 
             assert not new.trainable
             assert (new.prompt_token_ids, new.completion_token_ids, new.logprobs, new.top_logprobs) == (None,) * 4
             assert (new.request_bytes, new.response_bytes, new.token_source) == (None, None, None)
+            assert new.token_texts is None
             continue
+        assert new.token_texts == old.token_texts
         for name in ("prompt_token_ids", "completion_token_ids", "logprobs"):
             assert (getattr(new, name) is None) == (getattr(old, name) is None)
             assert getattr(new, name) is None or np.array_equal(getattr(new, name), getattr(old, name), equal_nan=True)
@@ -243,6 +245,24 @@ def test_alternatives_that_hold_a_match_are_removed() -> None:
     assert clean.top_logprobs is None
     assert clean.trainable
     assert clean.completion_token_ids is not None
+
+
+def test_texts_of_tokens_go_with_the_ids() -> None:
+    """Where the completion changes, and where a match is in them alone: a tool call as it was sampled, say."""
+    spelled = ["B", "o", "b"]
+    for fields in (
+        {"completion": rt.Completion(content="Bob"), "token_texts": spelled},
+        {"completion": rt.Completion(content="fine"), "token_texts": spelled},
+        {"messages": [{"role": "user", "content": "Bob"}], "token_texts": ["f", "in", "e"]},
+    ):
+        given = step(**fields)
+        (clean,) = Redactor("Bob").apply(rt.Trajectory(steps=[given])).steps
+        assert (clean.token_texts, clean.completion_token_ids, clean.trainable) == (None, None, False)
+        assert clean.token_issue is not None
+        assert clean.token_issue.code == "redacted"
+        assert b"o\x7fb" not in encode(rt.Trajectory(steps=[clean]))
+    kept = rt.Trajectory(steps=[step(token_texts=["f", "in", "e"])])
+    assert Redactor("Bob").apply(kept) is kept
 
 
 def test_alternatives_that_are_json_are_looked_at_one_by_one() -> None:

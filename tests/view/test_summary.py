@@ -59,7 +59,8 @@ def test_every_field() -> None:
         step(1, agent="b", model="m", latency=0.5, usage=Usage(input=2, output=3), prompt_token_ids=[9]),
     ]  # fmt: skip
     run = rt.Trajectory(
-        id="t", name="n", task=rt.Task(id="k"), group_id="g", rollout_index=3, episode_id="e", parent_id="p", status="failed",
+        id="t", name="n", task=rt.Task(id="k"), group_id="g", rollout_index=3,
+        episode_id="e", parent_id="p", status="failed",
         stop_reason="turns", error=ErrorInfo(type="E", message="no"), reward=0.5, rewards={"x": 1}, metrics={"y": 2},
         started_at=BEGAN, ended_at=BEGAN + timedelta(seconds=90), steps=steps,
         tool_runs=[ToolRun(name="f"), ToolRun(name="f", error=ErrorInfo(type="E", message="no"))],

@@ -102,6 +102,8 @@ def check(step: Step) -> None:
         assert step.top_logprobs is None
     else:
         assert step.top_logprobs is None or len(step.top_logprobs) == len(logprobs)
+    tokens = logprobs if ids is None else ids
+    assert step.token_texts is None or (tokens is not None and len(step.token_texts) == len(tokens))
     if step.status == "ok" and step.completion is not None and ids is None:
         assert step.token_issue is not None
         assert step.token_issue.code

@@ -123,7 +123,15 @@ RT.app = (() => {
     const indexing = info.indexing;
     fill(state,
       indexing && el("progress", { max: indexing.of || 1, value: indexing.done, "aria-label": "reading the files" }),
+      info.problems && info.problems.length ? el("button", { class: "button quiet warn", on: { click: showProblems } },
+        RT.dom.plural(info.problems.length, "problem")) : null,
       indexing && el("span", { class: "num" }, `reading ${Math.floor((100 * indexing.done) / (indexing.of || 1))}%`));
+  }
+
+  /** What of the files could not be read. */
+  function showProblems() {
+    dialog("Problems", el("p", { class: "soft" }, "Everything else is shown."),
+      el("ul", { class: "problem-list" }, info.problems.map((problem) => el("li", {}, problem))));
   }
 
   // Refreshing.
@@ -200,8 +208,10 @@ RT.app = (() => {
   const KEY_NAMES = { ArrowDown: "↓", ArrowUp: "↑", ArrowLeft: "←", ArrowRight: "→", Escape: "Esc", " ": "Space" };
 
   function keyTable(keys) {
-    return el("dl", { class: "keys" }, keys.map(({ key, label }) =>
-      [el("dt", {}, el("kbd", {}, KEY_NAMES[key] || key)), el("dd", {}, label)]));
+    const byLabel = new Map();
+    for (const { key, label } of keys) byLabel.set(label, [...(byLabel.get(label) || []), key]);
+    return el("dl", { class: "keys" }, [...byLabel].map(([label, all]) =>
+      [el("dt", {}, all.map((key) => [el("kbd", {}, KEY_NAMES[key] || key), " "])), el("dd", {}, label)]));
   }
 
   /** Opens a dialog with these nodes; it closes with Esc, with its button, and with a click beside it. */

@@ -3,7 +3,7 @@
 window.RT = window.RT || {};
 
 RT.charts = (() => {
-  const { el, svg, number, short, count } = RT.dom;
+  const { el, svg, number, count } = RT.dom;
   const WIDTH = 200;
   const HEIGHT = 64;
 
@@ -22,6 +22,8 @@ RT.charts = (() => {
 
   const ends = (low, high) => el("div", { class: "ends num soft", "aria-hidden": "true" }, el("span", {}, low), el("span", {}, high));
 
+  let brushing = false;
+
   /** Lets the reader choose from the first to the last of n equal stretches of `node`'s width, by pointer. */
   function brushed(node, n, mark, choose) {
     let first = null;
@@ -34,6 +36,7 @@ RT.charts = (() => {
     node.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
       first = last = at(event);
+      brushing = true;
       node.setPointerCapture(event.pointerId);
       mark(...span());
     });
@@ -46,11 +49,13 @@ RT.charts = (() => {
       if (first === null) return;
       const chosen = span();
       first = null;
+      brushing = false;
       mark(-1, -1);
       choose(...chosen);
     });
     node.addEventListener("pointercancel", () => {
       first = null;
+      brushing = false;
       mark(-1, -1);
     });
   }
@@ -99,7 +104,7 @@ RT.charts = (() => {
     const bars = counts.map((n, i) => {
       const height = n ? Math.max(2, (n / most) * (HEIGHT - 4)) : 0;
       const label = `${rangeText(data, i, i, format)}: ${count(n)}`;
-      return svg("g", { class: "bar", role: "button", "aria-label": `${title} ${label}` },
+      return svg("g", { class: "bar", role: "button", "aria-label": `${title} ${label}`, data: { name: `${title} ${i}` } },
         svg("title", {}, label),
         svg("rect", { class: "hit", x: i * width, y: 0, width, height: HEIGHT }),
         svg("rect", { class: "value", x: i * width + gap / 2, y: HEIGHT - height, width: Math.max(0.5, width - gap), height }));
@@ -144,5 +149,5 @@ RT.charts = (() => {
     return card(title, figure, drawn, ends(format(begin), format(end)));
   }
 
-  return { histogram, overTime, rangeText, short };
+  return { histogram, overTime, busy: () => brushing };
 })();

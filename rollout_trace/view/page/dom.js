@@ -80,6 +80,24 @@ RT.dom = (() => {
     return node;
   }
 
+  /** What an element is to the reader: its line, kind and name, whatever its figures are. */
+  function identity(node) {
+    const line = node.closest("[data-key]");
+    const name = node.dataset.name || node.getAttribute("aria-label") || node.title || node.textContent;
+    return [line && line.dataset.key, node.tagName, name].join("\n");
+  }
+
+  /** Draws inside of `element`, and gives the focus to what is now in the place of what had it. */
+  function keepFocus(element, draw) {
+    const focused = document.activeElement;
+    const before = element.contains(focused) ? identity(focused) : null;
+    draw();
+    if (before === null || element.contains(focused)) return;
+    const all = [...element.querySelectorAll("a, button, select, input, [tabindex]")];
+    const again = all.find((node) => identity(node) === before);
+    if (again) again.focus({ preventScroll: true });
+  }
+
   const known = (x) => typeof x === "number" && Number.isFinite(x);
 
   /** A count with thousands separated: "1,204"; "-" for what is not known. */
@@ -174,6 +192,7 @@ RT.dom = (() => {
   }
 
   return {
-    el, svg, fill, text, count, short, number, duration, cost, time, plural, toneOfStatus, toneOfGrade, remembered, remember,
+    el, svg, fill, text, count, short, number, duration, cost, time, plural, toneOfStatus, toneOfGrade, keepFocus,
+    remembered, remember,
   };
 })();

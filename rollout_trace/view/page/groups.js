@@ -4,7 +4,8 @@ window.RT = window.RT || {};
 
 RT.groups = (() => {
   const { el, number, count, plural } = RT.dom;
-  const MOST_CELLS = 256;
+  const MOST_CELLS = 128;
+  const PAGE = 50;
 
   const known = (x) => typeof x === "number";
   const ORDERS = [
@@ -51,14 +52,14 @@ RT.groups = (() => {
     if (!group.spread) return null;
     const at = (best) => group.rewards.reduce((chosen, r, i) =>
       (known(r) && (chosen < 0 || (best ? r > group.rewards[chosen] : r < group.rewards[chosen])) ? i : chosen), -1);
-    return el("a", { href: RT.app.hash("compare", [group.keys[at(true)], group.keys[at(false)]]) }, "best and worst");
+    return el("a", { href: RT.app.hash("compare", [group.keys[at(true)], group.keys[at(false)]]) }, "compare best and worst");
   }
 
   function line(group, level, choose) {
     const same = group.spread === 0;
-    return el("li", { class: "group" },
+    return el("li", { class: "group", data: { key: RT.dom.text(group.group) } },
       el("div", { class: "what" },
-        el("button", { class: "link clip", title: "Show this group's trajectories", on: { click: () => choose(group.group) } }, group.group),
+        el("button", { class: "link open clip", title: "Show this group's trajectories", on: { click: () => choose(group.group) } }, group.group),
         el("span", { class: "soft num", title: plural(group.n, "trajectory", "trajectories") }, count(group.n))),
       el("div", { class: "figures num" },
         el("b", {}, number(group.mean, 3)),
@@ -70,10 +71,15 @@ RT.groups = (() => {
       el("div", { class: "compare" }, comparison(group)));
   }
 
-  /** The view. `options` = {order, differing}; `change(options)` when one is changed; `choose(group)`. */
+  /** How many pages of groups there are. */
+  const pages = (aggregate, options) => Math.ceil(chosen(aggregate.groups.map(measured), options).length / PAGE);
+
+  const chosen = (groups, options) => (options.differing ? groups.filter((g) => g.spread) : groups);
+
+  /** A page of the view. `options` = {order, differing, page}; `change(options)` when one is changed; `choose(group)`. */
   function draw({ aggregate, options, change, choose }) {
     const groups = aggregate.groups.map(measured);
-    const shown = ordered(options.differing ? groups.filter((g) => g.spread) : groups, options.order);
+    const shown = ordered(chosen(groups, options), options.order).slice(options.page * PAGE, (options.page + 1) * PAGE);
     const level = scale(groups);
     const equal = groups.filter((g) => g.spread === 0).length;
     return el("section", { class: "groups", "aria-label": "groups" },
@@ -91,5 +97,5 @@ RT.groups = (() => {
           ? "No group's rewards differ." : "No trajectory here has a group: set it with rollout(group=...) or record several of one task."));
   }
 
-  return { draw, measured };
+  return { draw, pages };
 })();

@@ -15,8 +15,9 @@
   function readState(query) {
     const sort = query.sort || "";
     return {
-      q: query.q || "", sort: sort.replace(/^-/, ""), reverse: sort.startsWith("-"), view: query.view === "groups" ? "groups" : "table",
-      page: Math.max(0, (parseInt(query.page, 10) || 1) - 1), order: query.order || "", differing: query.differing === "1",
+      q: query.q || "", sort: sort.replace(/^-/, ""), reverse: sort.startsWith("-"),
+      view: query.view === "groups" ? "groups" : "table", page: Math.max(0, (parseInt(query.page, 10) || 1) - 1),
+      order: query.order || "", differing: query.differing === "1",
     };
   }
 
@@ -28,7 +29,11 @@
   }
 
   /** Goes to a changed state; a change of the query begins at its first page. */
-  const change = (changes) => RT.app.go(address({ ...state, ...("q" in changes || "sort" in changes ? { page: 0 } : {}), ...changes }));
+  function change(changes) {
+    const begins = "q" in changes || "sort" in changes;
+    RT.app.go(address({ ...state, page: begins ? 0 : state.page, ...changes }));
+  }
+
   const changeQuery = (q) => change({ q });
 
   // Drawing.
@@ -38,13 +43,15 @@
       class: "field search", type: "search", placeholder: "Search: words, status:error, reward:>0.5", "aria-label": "search",
       spellcheck: "false", autocomplete: "off", "aria-describedby": "problems", on: { input: typing, keydown: searchKey },
     });
-    const view = (name, label) => el("button", { data: { view: name }, on: { click: () => change({ view: name, page: 0 }) } }, label);
+    const view = (name, label) =>
+      el("button", { data: { view: name }, on: { click: () => change({ view: name, page: 0 }) } }, label);
     parts = {
       element, search,
       chips: el("div", { class: "slot" }), problems: el("div", { class: "problems", id: "problems", role: "status" }),
       figures: el("div", { class: "slot" }), tallies: el("div", { class: "slot" }), charts: el("div", { class: "slot" }),
       body: el("div", { class: "body" }), pager: el("nav", { class: "pager", "aria-label": "pages" }),
-      views: el("div", { class: "segments", role: "group", "aria-label": "view" }, view("table", "List"), view("groups", "Groups")),
+      views: el("div", { class: "segments", role: "group", "aria-label": "view" },
+        view("table", "List"), view("groups", "Groups")),
       chartsButton: el("button", { class: "button", on: { click: toggleCharts } }, "Charts"),
       columnsButton: el("button", { class: "button", on: { click: () => RT.table.chooseColumns(drawBody) } }, "Columns"),
     };
@@ -54,8 +61,11 @@
   }
 
   function drawControls() {
-    if (document.activeElement !== parts.search || parts.search.value.trim() !== state.q.trim()) parts.search.value = state.q;
-    for (const button of parts.views.children) button.setAttribute("aria-pressed", String(button.dataset.view === state.view));
+    const isTyped = document.activeElement === parts.search && parts.search.value.trim() === state.q.trim();
+    if (!isTyped) parts.search.value = state.q;
+    for (const button of parts.views.children) {
+      button.setAttribute("aria-pressed", String(button.dataset.view === state.view));
+    }
     parts.chartsButton.setAttribute("aria-pressed", String(chartsOpen()));
     parts.columnsButton.hidden = state.view === "groups";
     fill(parts.chips, RT.filters.chips(state.q, changeQuery));
@@ -83,6 +93,7 @@
 
   function drawCharts() {
     const { aggregate } = shown;
+    if (RT.charts.busy()) return;
     if (!aggregate || !aggregate.n || !chartsOpen()) return void fill(parts.charts);
     const range = (field) => (low, high, closed) => changeQuery(RT.query.setRange(state.q, field, low, high, closed));
     const bars = (title, field, format) =>
@@ -91,19 +102,22 @@
     fill(parts.charts, el("section", { class: "charts", "aria-label": "charts" },
       bars("Reward", "reward", number), bars("Tokens", "tokens", short), bars("Steps", "steps", short),
       bars("Time", "seconds", duration), bars("Cost", "cost", (x) => cost(x, aggregate.currency)),
-      RT.charts.overTime({ title: "Reward over time", points: aggregate.over_time, format: clock, choose: range("started") })));
+      RT.charts.overTime({
+        title: "Reward over time", points: aggregate.over_time, format: clock, choose: range("started"),
+      })));
   }
 
-  const sameDay = (points) => points.length && time(points[0][0]).slice(0, 10) === time(points[points.length - 1][0]).slice(0, 10);
+  const day = ([started]) => time(started).slice(0, 10);
+
+  const sameDay = (points) => points.length && day(points[0]) === day(points[points.length - 1]);
 
   function drawBody() {
     const { list, aggregate } = shown;
-    const focused = document.activeElement && document.activeElement.closest && document.activeElement.closest("tr[data-key]");
     if (!list.matched) fill(parts.body, emptiness(list));
     else if (state.view === "groups") {
       fill(parts.body, RT.groups.draw({
         aggregate, options: state, change,
-        choose: (group) => change({ q: RT.query.toggle("", RT.query.written("group", group, true)), view: "table", page: 0 }),
+        choose: (group) => change({ q: RT.query.written("group", group, true), view: "table" }),
       }));
     } else {
       const edges = (aggregate.histograms.reward || { edges: [] }).edges;
@@ -112,7 +126,6 @@
         sortBy: (field) => change(RT.table.nextSort(field, state.sort, state.reverse)),
       }));
     }
-    if (focused) focusLine(lines().findIndex((tr) => tr.dataset.key === focused.dataset.key), true);
     drawPager();
   }
 
@@ -123,23 +136,31 @@
         el("p", {}, "Nothing that was recorded fits the filter."),
         el("button", { class: "button", on: { click: () => changeQuery("") } }, "Clear the filter"));
     }
-    if (info.indexing) return el("div", { class: "empty" }, el("h1", {}, "Reading the files"), el("p", {}, "Trajectories appear here as they are found."));
+    if (info.indexing) {
+      return el("div", { class: "empty" }, el("h1", {}, "Reading the files"),
+        el("p", {}, "Trajectories appear here as they are found."));
+    }
     const names = (info.files || []).map((file) => file.name).join(", ");
     return el("div", { class: "empty" }, el("h1", {}, "No trajectory yet"),
       el("p", {}, names ? `There is none in ${names}.` : "There is none in what was given.",
         info.static ? "" : " This page shows the first one as soon as it is recorded."));
   }
 
+  const pageCount = () =>
+    (state.view === "groups" ? RT.groups.pages(shown.aggregate, state) : Math.ceil(shown.list.matched / PAGE));
+
   function drawPager() {
     const { list } = shown;
-    const pages = Math.ceil(list.matched / PAGE);
-    if (state.view === "groups" || pages < 2) return void fill(parts.pager);
+    const pages = pageCount();
+    const last = Math.min(list.matched, (state.page + 1) * PAGE);
+    if (pages < 2) return void fill(parts.pager);
     const to = (page, label, name) => el("button", {
       class: "button", "aria-label": name, disabled: page < 0 || page >= pages, on: { click: () => change({ page }) },
     }, label);
     fill(parts.pager,
       to(state.page > 0 ? 0 : -1, "« first", "first page"), to(state.page - 1, "‹", "previous page"),
-      el("span", { class: "num" }, `${count(state.page * PAGE + 1)} to ${count(Math.min(list.matched, (state.page + 1) * PAGE))} of ${count(list.matched)}`),
+      el("span", { class: "num" }, state.view === "groups" ? `page ${count(state.page + 1)} of ${count(pages)}`
+        : `${count(state.page * PAGE + 1)} to ${count(last)} of ${count(list.matched)}`),
       to(state.page + 1, "›", "next page"), to(state.page < pages - 1 ? pages - 1 : pages, "last »", "last page"));
   }
 
@@ -150,22 +171,28 @@
     parts.element.setAttribute("aria-busy", "true");
     try {
       const [list, aggregate] = await Promise.all([
-        RT.data.list({ query: state.q, sort: state.sort, reverse: state.reverse, offset: state.page * PAGE, limit: PAGE }),
+        RT.data.list({
+          query: state.q, sort: state.sort, reverse: state.reverse, limit: PAGE,
+          offset: state.view === "groups" ? 0 : state.page * PAGE,
+        }),
         aggregateToo || !shown.aggregate ? RT.data.aggregate({ query: state.q }) : shown.aggregate,
       ]);
       if (mine !== turn || !parts) return;
-      if (state.page && !list.rows.length && list.matched) {
-        state.page = Math.ceil(list.matched / PAGE) - 1;
+      shown = { list, aggregate };
+      if (state.page && state.page >= pageCount()) {
+        // Fewer match than when the address was made.
+        state.page = Math.max(0, pageCount() - 1);
         RT.app.replace(address(state));
         return void (await load({ aggregateToo: false }));
       }
-      shown = { list, aggregate };
       RT.app.listHash = address(state);
       RT.app.listKeys = list.rows.map((row) => row.key);
       fill(parts.problems, list.problems.map((problem) => el("p", {}, problem)));
-      drawControls();
-      drawAggregate();
-      drawBody();
+      RT.dom.keepFocus(parts.element, () => {
+        drawControls();
+        drawAggregate();
+        drawBody();
+      });
     } finally {
       if (mine === turn && parts) parts.element.removeAttribute("aria-busy");
     }
@@ -190,21 +217,21 @@
 
   // Moving over the lines.
 
-  const lines = () => [...parts.body.querySelectorAll("tr[data-key]")];
+  const lines = () => [...parts.body.querySelectorAll("[data-key]")];
 
-  function focusLine(i, still) {
+  function focusLine(i) {
     const line = lines()[i];
     if (!line) return;
-    const link = line.querySelector("a.open");
-    link.focus({ preventScroll: true });
-    if (!still) line.scrollIntoView({ block: "nearest" });
+    line.querySelector(".open").focus({ preventScroll: true });
+    line.scrollIntoView({ block: "nearest" });
   }
 
   function move(by) {
-    const at = lines().findIndex((tr) => tr.contains(document.activeElement));
+    if (!shown.list) return;
+    const at = lines().findIndex((line) => line.contains(document.activeElement));
     const next = at < 0 ? (by > 0 ? 0 : lines().length - 1) : at + by;
-    if (next >= lines().length && (state.page + 1) * PAGE < shown.list.matched) turnPage(1, 0);
-    else if (next < 0 && state.page > 0) turnPage(-1, PAGE - 1);
+    if (next >= lines().length && state.page + 1 < pageCount()) turnPage(1, () => 0);
+    else if (next < 0 && state.page > 0) turnPage(-1, () => lines().length - 1);
     else focusLine(next);
   }
 
@@ -213,7 +240,7 @@
     RT.app.replace(address(state));
     try {
       await load({ aggregateToo: false });
-      focusLine(line);
+      focusLine(line());
     } catch (error) {
       RT.app.banner(error);
     }

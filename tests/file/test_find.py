@@ -1,0 +1,54 @@
+"""Trajectories are found in files as if every line were decoded."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_trace.file.find import at_position, of_episode, with_id
+from rollout_trace.file.line_index import LineIndex
+
+NAMES = st.text('ab/\\é"1', min_size=1, max_size=4)
+ROWS = st.lists(st.tuples(NAMES, NAMES, st.sampled_from(["", "\n", "  \n", "broken\n"])), max_size=6)
+
+
+def line(identity: str, task: str, *, ascii_only: bool) -> str:
+    value = {"schema": "rollout-trace/1", "id": identity, "episode_id": task, "task": {"id": task}, "steps": []}
+    return json.dumps(value, ensure_ascii=ascii_only)
+
+
+@given(ROWS, NAMES, st.booleans(), st.booleans(), st.booleans())
+def test_what_is_found_is_what_decoding_finds(
+    rows: list[tuple[str, str, str]], wanted: str, packed: bool, ascii_only: bool, newline: bool
+) -> None:
+    text = "".join(f"{blank}{line(one, task, ascii_only=ascii_only)}\n" for one, task, blank in rows)
+    data = ("\ufeff" + (text if newline else text.removesuffix("\n"))).encode()
+    with TemporaryDirectory() as folder:
+        path = str(Path(folder, "a.jsonl.gz" if packed else "a.jsonl"))
+        Path(path).write_bytes(gzip.compress(data) if packed else data)
+        ids = [one for one, _, _ in rows]
+        begin = list(dict.fromkeys(one for one in ids if one.startswith(wanted)))
+        of_task = list(dict.fromkeys(one for one, task, _ in rows if task == wanted))
+        expected = [wanted] if wanted in ids else begin or of_task
+        assert [one.head.id for one in with_id([path], wanted)] == expected
+        assert [one.head.id for one in of_episode([path], wanted)] == [one for one, task, _ in rows if task == wanted]
+        for at, one in enumerate(ids):
+            for position in (at + 1, at - len(ids)):
+                found = at_position([path], position)
+                assert found is not None
+                assert (found.head.id, found.load().id) == (one, one)
+        assert at_position([path], len(ids) + 1) is None
+        assert at_position([path], -len(ids) - 1) is None
+        with LineIndex([path]) as index:
+            assert [(one.head.id, one.load().id) for one in index.lines] == [(one, one) for one in ids]
+
+
+def test_the_place_is_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f"\n{line('a', 't', ascii_only=True)}\n\n{line('b', 't', ascii_only=True)}\n")
+    assert [one.place for one in with_id([str(path)], "t")] == [f"{path}, line 2", f"{path}, line 4"]
