@@ -288,6 +288,8 @@ def test_it_can_be_used_by_everybody(pages: Pages, scheme: str, size: tuple[int,
         ready(page)
         page.wait_for_selector(".t.pinned")
         picture(page, f"trajectory-{color}-{name}-{scheme}")
+        # It fills the window, and scrolls inside.
+        assert page.locator(".scroll").bounding_box()["height"] > 400
         assert_accessible(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     for pane in ("rows", "time", "raw", "details"):
