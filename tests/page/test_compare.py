@@ -67,5 +67,7 @@ def test_it_can_be_used_by_everybody(pages: Pages, scheme: str, size: tuple[int,
     page, _ = opened(pages, group(), "#/compare/0-0/0-1?step=2", size=size, scheme=scheme)
     page.wait_for_selector(".pair.other .t.differs")
     picture(page, f"compare-{name}-{scheme}")
+    # It fills the window, and scrolls inside.
+    assert page.locator(".scroll").bounding_box()["height"] > 400
     assert_accessible(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]

@@ -198,6 +198,19 @@ def test_a_search_marks_the_steps_that_have_the_text(pages: Pages) -> None:
     assert page.evaluate("[...CSS.highlights.get('found')].map(String)") == ["twice"]
 
 
+def test_of_a_text_of_a_megabyte_the_beginning_is_shown_and_the_rest_on_a_click(pages: Pages) -> None:
+    one = solver(2)
+    one.steps[0].new = [Message(role="user", parts=[Part(kind="text", text="0123456789" * 100_000)])]
+    page, _ = opened(pages, [one])
+    ready(page)
+    body = page.locator(".msg.user .body")
+    assert len(body.inner_text()) < 5_000
+    assert "996,000 of 1,000,000 characters are not shown" in body.locator("button").inner_text()
+    body.locator("button").click()
+    assert "896,000 of 1,000,000" in body.locator("button").inner_text()
+    assert len(body.inner_text()) > 104_000
+
+
 def test_a_changed_file_is_shown_anew(pages: Pages) -> None:
     ones = group()
     page, served = opened(pages, ones)
@@ -275,6 +288,8 @@ def test_it_can_be_used_by_everybody(pages: Pages, scheme: str, size: tuple[int,
         ready(page)
         page.wait_for_selector(".t.pinned")
         picture(page, f"trajectory-{color}-{name}-{scheme}")
+        # It fills the window, and scrolls inside.
+        assert page.locator(".scroll").bounding_box()["height"] > 400
         assert_accessible(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
     for pane in ("rows", "time", "raw", "details"):

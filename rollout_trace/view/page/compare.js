@@ -59,7 +59,8 @@ RT.compare = (() => {
 
     build() {
       const [one, other] = this.outlines.map((outline) => outline.summary);
-      RT.app.setTitle(`${one.name || "agent"} #${one.index ?? "-"} beside ${other.name || "agent"} #${other.index ?? "-"}`);
+      const named = ({ name, task, group, index }) => [name, task || group, known(index) && `#${index}`].filter(Boolean).join(" ");
+      RT.app.setTitle(`${named(one)} beside ${named(other)}`);
       this.scroll = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "both conversations" });
       const list = el("div", { class: "steps pairs" });
       this.verdict = el("div", { class: "verdict", role: "status" });

@@ -7,6 +7,7 @@ window.RT = window.RT || {};
 RT.scroller = (() => {
   const OVER = 500;
   const MOST = 60;
+  const FAR = 1e7;
   // What stands above the list is in sight.
   const TOP = { index: 0, offset: -Infinity };
 
@@ -25,6 +26,8 @@ RT.scroller = (() => {
       this.sizes.observe(box);
       this.onscroll = () => this.scrolled();
       box.addEventListener("scroll", this.onscroll, { passive: true });
+      this.onkey = (event) => this.key(event);
+      box.addEventListener("keydown", this.onkey);
       if (first > 0 && first < n) this.anchor = { index: first, offset: -8 };
       this.resize(n);
     }
@@ -32,6 +35,7 @@ RT.scroller = (() => {
     close() {
       this.sizes.disconnect();
       this.box.removeEventListener("scroll", this.onscroll);
+      this.box.removeEventListener("keydown", this.onkey);
       cancelAnimationFrame(this.frame);
     }
 
@@ -40,6 +44,7 @@ RT.scroller = (() => {
       const heights = new Float64Array(n);
       for (let i = 0; i < n; i += 1) heights[i] = this.heights && i < this.n ? this.heights[i] : this.estimate(i);
       this.n = n;
+      if (this.anchor.index >= n) this.anchor = TOP;
       this.heights = heights;
       this.tops = new Float64Array(n + 1);
       this.sum(0);
@@ -69,9 +74,21 @@ RT.scroller = (() => {
       if (this.follow()) this.render();
     }
 
+    // To the ends at once: the browser's own way there would be broken off where heights become known.
+    key(event) {
+      if (event.target !== this.box || event.defaultPrevented || !this.n) return;
+      if (event.key !== "Home" && event.key !== "End") return;
+      event.preventDefault();
+      this.anchor = event.key === "Home" ? TOP : { index: this.n - 1, offset: FAR };
+      this.render();
+    }
+
     // Whether the reader scrolled since the last time: what is at the top now stays there.
     follow() {
-      if (!this.n || Math.abs(this.box.scrollTop - this.expected) < 2) return false;
+      const { scrollTop, scrollHeight, clientHeight } = this.box;
+      if (!this.n || this.expected === undefined || Math.abs(scrollTop - this.expected) < 2) return false;
+      // The list became shorter, and the browser moved its end to the edge: nobody scrolled.
+      if (scrollTop < this.expected && scrollTop >= scrollHeight - clientHeight - 1) return false;
       const y = this.box.scrollTop - this.start;
       const index = this.at(Math.max(0, y));
       this.anchor = this.box.scrollTop <= 0 ? TOP : { index, offset: y - this.tops[index] };
@@ -100,8 +117,9 @@ RT.scroller = (() => {
 
     render() {
       if (!this.n) return;
-      const y = Math.max(-this.start, this.tops[this.anchor.index] + this.anchor.offset);
       const height = this.box.clientHeight || 800;
+      const wanted = this.tops[this.anchor.index] + this.anchor.offset;
+      const y = Math.max(-this.start, Math.min(wanted, this.tops[this.n] - height));
       const first = this.at(Math.max(0, y - OVER));
       const last = Math.min(this.at(Math.max(0, y + height + OVER)), first + MOST - 1);
       for (const [index, item] of this.items) {
@@ -167,11 +185,13 @@ RT.scroller = (() => {
     refresh(index) {
       const item = this.items.get(index);
       if (!item) return;
+      this.follow();
       this.remove(index, item);
       this.render();
     }
 
     rebuild() {
+      this.follow();
       for (const [index, item] of this.items) this.remove(index, item);
       this.render();
     }
