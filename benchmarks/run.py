@@ -30,6 +30,7 @@ SECTIONS = {
     "start": "What `rollout-trace run` adds to the start of a program",
     "memory": "Memory",
     "files": "Writing and reading JSONL (MB of JSON per second of CPU time)",
+    "look": "Looking at a large file from the command line (MB of JSON per second of CPU time)",
     "shards": "Reading a folder of shards with two processes beside one",
     "collect": "rt.collect beside the bare agent in an event loop",
     "extras": "Routed experts and alternatives (MB of their bytes per second of CPU time)",
