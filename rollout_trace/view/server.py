@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _asset(name: str) -> tuple[str, bytes]:
     """A file of the page, or the page itself."""
-    if name in ("", "index.html"):
+    if not name:
         return "text/html; charset=utf-8", linked_page().encode()
     found = asset(name)
     if found is None:
