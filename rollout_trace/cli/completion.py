@@ -61,9 +61,10 @@ def completion(ctx: click.Context, shell: str) -> int:
     """Print the script that completes the words of rollout-trace in a shell: commands, options and files.
 
     \b
-    bash  in ~/.bashrc:  eval "$(rollout-trace completion bash)"
-    zsh   in ~/.zshrc:   eval "$(rollout-trace completion zsh)"
-    fish  rollout-trace completion fish > ~/.config/fish/completions/rollout-trace.fish
+    bash, in ~/.bashrc:  eval "$(rollout-trace completion bash)"
+    zsh, in ~/.zshrc:    eval "$(rollout-trace completion zsh)"
+    fish:  rollout-trace completion fish \\
+             > ~/.config/fish/completions/rollout-trace.fish
     """
     register()
     made = _CLASSES[shell](ctx.find_root().command, {}, _PROGRAM, VARIABLE)

@@ -49,8 +49,8 @@ def convert(
     place for is counted and printed. PATH is a file, a pattern, a folder, an address, or - for stdin.
 
     \b
-    rollout-trace convert rollouts.jsonl --to trl -o sft.parquet --where 'reward == 1'
-    rollout-trace convert rollouts.jsonl --to chat -o openai.jsonl --option arguments=json --option columns=
+    rollout-trace convert runs.jsonl --to trl -o sft.parquet --where 'reward > 0'
+    rollout-trace convert runs.jsonl --to chat -o out.jsonl --option arguments=json
 
     Exit code 1: there was nothing to write, or there are lines that could not be read, which are left out.
     """

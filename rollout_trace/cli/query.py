@@ -67,8 +67,8 @@ def query(
     else, and changes no file.
 
     \b
-    rollout-trace query "SELECT task_id, avg(reward) FROM trajectories GROUP BY ALL" rollouts.jsonl
-    rollout-trace query "SELECT name, count(*), avg(seconds) FROM tool_runs GROUP BY ALL" runs/ --csv
+    rollout-trace query "SELECT avg(reward) FROM trajectories" rollouts.jsonl
+    rollout-trace query "SELECT name, count(*) FROM tool_runs GROUP BY 1" runs/
 
     PATH is a file, a pattern, a folder, an address, or - for stdin.
 

@@ -67,7 +67,7 @@ def show(
     rollout-trace show rollouts.jsonl
     rollout-trace show rollouts.jsonl gsm8k/17 --tokens
     rollout-trace show rollouts.jsonl -1 --step 4
-    rollout-trace show rollouts.jsonl --where 'reward < 0.5' --color always | less -R
+    rollout-trace show runs.jsonl --where 'reward < 1' --color always | less -R
 
     Exit code 1: lines that could not be read.
     """
