@@ -50,7 +50,7 @@ def convert(
 
     \b
     rollout-trace convert runs.jsonl --to trl -o sft.parquet --where 'reward > 0'
-    rollout-trace convert runs.jsonl --to chat -o out.jsonl --option arguments=json
+    rollout-trace convert runs.jsonl --to chat -o a.jsonl --option arguments=dict
 
     Exit code 1: there was nothing to write, or there are lines that could not be read, which are left out.
     """
