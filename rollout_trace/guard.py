@@ -9,7 +9,8 @@ import logging
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -187,6 +188,20 @@ def warn_once(key: str, message: str) -> None:
 def warn(message: str) -> None:
     """Logs a warning."""
     logger.warning("%s", printable(message))
+
+
+@contextmanager
+def without(prefix: str) -> Iterator[None]:
+    """A block in which messages that begin so are not logged: its caller shows what they are about."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(prefix)
+
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
 
 
 def printable(text: str, limit: int = 2000) -> str:

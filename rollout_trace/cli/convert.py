@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollout_trace import guard
 from rollout_trace.cli.common import json_option, show, show_problems
 from rollout_trace.cli.reading import STDIN, trajectories_of
 from rollout_trace.cli.selection import compile_where, where_option
@@ -100,7 +98,8 @@ def _convert(given: _Given, *, as_json: bool) -> int:
     _check_output(given, [path for path in found.paths if path != STDIN])
     values |= {"strict": given.strict, "report": report}
     try:
-        with _quiet():
+        # What exporters warn of is printed at the end.
+        with guard.without("export."):
             written = given.format.write(given.output, (one.trajectory for one in found), values)
     except ExportError as error:
         raise ExportError(str(error).replace("Without strict=True it", "Without --strict it")) from error
@@ -135,21 +134,6 @@ def _check_output(given: _Given, files: list[str]) -> None:
     is_empty = os.path.isdir(given.output) and not os.listdir(given.output)
     if not given.overwrite and not is_empty:
         raise click.UsageError(f"{given.output} exists already: give a new name, or --overwrite to replace it.")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the warnings that exporters log: what was left out is printed at the end."""
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("export.")
-
-    logger = logging.getLogger("rollout_trace")
-    logger.addFilter(is_other)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_other)
 
 
 def _list(name: str | None, *, as_json: bool) -> int:
