@@ -188,7 +188,8 @@ class Pretend:
             "histograms": {name: histogram([getattr(one, name) for _, one in found]) for name in names},
             "statuses": statuses, "findings": findings,
             "over_time": over_time[:2000],
-            "mean_reward": mean,
+            "mean_reward": mean, "least_reward": min(rewards, default=None), "most_reward": max(rewards, default=None),
+            "problems": [],
             "std_reward": None if mean is None else (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5,
             "cost": sum(one.cost or 0 for _, one in found), "currency": "USD",
         }  # fmt: skip
