@@ -42,7 +42,8 @@ class Packer:
         return self._numbers.setdefault(name, len(self._numbers))
 
     def _tokens(self, tokens: Tokens) -> dict[str, Any]:
-        texts, ids = (column or [None] * tokens.n for column in (tokens.texts, tokens.ids))
+        texts: Sequence[str | None] = tokens.texts or [None] * tokens.n
+        ids: Sequence[int | None] = tokens.ids or [None] * tokens.n
         names: list[_Name] = list(zip(texts, ids, strict=True))
         packed: dict[str, Any] = {"n": tokens.n, "names": [self._number(name) for name in names]}
         if tokens.texts is None:
