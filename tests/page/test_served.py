@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 import rollout_trace as rt
 from rollout_trace.view.aggregate import histogram
 from rollout_trace.view.static import write_static
+from rollout_trace.view.trajectory_view import TrajectoryView
 from tests.page.conftest import Served, Show
 from tests.view.files import run, write
+from tests.view.pictures import family
 
 Serve = Callable[..., Served]
 
@@ -84,6 +88,25 @@ def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_pat
             page.reload()
             page.locator("tbody tr").first.wait_for()
         assert what_is_shown(written) == what_is_shown(served)
+
+
+def test_tokens_of_one_file_are_as_recorded(pages: Any, tmp_path: Path) -> None:
+    some = family()
+    out = tmp_path / "page.html"
+    write_static(out, (("a.jsonl", one) for one in some), title="a.jsonl")
+    page = pages.new(own=out.parent.as_uri())
+    page.goto(out.as_uri())
+    for at, trajectory in enumerate(some):
+        steps = page.evaluate("(key) => RT.data.steps(key, 0, 50)", f"0-{at}")
+        for found, view in zip(steps, TrajectoryView(trajectory).steps(), strict=True):
+            wanted, tokens = msgspec.to_builtins(view.tokens) or {}, found.get("tokens") or {}
+            for name in ("n", "ids", "texts", "logprobs"):
+                assert tokens.get(name) == wanted.get(name)
+            assert tokens.get("entropy", []) == pytest.approx(wanted.get("entropy", []), abs=6e-4)
+            for mine, theirs in zip(tokens.get("alternatives", []), wanted.get("alternatives", []), strict=True):
+                assert [one[:2] for one in mine] == [list(one[:2]) for one in theirs]
+                chances = [[math.exp(one[2]) for one in alternatives] for alternatives in (mine, theirs)]
+                assert chances[0] == pytest.approx(chances[1], abs=6e-4)
 
 
 def test_histograms_are_the_server_s(show: Show) -> None:
