@@ -30,10 +30,12 @@ _NAN = float("nan")
 
 
 class Histogram(Struct):
-    """Counts of values between edges; the last edge belongs to the last bin."""
+    """Counts of values between edges; the last edge belongs to the last bin, where not all values are whole."""
 
     edges: list[float] = []
     counts: list[int] = []
+    whole: bool = False
+    """Whether all values are whole: then the last edge is above every value."""
 
 
 class GroupRewards(Struct):
@@ -58,6 +60,8 @@ class Aggregate(Struct):
     over_time: list[tuple[float, float]]
     """Time of the start, and reward; thinned out."""
     mean_reward: float | None
+    least_reward: float | None
+    most_reward: float | None
     std_reward: float | None
     """The sample's."""
     cost: float | None
@@ -117,6 +121,8 @@ def aggregate(store: Store, condition: Condition) -> Aggregate:
         findings=_findings(store, condition),
         over_time=_over_time(columns["started"], columns["reward"]),
         mean_reward=float(rewards.mean()) if len(rewards) else None,
+        least_reward=float(rewards.min()) if len(rewards) else None,
+        most_reward=float(rewards.max()) if len(rewards) else None,
         std_reward=float(rewards.std(ddof=1)) if len(rewards) > 1 else None,
         cost=cost,
         currency=currency,
@@ -149,7 +155,7 @@ def histogram(values: Sequence[float]) -> Histogram:
     edges = [low + at * width for at in range(bins + 1)]
     edges[-1] = edges[-1] if whole else high
     places = np.clip(np.searchsorted(np.array(edges), found, side="right") - 1, 0, bins - 1)
-    return Histogram(edges, np.bincount(places, minlength=bins).tolist())
+    return Histogram(edges, np.bincount(places, minlength=bins).tolist(), whole)
 
 
 def _counted(store: Store, condition: Condition, column: str) -> dict[str, int]:

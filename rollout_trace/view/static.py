@@ -16,6 +16,7 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.replacing import replacing
 from rollout_trace.view.assets import whole_page
 from rollout_trace.view.model import Summary
+from rollout_trace.view.packed_tokens import Packer
 from rollout_trace.view.tokens import Texts
 from rollout_trace.view.trajectory_view import TrajectoryView
 from rollout_trace.view.values import builtins, encode, plain
@@ -61,20 +62,22 @@ def write_static(
     for _, view in views:
         families.setdefault(view.summary.episode, []).append(view.summary)
     summaries = []
+    packer = Packer()
     with replacing(path) as file:
         file.write(before.encode())
         for at, (source, view) in enumerate(views):
             key = f"{files[source]}-{at}"
             view.family = families[view.summary.episode]
             summaries.append({**builtins(view.summary), "key": key})
-            file.write(_embedded(f"rollout-{key}", _contents(view, files[source])))
-        file.write(_embedded("rollout-data", {"info": _info(title, files, tokenizer), "summaries": summaries}))
+            file.write(_embedded(f"rollout-{key}", _contents(view, files[source], packer)))
+        data = {"info": _info(title, files, tokenizer), "summaries": summaries, "names": packer.names}
+        file.write(_embedded("rollout-data", data))
         file.write(after.encode())
         size = file.tell()
     return Written(len(summaries), size)
 
 
-def _contents(view: TrajectoryView, file: int) -> dict[str, Any]:
+def _contents(view: TrajectoryView, file: int, packer: Packer) -> dict[str, Any]:
     # The family stands in the list, with its addresses.
     outline = replace(view.outline, family=[])
     raw = [
@@ -84,7 +87,7 @@ def _contents(view: TrajectoryView, file: int) -> dict[str, Any]:
         for step in view.trajectory.steps
     ]
     kept = {"raw": raw} if any(raw) else {}
-    return {"file": file, "outline": outline, "steps": view.steps(), **kept}
+    return {"file": file, "outline": outline, "steps": packer.steps(view.steps()), **kept}
 
 
 def _text(data: bytes | None) -> str | None:

@@ -129,10 +129,18 @@ def picture(page: Any, name: str, **options: Any) -> None:
         page.screenshot(path=str(Path(folder) / f"{name}.png"), **options)
 
 
-def assert_accessible(page: Any) -> None:
-    """That axe finds no serious or critical fault."""
+def assert_accessible_in_both_themes(page: Any, name: str) -> None:
+    """The same in light and in dark colours, with a picture of each."""
+    for scheme, options in (("light", None), ("dark", {"runOnly": ["color-contrast"]})):
+        page.emulate_media(color_scheme=scheme)
+        picture(page, f"{name}-{scheme}")
+        assert_accessible(page, options)
+
+
+def assert_accessible(page: Any, options: dict[str, Any] | None = None) -> None:
+    """That axe finds no serious or critical fault. ``options``: its own."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
-    violations = axe.Axe().run(page).response["violations"]
+    violations = axe.Axe().run(page, options=options).response["violations"]
     serious = [
         f"{one['id']} ({one['impact']}): {one['help']}: {[node['html'][:200] for node in one['nodes'][:3]]}"
         for one in violations

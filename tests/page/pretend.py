@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from rollout_trace.view.aggregate import histogram
 from rollout_trace.view.assets import asset, linked_page
 from rollout_trace.view.model import Summary
 from rollout_trace.view.query import predicate, read_query
@@ -97,6 +98,7 @@ class Pretend:
     def __init__(self, summaries: list[Summary]) -> None:
         self.summaries = summaries
         self.generation = 1
+        self.problems_of_sums: list[str] = []
         self.indexing: dict[str, int] | None = None
         self.problems: list[str] = []
         self.failing: str | None = None
@@ -185,10 +187,11 @@ class Pretend:
         names = ("reward", "tokens", "steps", "seconds", "cost")
         return {
             "n": len(found), "groups": list(groups.values())[:500], "n_groups": len(groups),
-            "histograms": {name: histogram([getattr(one, name) for _, one in found]) for name in names},
+            "histograms": {name: msgspec.to_builtins(histogram(_known(found, name))) for name in names},
             "statuses": statuses, "findings": findings,
             "over_time": over_time[:2000],
-            "mean_reward": mean,
+            "mean_reward": mean, "least_reward": min(rewards, default=None), "most_reward": max(rewards, default=None),
+            "problems": self.problems_of_sums,
             "std_reward": None if mean is None else (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5,
             "cost": sum(one.cost or 0 for _, one in found), "currency": "USD",
         }  # fmt: skip
@@ -200,16 +203,5 @@ def as_row(i: int, summary: Summary) -> dict[str, Any]:
     return {**row, "key": f"0-{i}"}
 
 
-def histogram(values: list[float | None], bins: int = 20) -> dict[str, list[float]]:
-    """Counts of the known values in stretches of one width."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return {"edges": [], "counts": []}
-    low, high = min(known), max(known)
-    if low == high:
-        return {"edges": [low, high], "counts": [len(known)]}
-    edges = [low + (high - low) * i / bins for i in range(bins)] + [high]
-    counts = [0.0] * bins
-    for value in known:
-        counts[min(bins - 1, sum(value >= edge for edge in edges[1:-1]))] += 1
-    return {"edges": edges, "counts": counts}
+def _known(found: list[tuple[int, Summary]], name: str) -> list[float]:
+    return [value for _, one in found if (value := getattr(one, name)) is not None]

@@ -47,20 +47,18 @@ def test_every_unseen_character_is_made_visible(show: Show) -> None:
     assert len(kept) > 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        ("count(1204)", "1,204"), ("count(null)", "-"), ("count(0)", "0"),
-        ("short(999)", "999"), ("short(1000)", "1.0k"), ("short(12345)", "12.3k"), ("short(999999)", "1.0M"),
-        ("number(0.1 + 0.2)", "0.3"), ("number(-3.0771)", "-3.077"), ("number(1e-9)", "1.00e-9"), ("number(NaN)", "-"),
-        ("duration(0.0008)", "0.8 ms"), ("duration(0.41)", "0.41 s"), ("duration(59.96)", "1 m 00 s"),
-        ("duration(3599.9)", "1 h 00 m"), ("duration(125)", "2 m 05 s"), ("duration(undefined)", "-"),
-        ("cost(0.0004)", "$0.00040"), ("cost(12.3)", "$12.30"), ("cost(0)", "$0.00"), ("cost(1, 'EUR')", "1.00 EUR"),
-        ("time(0)", "1970-01-01 00:00:00"), ("plural(1, 'step')", "1 step"), ("plural(2, 'x', 'xes')", "2 xes"),
-    ],
-)  # fmt: skip
-def test_numbers(show: Show, call: str, text: str) -> None:
-    assert show([])[0].evaluate(f"RT.dom.{call}") == text
+def test_numbers(show: Show) -> None:
+    wanted = {
+        "count(1204)": "1,204", "count(null)": "-", "count(0)": "0",
+        "short(999)": "999", "short(1000)": "1.0k", "short(12345)": "12.3k", "short(999999)": "1.0M",
+        "number(0.1 + 0.2)": "0.3", "number(-3.0771)": "-3.077", "number(1e-9)": "1.00e-9", "number(NaN)": "-",
+        "duration(0.0008)": "0.8 ms", "duration(0.41)": "0.41 s", "duration(59.96)": "1 m 00 s",
+        "duration(3599.9)": "1 h 00 m", "duration(125)": "2 m 05 s", "duration(undefined)": "-",
+        "cost(0.0004)": "$0.00040", "cost(12.3)": "$12.30", "cost(0)": "$0.00", "cost(1, 'EUR')": "1.00 EUR",
+        "time(0)": "1970-01-01 00:00:00", "plural(1, 'step')": "1 step", "plural(2, 'x', 'xes')": "2 xes",
+    }  # fmt: skip
+    calls = ", ".join(f"RT.dom.{call}" for call in wanted)
+    assert dict(zip(wanted, show([])[0].evaluate(f"[{calls}]"), strict=True)) == wanted
 
 
 def test_nodes_take_no_code(show: Show) -> None:

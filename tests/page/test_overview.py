@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollout_trace.view.model import Summary
-from tests.page.conftest import NARROW, WIDE, Show, assert_accessible, picture
+from tests.page.conftest import NARROW, WIDE, Show, assert_accessible_in_both_themes
 from tests.page.pretend import as_row, made_up
 
 RUN = made_up(1204)
@@ -36,17 +36,16 @@ def search(page: Any, text: str) -> None:
     page.get_by_role("searchbox").fill(text)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, NARROW])
 @pytest.mark.parametrize("place", ["", "#/?view=groups", "#/?q=reward:>0.2+foo:1&sort=-tokens", "#/?q=zzz"])
-def test_it_is_accessible_and_fits(show: Show, size: tuple[int, int], scheme: str, place: str) -> None:
-    page, _ = show(RUN, place, size=size, scheme=scheme)
-    ready(page)
+def test_it_is_accessible_and_fits(show: Show, place: str) -> None:
     name = re.sub(r"\W+", "-", place).strip("-") or "list"
-    picture(page, f"overview-{name}-{size[0]}-{scheme}")
-    assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
-    assert page.evaluate("document.getElementById('main').scrollWidth") <= size[0]
-    assert_accessible(page)
+    for size in (WIDE, NARROW):
+        # Few lines, because each is checked.
+        page, _ = show(made_up(16), place, size=size)
+        ready(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        assert page.evaluate("document.getElementById('main').scrollWidth") <= size[0]
+        assert_accessible_in_both_themes(page, f"overview-{name}-{size[0]}")
 
 
 def test_a_line_says_what_a_trajectory_came_to(show: Show) -> None:
@@ -68,6 +67,28 @@ def test_a_line_says_what_a_trajectory_came_to(show: Show) -> None:
     # Not recorded is no number.
     assert column(page, "reward")[1] == column(page, "cost")[1] == column(page, "tokens")[1] == "-"
     assert column(page, "steps")[1] == "0"
+
+
+def test_the_bar_of_the_largest_reward_is_whole(show: Show) -> None:
+    page, _ = show([Summary(id=f"t{i}", name="solver", reward=float(i % 2), steps=1 + i % 3) for i in range(6)])
+    ready(page)
+    bars = page.locator("tbody .meter i").evaluate_all("all => all.map(one => one.style.width)")
+    assert set(bars) == {"0%", "100%"}
+    titles = page.locator("g.bar title").all_text_contents()
+    assert titles[:2] == ["0: 3", "1: 3"]
+    assert "3: 2" in titles
+    assert page.locator(".chart .ends").first.inner_text().split() == ["0", "1"]
+    page.get_by_role("button", name="Reward 1: 3").press("Enter")
+    page.get_by_text("3 of 6 trajectories").wait_for()
+    assert page.get_by_role("searchbox").input_value() == "reward:1"
+
+
+def test_what_sums_could_not_be_made_of_is_said(show: Show) -> None:
+    page, server = show(RUN)
+    ready(page)
+    server.problems_of_sums = ["The lines are being searched: 40% so far."]
+    search(page, "solver")
+    page.locator(".problems").get_by_text("40% so far").wait_for()
 
 
 def test_typing_filters_and_the_address_keeps_it(show: Show) -> None:

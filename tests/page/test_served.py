@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.view.aggregate import histogram
 from rollout_trace.view.static import write_static
+from rollout_trace.view.trajectory_view import TrajectoryView
 from tests.page.conftest import Served, Show
 from tests.view.files import run, write
+from tests.view.pictures import family
 
 Serve = Callable[..., Served]
 
@@ -69,8 +72,7 @@ def test_every_column_sorts(pages: Any, serve: Serve, tmp_path: Path) -> None:
     assert page.locator(".problems").inner_text() == page.locator("#banner").inner_text() == ""
 
 
-@pytest.mark.parametrize("place", ["", "#/?q=reward:>0", "#/?sort=-reward", "#/?sort=task", "#/?q=name:odd"])
-def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_path: Path, place: str) -> None:
+def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_path: Path) -> None:
     some = [run(i) for i in range(40)]
     error = rt.ErrorInfo(type="ValueError", message="it broke")
     some += [run(40, name="odd", status="error", error=error, reward=None, group_id=None, task=None)]
@@ -78,21 +80,37 @@ def test_one_file_shows_the_same_as_the_server(pages: Any, serve: Serve, tmp_pat
     some = list(rt.read(path))
     out = tmp_path / "page.html"
     write_static(out, ((str(path), one) for one in some), title="rollouts.jsonl")
-    served = opened(pages, serve(path).address, place)
-    written = opened(pages, out.as_uri(), place)
+    served, written = opened(pages, serve(path).address), opened(pages, out.as_uri())
     assert what_is_shown(written) == what_is_shown(served)
+    for place in ("#/?q=reward:>0", "#/?sort=-reward", "#/?sort=task", "#/?q=name:odd"):
+        for page in (served, written):
+            page.goto(page.url.partition("#")[0] + place)
+            page.reload()
+            page.locator("tbody tr").first.wait_for()
+        assert what_is_shown(written) == what_is_shown(served)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_histograms_are_the_server_s(show: Show, seed: int) -> None:
-    chance = random.Random(seed)
-    values = [
-        [chance.choice([0.0, 0.5, 1.0]) for _ in range(50)],
-        [float(chance.randint(-3, 10 ** chance.randint(0, 7))) for _ in range(200)],
-        [chance.gauss(0, 10 ** chance.randint(-9, 9)) for _ in range(200)],
-        [chance.choice([0.1, 0.2, 0.3, 0.7]) for _ in range(9)],
-        [3.0, 3.0], [], [1e300, -1e300], [0.1],
-    ]  # fmt: skip
+def test_tokens_of_one_file_are_as_recorded(pages: Any, tmp_path: Path) -> None:
+    some = family()
+    out = tmp_path / "page.html"
+    write_static(out, (("a.jsonl", one) for one in some), title="a.jsonl")
+    page = pages.new(own=out.parent.as_uri())
+    page.goto(out.as_uri())
+    for at, trajectory in enumerate(some):
+        steps = page.evaluate("(key) => RT.data.steps(key, 0, 50)", f"0-{at}")
+        for found, view in zip(steps, TrajectoryView(trajectory).steps(), strict=True):
+            wanted, tokens = msgspec.to_builtins(view.tokens) or {}, found.get("tokens") or {}
+            for name in ("n", "ids", "texts", "logprobs"):
+                assert tokens.get(name) == wanted.get(name)
+            assert tokens.get("entropy", []) == pytest.approx(wanted.get("entropy", []), abs=6e-4)
+            for mine, theirs in zip(tokens.get("alternatives", []), wanted.get("alternatives", []), strict=True):
+                assert [one[:2] for one in mine] == [list(one[:2]) for one in theirs]
+                chances = [[math.exp(one[2]) for one in alternatives] for alternatives in (mine, theirs)]
+                assert chances[0] == pytest.approx(chances[1], abs=6e-4)
+
+
+def test_histograms_are_the_server_s(show: Show) -> None:
+    values = [one for seed in range(8) for one in _values(random.Random(seed))]
     page, _ = show([])
     mine = page.evaluate(
         "(all) => all.map((values) => RT.aggregate(values.map((cost) =>"
@@ -100,3 +118,13 @@ def test_histograms_are_the_server_s(show: Show, seed: int) -> None:
         values,
     )
     assert mine == [msgspec.to_builtins(histogram(one)) for one in values]
+
+
+def _values(chance: random.Random) -> list[list[float]]:
+    return [
+        [chance.choice([0.0, 0.5, 1.0]) for _ in range(50)],
+        [float(chance.randint(-3, 10 ** chance.randint(0, 7))) for _ in range(200)],
+        [chance.gauss(0, 10 ** chance.randint(-9, 9)) for _ in range(200)],
+        [chance.choice([0.1, 0.2, 0.3, 0.7]) for _ in range(9)],
+        [3.0, 3.0], [], [1e300, -1e300], [0.1],
+    ]  # fmt: skip

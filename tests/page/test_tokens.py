@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -51,17 +52,18 @@ def test_each_token_is_in_the_part_that_it_is_of_and_none_is_left_out(pages: Pag
 
 def test_colours_follow_the_logprob_the_entropy_and_the_mask(pages: Pages) -> None:
     completion = Tokens(
-        n=7, ids=list(range(7)), texts=list("abcdefg"), logprobs=[0.0, -0.2, -0.9, -2.0, -4.0, -9.0, None],
-        entropy=[0.0, 0.2, 0.6, 1.5, 2.5, None, None],
+        n=7, ids=list(range(7)), texts=list("abcdefg"), entropy=[0.0, 0.2, 0.6, 1.5, 2.5, None, None],
+        # As 32 bits hold the logarithm of 0.5: its level is the one that begins there.
+        logprobs=[math.log(0.9), math.log(0.89), -0.6931474, math.log(0.49), math.log(0.09), math.log(0.009), None],
     )  # fmt: skip
     page, _ = opened(pages, [answered(completion, [Part(kind="text", text="abcdefg")])])
     assert shown(page) == list("abcdefg")
     # Not known: no colour. It is a class of its own, not the one of what is sure.
     assert [(one.get_attribute("class") or "") for one in page.locator(".msg .t").all()] == [
-        "t q0", "t q1", "t q2", "t q3", "t q4", "t q4", "t",
+        "t q0", "t q1", "t q1", "t q2", "t q3", "t q4", "t",
     ]  # fmt: skip
     underlined = page.locator(".msg .t").evaluate_all("all => all.map(one => getComputedStyle(one).textDecorationLine)")
-    assert underlined == ["none", "none", "none", "underline", "underline", "underline", "none"]
+    assert underlined == ["none", "none", "none", "none", "underline", "underline", "none"]
     page.keyboard.press("t")
     assert [(one.get_attribute("class") or "") for one in page.locator(".msg .t").all()] == [
         "t q0", "t q1", "t q2", "t q3", "t q4", "t", "t",

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from rollout_trace.view.model import Message, Part
-from tests.page.conftest import NARROW, WIDE, Pages, assert_accessible, picture
+from rollout_trace.view.model import FindingView, Message, Part
+from tests.page.conftest import NARROW, WIDE, Pages, assert_accessible_in_both_themes
 from tests.page.solver import child, solver
-from tests.page.trajectories import One, opened
+from tests.page.trajectories import One, long, opened
 
 HOSTILE = "<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
 SHOWN = r"<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
@@ -280,20 +280,32 @@ def test_hostile_text_is_text(pages: Pages) -> None:
     assert not unseen.search(page.content())
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_finding_of_every_step_is_explained_once(pages: Pages) -> None:
+    one = long(3)
+    for i, step in enumerate(one.steps):
+        found = [FindingView(code="odd", grade="warning", message=f"what it means ({i})", step=i)] * 2
+        one.outline.findings.extend(found)
+        step.findings = found
+    page, _ = opened(pages, [one])
+    page.locator('[data-step="2"] .finding').first.wait_for()
+    assert page.locator(".steps .finding:not(.again)").count() == 1
+    assert page.locator(".steps").get_by_text("what it means (0)").first.is_visible()
+    assert not page.locator(".steps").get_by_text("what it means (1)").first.is_visible()
+    page.locator('[data-step="1"] .finding summary').first.click()
+    page.locator(".steps").get_by_text("what it means (1)").first.wait_for()
+
+
 @pytest.mark.parametrize(("size", "name"), [(WIDE, "wide"), (NARROW, "narrow")])
-def test_it_can_be_used_by_everybody(pages: Pages, scheme: str, size: tuple[int, int], name: str) -> None:
+def test_it_can_be_used_by_everybody(pages: Pages, size: tuple[int, int], name: str) -> None:
     for color in ("logprob", "entropy", "mask"):
-        page, _ = opened(pages, group(), f"#/t/0-0?step=0&token=3&color={color}", size=size, scheme=scheme)
+        page, _ = opened(pages, group(), f"#/t/0-0?step=0&token=3&color={color}", size=size)
         ready(page)
         page.wait_for_selector(".t.pinned")
-        picture(page, f"trajectory-{color}-{name}-{scheme}")
         # It fills the window, and scrolls inside.
         assert page.locator(".scroll").bounding_box()["height"] > 400
-        assert_accessible(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        assert_accessible_in_both_themes(page, f"trajectory-{color}-{name}")
     for pane in ("rows", "time", "raw", "details"):
-        page, _ = opened(pages, group(), f"#/t/0-0?pane={pane}", size=size, scheme=scheme)
+        page, _ = opened(pages, group(), f"#/t/0-0?pane={pane}", size=size)
         page.wait_for_selector(".left .tree-line", state="attached")
-        picture(page, f"trajectory-{pane}-{name}-{scheme}")
-        assert_accessible(page)
+        assert_accessible_in_both_themes(page, f"trajectory-{pane}-{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import re
 from base64 import b64decode, b64encode
 from hashlib import sha256
@@ -16,7 +17,7 @@ import rollout_trace as rt
 from rollout_trace.view import assets
 from rollout_trace.view.static import write_static
 
-from .build import conversation, hostile
+from .build import conversation, hostile, says, step, user
 
 
 def held(page: str) -> dict[str, Any]:
@@ -40,6 +41,36 @@ def test_a_file_holds_its_trajectories(tmp_path: Path) -> None:
     assert len(first["steps"]) == 2
     assert [child for one in first["steps"] for child in one.get("children", [])] == ["child"]
     assert "<title>&lt;a&gt;</title>" in page
+
+
+def test_a_token_costs_few_bytes(tmp_path: Path) -> None:
+    chance = random.Random(3)
+    words = [f" word{i}" for i in range(500)]
+    steps = [step(i, [user(f"Question {i}")], says(f"Answer {i}"), **_sampled(chance, words, 200)) for i in range(20)]
+    sizes = []
+    for n in (1, 6):
+        some = [("a.jsonl", rt.Trajectory(steps=steps)) for _ in range(n)]
+        sizes.append(write_static(tmp_path / "page.html", some, title="a").size)
+    # 100 such trajectories are below 20 MB.
+    assert (sizes[1] - sizes[0]) / 5 < 200_000
+
+
+def _sampled(chance: random.Random, words: list[str], n: int) -> dict[str, Any]:
+    """Tokens with five alternatives each."""
+    ids = [chance.randrange(len(words)) for _ in range(n)]
+    logprobs = [-chance.expovariate(3) for _ in ids]
+    top = [
+        [{"token": words[one], "token_id": one, "logprob": logprob}]
+        + [
+            {"token": words[i], "token_id": i, "logprob": logprob - chance.expovariate(0.3)}
+            for i in chance.sample(range(500), 4)
+        ]
+        for one, logprob in zip(ids, logprobs, strict=True)
+    ]
+    return {
+        "prompt_token_ids": [1, 2], "completion_token_ids": ids, "logprobs": logprobs, "top_logprobs": top,
+        "token_texts": [words[one] for one in ids],
+    }  # fmt: skip
 
 
 def test_a_file_runs_our_scripts_alone_and_loads_nothing(tmp_path: Path) -> None:

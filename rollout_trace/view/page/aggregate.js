@@ -18,10 +18,10 @@ RT.aggregate = (() => {
   }
 
   function histogram(values) {
-    if (!values.length) return { edges: [], counts: [] };
+    if (!values.length) return { edges: [], counts: [], whole: false };
     const low = values.reduce((a, b) => Math.min(a, b));
     const high = values.reduce((a, b) => Math.max(a, b));
-    if (low === high) return { edges: [low, low], counts: [values.length] };
+    if (low === high) return { edges: [low, low], counts: [values.length], whole: false };
     const whole = values.every(Number.isInteger);
     const width = whole ? Math.ceil((high - low + 1) / BINS) : (high - low) / BINS;
     const bins = whole ? Math.ceil((high - low + 1) / width) : BINS;
@@ -33,7 +33,7 @@ RT.aggregate = (() => {
       while (at < bins - 1 && value >= edges[at + 1]) at += 1;
       counts[at] += 1;
     }
-    return { edges, counts };
+    return { edges, counts, whole };
   }
 
   function tally(rows, keysOf) {
@@ -78,6 +78,8 @@ RT.aggregate = (() => {
       findings: tally(rows, (row) => Object.entries(row.findings)),
       over_time: thinned(points),
       mean_reward: mean(rewards),
+      least_reward: rewards.length ? rewards.reduce((a, b) => Math.min(a, b)) : null,
+      most_reward: rewards.length ? rewards.reduce((a, b) => Math.max(a, b)) : null,
       std_reward: deviation(rewards),
       cost: costs.length && currencies.size === 1 ? costs.reduce((a, b) => a + b, 0) : null,
       currency: currencies.size === 1 ? [...currencies][0] : null,

@@ -82,15 +82,13 @@ RT.charts = (() => {
     });
   }
 
-  const whole = (edges) => edges.every(Number.isInteger);
+  /** The largest value that the bars up to one can hold: of whole numbers the one below the next edge. */
+  const top = ({ edges, whole }, bar) => edges[bar + 1] - (whole ? 1 : 0);
 
   /** "0.5", "0 to 0.1", and of whole numbers "3", "3 to 5": the values of the stretch from one bar to another. */
-  function rangeText({ edges, counts }, first, last, format) {
-    const isLast = last === counts.length - 1;
-    const [low, high] = [edges[first], edges[last + 1]];
-    if (low === high) return format(low);
-    if (whole(edges) && !isLast) return high - low === 1 ? format(low) : `${format(low)} to ${format(high - 1)}`;
-    return `${format(low)} to ${format(high)}`;
+  function rangeText(data, first, last, format) {
+    const [low, high] = [data.edges[first], top(data, last)];
+    return low === high ? format(low) : `${format(low)} to ${format(high)}`;
   }
 
   /** A distribution. `data` = {edges, counts}; `choose(low, high, closed)` gets the range of the bars that were chosen. */
@@ -100,7 +98,7 @@ RT.charts = (() => {
     const most = Math.max(...counts, 1);
     const width = WIDTH / counts.length;
     const gap = Math.min(1.5, width * 0.15);
-    const done = (first, last) => choose(edges[first], edges[last + 1], last === counts.length - 1);
+    const done = (first, last) => choose(edges[first], top(data, last), data.whole || last === counts.length - 1);
     const bars = counts.map((n, i) => {
       const height = n ? Math.max(2, (n / most) * (HEIGHT - 4)) : 0;
       const label = `${rangeText(data, i, i, format)}: ${count(n)}`;
@@ -112,7 +110,8 @@ RT.charts = (() => {
     const drawn = picture(`${title}, ${counts.length} bars`, bars);
     brushed(drawn, counts.length, (a, b) => bars.forEach((bar, i) => bar.classList.toggle("on", i >= a && i <= b)), done);
     byKeys(bars, (i) => done(i, i));
-    return card(title, figure, drawn, ends(format(edges[0]), edges[0] === edges[counts.length] ? "" : format(edges[counts.length])));
+    const [low, high] = [edges[0], top(data, counts.length - 1)];
+    return card(title, figure, drawn, ends(format(low), low === high ? "" : format(high)));
   }
 
   /** The mean of each tenth of the points before and around each one. */

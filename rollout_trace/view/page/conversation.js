@@ -15,7 +15,9 @@ RT.conversation = (() => {
     const runs = new Map();
     for (const run of outline.tool_runs) if (run.tool_call_id) runs.set(run.tool_call_id, run);
     const family = new Map((outline.family || []).map((summary) => [summary.id, summary]));
-    return { outline, painter, goStep, runs, ran: new Map(), family, masks: RT.rows.masks(outline) };
+    const told = new Map();
+    for (const found of outline.findings || []) if (known(found.step) && !told.has(found.code)) told.set(found.code, found.step);
+    return { outline, painter, goStep, runs, ran: new Map(), family, told, masks: RT.rows.masks(outline) };
   }
 
   /** A step that is loaded. `options.marked`: the first token that differs, for a comparison. */
@@ -29,7 +31,7 @@ RT.conversation = (() => {
       view.drift && drift(view.drift, context),
       (view.new || []).map((message) => RT.messages.message(message, inside)),
       answer(view, inside, options),
-      (view.findings || []).map(finding),
+      findings(view, context),
       (view.children || []).map((id) => child(id, context)));
   }
 
@@ -142,9 +144,22 @@ RT.conversation = (() => {
   }
 
   function finding(found) {
-    const where = known(found.position) ? ` at position ${count(found.position)}` : "";
-    return el("aside", { class: `finding ${GRADES[found.grade] || ""}` },
-      el("b", {}, found.code), el("span", { class: "soft" }, ` ${found.grade}${where} `), el("div", {}, found.message));
+    return el("aside", { class: `finding ${GRADES[found.grade] || ""}` }, head(found), el("div", {}, found.message));
+  }
+
+  const head = (found) => [el("b", {}, found.code),
+    el("span", { class: "soft" }, ` ${found.grade}${known(found.position) ? ` at position ${count(found.position)}` : ""} `)];
+
+  /** The findings of a step. What a code means is written where it is first found; after that a click shows it. */
+  function findings(view, context) {
+    const told = new Set();
+    return (view.findings || []).map((found) => {
+      const first = !told.has(found.code) && (context.told.get(found.code) ?? view.line.index) === view.line.index;
+      told.add(found.code);
+      if (first) return finding(found);
+      return el("details", { class: `finding again ${GRADES[found.grade] || ""}` },
+        el("summary", {}, head(found)), el("div", {}, found.message));
+    });
   }
 
   function child(id, context) {

@@ -50,10 +50,10 @@ RT.data = (() => {
     return new Response(stream).json();
   }
 
-  /** The data inside the page: {info, summaries: [Summary + key]}, and an element a trajectory: {file, outline, steps,
+  /** The data inside the page: {info, summaries: [Summary + key], names}, and an element a trajectory: {file, outline, steps,
    *  raw?}. The latest ones stay unpacked. */
   function embedded(element) {
-    const loaded = unpacked(element).then((data) => ({ info: data.info, summaries: data.summaries.map(RT.defaults.summary) }));
+    const loaded = unpacked(element).then((data) => ({ ...data, summaries: data.summaries.map(RT.defaults.summary) }));
     const kept = new Map();
 
     async function matching(query) {
@@ -90,7 +90,10 @@ RT.data = (() => {
       },
       aggregate: async ({ query = "" }) => RT.aggregate((await matching(query)).rows),
       trajectory,
-      steps: async (key, first, end) => (await one(key)).steps.slice(first, Math.min(end, first + PAGE_OF_STEPS)),
+      steps: async (key, first, end) => {
+        const [{ steps }, { names }] = await Promise.all([one(key), loaded]);
+        return steps.slice(first, Math.min(end, first + PAGE_OF_STEPS)).map((step) => RT.packed.step(step, names));
+      },
       raw: async (key, step) => ((await one(key)).raw || [])[step] || { request: null, response: null, line: null },
       annotate: async () => {
         throw new Error("a page in a file cannot write notes: open the recorded file with rollout-trace view");

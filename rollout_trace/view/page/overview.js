@@ -120,9 +120,8 @@
         choose: (group) => change({ q: RT.query.written("group", group, true), view: "table" }),
       }));
     } else {
-      const edges = (aggregate.histograms.reward || { edges: [] }).edges;
       fill(parts.body, RT.table.draw(list.rows, {
-        sort: state.sort, reverse: state.reverse, rewardEdges: edges.length ? [edges[0], edges[edges.length - 1]] : [],
+        sort: state.sort, reverse: state.reverse, rewards: [aggregate.least_reward, aggregate.most_reward],
         sortBy: (field) => change(RT.table.nextSort(field, state.sort, state.reverse)),
       }));
     }
@@ -187,7 +186,7 @@
       }
       RT.app.listHash = address(state);
       RT.app.listKeys = list.rows.map((row) => row.key);
-      fill(parts.problems, list.problems.map((problem) => el("p", {}, problem)));
+      fill(parts.problems, [...new Set([...list.problems, ...(aggregate.problems || [])])].map((problem) => el("p", {}, problem)));
       RT.dom.keepFocus(parts.element, () => {
         drawControls();
         drawAggregate();

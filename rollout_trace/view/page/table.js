@@ -135,8 +135,8 @@ RT.table = (() => {
     return tr;
   }
 
-  function scaleOf(rows, rewardEdges) {
-    const rewards = rows.map((row) => row.reward).filter(known).concat(rewardEdges || []);
+  function scaleOf(rows, others) {
+    const rewards = rows.map((row) => row.reward).concat(others).filter(known);
     return {
       low: rewards.reduce((a, b) => Math.min(a, b), 0),
       high: rewards.reduce((a, b) => Math.max(a, b), 0),
@@ -144,10 +144,10 @@ RT.table = (() => {
     };
   }
 
-  /** A table of these lines. `options` = {sort, reverse, sortBy(field), rewardEdges}. */
+  /** A table of these lines. `options` = {sort, reverse, sortBy(field), rewards}: `rewards` are others that the bars' scale has. */
   function draw(rows, options) {
     const columns = shownColumns();
-    const scale = scaleOf(rows, options.rewardEdges);
+    const scale = scaleOf(rows, options.rewards);
     return el("table", { class: "list", role: "table", "aria-label": "trajectories" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, columns.map((column) => head(column, options)))),
       el("tbody", { role: "rowgroup" }, rows.map((row) => line(row, columns, scale))));

@@ -8,17 +8,19 @@ window.RT = window.RT || {};
 RT.tokens = (() => {
   const { el, text } = RT.dom;
   const CHUNK = 400;
+  // As in rollout_trace/view/styles.py.
+  const PROBABILITIES = [0.9, 0.5, 0.1, 0.01];
 
   // From sure to surprising. The classes q0 to q4 have a colour each, and the last two a line below as well.
   const SCALES = {
     logprob: {
       title: "probability of the token that was sampled, from its logprob",
-      labels: ["p ≥ 0.9", "≥ 0.5", "≥ 0.2", "≥ 0.05", "< 0.05"],
+      labels: ["p ≥ 0.9", "< 0.9", "< 0.5", "< 0.1", "< 0.01"],
       level: (tokens, i) => {
         const value = at(tokens.logprobs, i);
         if (value === null) return null;
-        const p = Math.exp(value);
-        return p >= 0.9 ? 0 : p >= 0.5 ? 1 : p >= 0.2 ? 2 : p >= 0.05 ? 3 : 4;
+        // Logprobs are stored in 32 bits.
+        return PROBABILITIES.filter((p) => value < Math.log(p) - 1e-6).length;
       },
     },
     entropy: {
