@@ -6,12 +6,13 @@ counted. Colours have an alpha, as a notebook's background may be light or dark.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rollout_trace.view import numbers
 from rollout_trace.view.markup import Child, Html, element, joined
 from rollout_trace.view.model import Message, Part, RowView, StepView, Summary, Tokens, ToolRunView
+from rollout_trace.view.styles import probability_level
 from rollout_trace.view.trajectory_view import TrajectoryView, row_view
 
 if TYPE_CHECKING:
@@ -24,14 +25,8 @@ _STEPS, _TEXT, _TOKENS, _ROWS, _RUNS = 40, 3_000, 1_500, 50, 100
 _BOX = "border:1px solid rgba(128,128,128,.35);border-radius:6px;padding:6px 10px;margin:6px 0;"
 _SOFT = "opacity:.7;font-size:85%;"
 _MONO = "font-family:ui-monospace,monospace;font-size:90%;white-space:pre-wrap;overflow-wrap:anywhere;"
-_LEVELS = (
-    (math.log(0.9), None),
-    (math.log(0.5), "rgba(150,190,60,.28)"),
-    (math.log(0.1), "rgba(240,180,40,.35)"),
-    (math.log(0.01), "rgba(240,130,40,.42)"),
-)
-"""Tokens of a logprob above the first are not coloured, those above the second have its colour, and so on."""
-_LOWEST = "rgba(225,70,60,.45)"
+_LEVELS = (None, "rgba(150,190,60,.28)", "rgba(240,180,40,.35)", "rgba(240,130,40,.42)", "rgba(225,70,60,.45)")
+"""Colours of the levels of ``styles.probability_level``."""
 _STRIP = "display:flex;height:12px;margin:3px 0;border-radius:3px;overflow:hidden;"
 _GRADES = {"fatal": "#d0453f", "warning": "#a87000", "info": "#7a7f87"}
 
@@ -221,7 +216,7 @@ def _tokens(tokens: Tokens | None, *, is_open: bool) -> Html | None:
 
 def _token(tokens: Tokens, at: int, text: str) -> Html:
     logprob = None if tokens.logprobs is None else tokens.logprobs[at]
-    colour = None if logprob is None else next((one for least, one in _LEVELS if logprob > least), _LOWEST)
+    colour = _LEVELS[probability_level(logprob)]
     ids = "" if tokens.ids is None else f"id {tokens.ids[at]}, "
     return element(
         "span",
@@ -283,7 +278,7 @@ def _soft(text: str) -> Html:
 
 
 def _count(value: int | None) -> str | None:
-    return None if value is None else f"{value:,}"
+    return None if value is None else numbers.count(value)
 
 
 def _seconds(value: float | None) -> str | None:
@@ -291,4 +286,4 @@ def _seconds(value: float | None) -> str | None:
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
+    return None if value is None else numbers.number(value)

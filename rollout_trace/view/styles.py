@@ -141,11 +141,12 @@ def levels_of(tokens: Tokens, color_by: ColorBy) -> list[int] | None:
     if color_by == "entropy":
         return None if tokens.entropy is None else [_entropy_level(value) for value in tokens.entropy]
     if color_by == "logprob":
-        return None if tokens.logprobs is None else [_probability_level(value) for value in tokens.logprobs]
+        return None if tokens.logprobs is None else [probability_level(value) for value in tokens.logprobs]
     return None
 
 
-def _probability_level(logprob: float | None) -> int:
+def probability_level(logprob: float | None) -> int:
+    """The level of a token by its logprob; 0 where it has none."""
     # Compared as probabilities: that of 0.5 is level 1, as the legend says it.
     return 0 if logprob is None else sum(logprob < math.log(one) - 1e-6 for one in PROBABILITIES)
 

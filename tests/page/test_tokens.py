@@ -51,7 +51,7 @@ def test_each_token_is_in_the_part_that_it_is_of_and_none_is_left_out(pages: Pag
 
 def test_colours_follow_the_logprob_the_entropy_and_the_mask(pages: Pages) -> None:
     completion = Tokens(
-        n=7, ids=list(range(7)), texts=list("abcdefg"), logprobs=[0.0, -0.2, -0.9, -2.0, -4.0, -9.0, None],
+        n=7, ids=list(range(7)), texts=list("abcdefg"), logprobs=[0.0, -0.2, -0.9, -4.0, -5.0, -9.0, None],
         entropy=[0.0, 0.2, 0.6, 1.5, 2.5, None, None],
     )  # fmt: skip
     page, _ = opened(pages, [answered(completion, [Part(kind="text", text="abcdefg")])])

@@ -13,12 +13,13 @@ RT.tokens = (() => {
   const SCALES = {
     logprob: {
       title: "probability of the token that was sampled, from its logprob",
-      labels: ["p ≥ 0.9", "≥ 0.5", "≥ 0.2", "≥ 0.05", "< 0.05"],
+      labels: ["p ≥ 0.9", "≥ 0.5", "≥ 0.1", "≥ 0.01", "< 0.01"],
       level: (tokens, i) => {
         const value = at(tokens.logprobs, i);
         if (value === null) return null;
-        const p = Math.exp(value);
-        return p >= 0.9 ? 0 : p >= 0.5 ? 1 : p >= 0.2 ? 2 : p >= 0.05 ? 3 : 4;
+        // As in the terminal and in notebooks (view/styles.py); a logprob is rounded to six digits.
+        const p = Math.exp(value + 1e-6);
+        return p >= 0.9 ? 0 : p >= 0.5 ? 1 : p >= 0.1 ? 2 : p >= 0.01 ? 3 : 4;
       },
     },
     entropy: {
