@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollout_trace.view.model import Alternative, Tokens
-from rollout_trace.wire.logprobs import number_of
+from rollout_trace.view.summary import finite
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -105,7 +105,7 @@ def _alternative(item: dict[str, Any]) -> Alternative:
     return Alternative(
         _text(item),
         one if isinstance(one, int) and not isinstance(one, bool) else None,
-        _number(number_of(logprob)),
+        _number(finite(logprob)),
     )
 
 
