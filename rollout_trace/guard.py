@@ -213,6 +213,15 @@ def printable(text: str, limit: int = 2000) -> str:
     # First: half a key at the limit would not be found.
     text = credentials.cut(text)
     text = text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return escaped(text)
+
+
+SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+"""Spaces that ``str.isprintable`` refuses and that only take room."""
+
+
+def escaped(text: str, kept: str = "") -> str:
+    """The text with unprintable characters escaped, save for those of ``kept``. Keys are not cut out."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)

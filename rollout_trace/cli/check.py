@@ -81,9 +81,9 @@ def _grade(text: str) -> Grade:
 
 def _print_each(places: Iterable[Place], *, as_json: bool) -> None:
     if as_json:
-        from rollout_trace.view.json_text import json_text
+        from rollout_trace.view.values import ascii_json
 
-        say(map(json_text, places))
+        say(map(ascii_json, places))
     else:
         say(printable(str(place)) for place in places)
 
@@ -92,7 +92,7 @@ def _print_sums(found: Findings, files: Trajectories, *, as_json: bool) -> None:
     if not as_json:
         say(map(printable, found.lines()))
         return
-    from rollout_trace.view.json_text import json_text
+    from rollout_trace.view.values import ascii_json
 
     result = {
         "trajectories": found.trajectories,
@@ -100,4 +100,4 @@ def _print_sums(found: Findings, files: Trajectories, *, as_json: bool) -> None:
         "findings": [one.as_dict() for one in found.by_code()],
         "unreadable": [str(error) for error in files.problems],
     }
-    say([json_text(result)])
+    say([ascii_json(result)])

@@ -116,9 +116,9 @@ def list_them(summaries: Iterable[Summary], columns: Sequence[str], *, as_json: 
     from rollout_trace.view.listing import WithTabs, in_columns
 
     if as_json:
-        from rollout_trace.view.json_text import json_text
+        from rollout_trace.view.values import ascii_json
 
-        say(map(json_text, summaries))
+        say(map(ascii_json, summaries))
     elif is_terminal():
         say(in_columns(summaries, columns, width_of_output()))
     else:

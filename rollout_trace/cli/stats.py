@@ -47,9 +47,9 @@ def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: str | 
     found = Statistics(by, threshold)
     with _Files(paths, test) as files:
 
-        def start(_: NotCounted) -> Callable[[Facts], object]:
+        def start(left: NotCounted) -> Callable[[Facts], object]:
             nonlocal found
-            found = Statistics(by, threshold)
+            found = Statistics(by, threshold, left.families)
             return found.add
 
         left = _count(files, start)

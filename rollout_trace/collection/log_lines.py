@@ -70,10 +70,4 @@ def _indented(text: str) -> str:
 def _readable(text: str) -> str:
     """Text with a line end, without keys and control characters; lines after the first cannot be taken for entries."""
     lines = credentials.cut(text).split("\n")
-    return "\n    ".join(_escaped(line) for line in lines) + "\n"
-
-
-def _escaped(line: str) -> str:
-    if line.isprintable():
-        return line
-    return "".join(one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in line)
+    return "\n    ".join(guard.escaped(line, "\t") for line in lines) + "\n"

@@ -33,10 +33,41 @@ class _Attempt(NamedTuple):
     position: int
 
 
+class Families:
+    """Which trajectories were opened inside another one of their group: they are parts of its run."""
+
+    def __init__(self) -> None:
+        self._parents: dict[int, int] = {}
+        """Key of the parent, by the key of the id."""
+        self._groups: dict[int, int] = {}
+        """Key of the group, by the key of the id."""
+
+    def add(self, identity: str, parent: str | None, group: str | None) -> None:
+        """Adds a trajectory. Of several with one id the last counts."""
+        key = key_of(identity)
+        for found, value in ((self._parents, parent), (self._groups, group)):
+            if value is None:
+                found.pop(key, None)
+            else:
+                found[key] = key_of(value)
+
+    def is_inside(self, key: int, group: str) -> bool:
+        """Whether a trajectory that this one was opened inside, at any depth, is of the group. When all were added."""
+        seen, parent, wanted = {key}, self._parents.get(key), key_of(group)
+        while parent is not None and parent not in seen:
+            if self._groups.get(parent) == wanted:
+                return True
+            seen.add(parent)
+            parent = self._parents.get(parent)
+        return False
+
+
 class NotCounted:
     """The positions of a stream that do not count, as far as it was read."""
 
     def __init__(self) -> None:
+        self.families = Families()
+        """Of all trajectories: what an attempt opened is inside it, although that does not count itself."""
         self.doubles: set[int] = set()
         """Lines that another one with the same id follows."""
         self.attempts: set[int] = set()
@@ -52,13 +83,15 @@ class NotCounted:
     def add(self, position: int, trajectory: Trajectory) -> list[int]:
         """Takes the next trajectory. Returns the positions, perhaps its own, that changed between counting and not."""
         key = key_of(trajectory.id)
+        self.families.add(trajectory.id, trajectory.parent_id, trajectory.group_id)
         before = self._ids.get(key)
         self._ids[key] = position
         changed = [] if before is None else self._replace(key, before)
         rollout = rollout_of(trajectory)
         if rollout is not None:
             attempt = _Attempt(rank(trajectory), self._first.get(key, position), position)
-            self._rollout_of[key] = key_of(*rollout)
+            # In another group it is another run: of the next iteration of a training, say.
+            self._rollout_of[key] = key_of(*rollout, trajectory.group_id)
             self._rollouts.setdefault(self._rollout_of[key], {})[key] = attempt
             changed += self._decide(self._rollout_of[key])
         return changed

@@ -233,8 +233,13 @@ def _gap(a: Step, b: Step) -> float:
         return 0.0 if a.logprobs is b.logprobs else float("inf")
     if len(a.logprobs) != len(b.logprobs) or not len(a.logprobs):
         return float("inf") if len(a.logprobs) != len(b.logprobs) else 0.0
-    gaps = abs(a.logprobs - b.logprobs)
-    return float(gaps[gaps == gaps].max(initial=0.0))
+    import numpy as np
+
+    if bool((np.isnan(a.logprobs) != np.isnan(b.logprobs)).any()):
+        return float("inf")
+    # Equal ones first: of two that are infinite the difference is NaN.
+    gaps = np.where(a.logprobs == b.logprobs, 0, abs(a.logprobs - b.logprobs))
+    return float(np.nan_to_num(gaps, nan=0.0, posinf=np.inf).max())
 
 
 def _bare(messages: Iterable[Message | None]) -> list[Any]:

@@ -7,6 +7,7 @@ from html import escape
 from typing import TypeAlias
 
 from rollout_trace import credentials
+from rollout_trace.guard import SPACES, escaped
 
 
 class Html(str):
@@ -46,16 +47,4 @@ def visible(text: str) -> str:
 
     Line ends and tabs stay. Keys of this process's clients are cut out.
     """
-    text = credentials.cut(text)
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t" else _escaped(one) for one in text)
-
-
-def _escaped(one: str) -> str:
-    # A no-break space and its kin: spaces that can be seen as such.
-    return (
-        one
-        if one.isspace() and ord(one) >= 0xA0 and one not in "\u2028\u2029"
-        else one.encode("unicode_escape").decode()
-    )
+    return escaped(credentials.cut(text), SPACES + "\n\t")

@@ -92,7 +92,7 @@ def _content(part: Any) -> Iterator[Part]:
             yield Part(kind="text", text=part["text"])
         elif kind == "refusal":
             yield Part(kind="refusal", text=text_of(part.get("refusal")))
-        elif kind in _MEDIA:
+        elif isinstance(kind, str) and kind in _MEDIA:
             yield _media(kind, part)
         else:
             yield Part(kind="json", text=json_text(part))

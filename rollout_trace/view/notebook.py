@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rollout_trace.view import numbers
 from rollout_trace.view.markup import Child, Html, element, joined
 from rollout_trace.view.model import Message, Part, RowView, StepView, Summary, Tokens, ToolRunView
 from rollout_trace.view.styles import probability_level
@@ -277,7 +278,7 @@ def _soft(text: str) -> Html:
 
 
 def _count(value: int | None) -> str | None:
-    return None if value is None else f"{value:,}"
+    return None if value is None else numbers.count(value)
 
 
 def _seconds(value: float | None) -> str | None:
@@ -285,4 +286,4 @@ def _seconds(value: float | None) -> str | None:
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.4g}"
+    return None if value is None else numbers.number(value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.train.estimators import chance_of_all, chance_of_any
-from rollout_trace.view.counted import key_of
+from rollout_trace.view.counted import Families, key_of
 
 if TYPE_CHECKING:
     from rollout_trace.view.model import Summary
@@ -30,34 +30,29 @@ class Passes:
 
     Args:
         threshold: a run passes with this reward or more.
+        families: which trajectories are inside others, of all that were read; None: of those that are added.
     """
 
-    def __init__(self, threshold: float) -> None:
+    def __init__(self, threshold: float, families: Families | None = None) -> None:
         self.threshold = threshold
+        self._families = Families() if families is None else families
+        self._adds_families = families is None
         self._groups: dict[str, list[int]] = {}
         """Number of scored runs, and of those that pass."""
-        self._parents: dict[int, int] = {}
-        """Key of the parent, by the key of the id, of trajectories that were opened inside another one."""
-        self._members: set[int] = set()
-        """Keys of id and group, of all that are in a group."""
         self._waiting: list[tuple[int, str, float]] = []
         """Key of the id, group and reward of scored ones that were opened inside another one, perhaps of their group:
         whether they are runs of it is known when all have been read."""
 
     def add(self, one: Summary) -> None:
         """Adds a trajectory."""
-        key = key_of(one.id)
-        if one.parent is not None:
-            self._parents[key] = key_of(one.parent)
-        if one.group is None:
-            return
-        self._members.add(_member(key, one.group))
-        if one.reward is None:
+        if self._adds_families:
+            self._families.add(one.id, one.parent, one.group)
+        if one.group is None or one.reward is None:
             return
         if one.parent is None:
             self._score(one.group, one.reward)
         else:
-            self._waiting.append((key, one.group, one.reward))
+            self._waiting.append((key_of(one.id), one.group, one.reward))
 
     def _score(self, group: str, reward: float) -> None:
         counts = self._groups.setdefault(group, [0, 0])
@@ -66,19 +61,9 @@ class Passes:
 
     def _take_waiting(self) -> None:
         for key, group, reward in self._waiting:
-            if not self._is_inside(key, group):
+            if not self._families.is_inside(key, group):
                 self._score(group, reward)
         self._waiting = []
-
-    def _is_inside(self, key: int, group: str) -> bool:
-        """Whether a trajectory that this one was opened inside, at any depth, is of the same group."""
-        seen, parent = {key}, self._parents.get(key)
-        while parent is not None and parent not in seen:
-            if _member(parent, group) in self._members:
-                return True
-            seen.add(parent)
-            parent = self._parents.get(parent)
-        return False
 
     def at_k(self) -> list[Pass]:
         """The chances with 1, 2, 4, ... runs, as far as there is a group with as many. When all have been added."""
@@ -112,7 +97,3 @@ class Passes:
             "pass_hat_k": {str(one.k): one.all for one in found},
             "groups_at_k": {str(one.k): one.groups for one in found},
         }
-
-
-def _member(key: int, group: str) -> int:
-    return key_of(key, group)

@@ -6,31 +6,20 @@ import re
 from datetime import datetime, timezone
 
 from rollout_trace import credentials
+from rollout_trace.guard import SPACES, escaped
 
 TAB = 4
-_SPACES = "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000\u1680"
-"""Spaces that ``str.isprintable`` refuses and that are shown as they are: they only take room."""
 _LINE_ENDS = re.compile("\r\n?|\n")
 
 
 def one_line(text: str) -> str:
     """A text with every control character escaped, line ends and tabs too, and the keys of this process cut out."""
-    return _escaped(credentials.cut(text))
+    return escaped(credentials.cut(text), SPACES)
 
 
 def lines_of(text: str) -> list[str]:
     """The lines of a text, each without control characters: tabs are spaces, others are escaped."""
-    return [_escaped(line.expandtabs(TAB)) for line in _LINE_ENDS.split(credentials.cut(text))]
-
-
-def _escaped(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in _SPACES else _code(one) for one in text)
-
-
-def _code(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return [escaped(line.expandtabs(TAB), SPACES) for line in _LINE_ENDS.split(credentials.cut(text))]
 
 
 def cut(text: str, limit: int | None) -> tuple[str, int]:

@@ -14,6 +14,7 @@ from rollout_trace.view.summary import finite, summarize
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.view.counted import Families
     from rollout_trace.view.model import Summary
 
 By: TypeAlias = Literal["group", "task", "agent", "model", "name", "status"]
@@ -144,14 +145,15 @@ class Statistics(Part):
     Args:
         by: what they are divided by; None: not at all.
         threshold: a run passes with this reward or more.
+        families: see ``Passes``.
     """
 
-    def __init__(self, by: By | None = None, threshold: float = 1.0) -> None:
+    def __init__(self, by: By | None = None, threshold: float = 1.0, families: Families | None = None) -> None:
         super().__init__()
         self.by = by
         self.parts: defaultdict[str, Part] = defaultdict(Part)
         """In the order in which they came."""
-        self.passes = Passes(threshold)
+        self.passes = Passes(threshold, families)
         self.named_rewards: defaultdict[str, Numbers] = defaultdict(Numbers)
         self.metrics: defaultdict[str, Numbers] = defaultdict(Numbers)
         self.calls = 0

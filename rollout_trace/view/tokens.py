@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollout_trace.view.model import Alternative, Tokens
+from rollout_trace.view.summary import finite
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
@@ -51,7 +52,8 @@ def entropy_of(alternatives: Iterable[Alternative]) -> float | None:
 
     None where there are none.
     """
-    chances = [math.exp(one.logprob) for one in alternatives if one.logprob is not None]
+    # None is above 1, whatever was sent: of a large one `exp` would raise.
+    chances = [math.exp(min(one.logprob, 0.0)) for one in alternatives if one.logprob is not None]
     if not chances:
         return None
     rest = 1.0 - math.fsum(chances)
@@ -59,9 +61,9 @@ def entropy_of(alternatives: Iterable[Alternative]) -> float | None:
     return round(math.fsum(-chance * math.log(chance) for chance in (*chances, rest) if 1e-12 < chance < 1.0), 6)
 
 
-def _number(value: float) -> float | None:
+def _number(value: float | None) -> float | None:
     # Infinite ones are no JSON, NaN is a missing one. A float32 has seven digits; as a double it would show seventeen.
-    return round(value, 6) if math.isfinite(value) else None
+    return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
 def _alternatives(step: Step, n: int, texts: Texts | None) -> list[list[Alternative]] | None:
@@ -74,7 +76,7 @@ def _alternatives(step: Step, n: int, texts: Texts | None) -> list[list[Alternat
         for row in zip(ids, logprobs, strict=True)
     ]
     if rows is not None and all(len(one) == len(two) for one, two in zip(found, rows, strict=True)):
-        return [
+        found = [
             [Alternative(two.text, one.id, one.logprob) for one, two in zip(*pair, strict=True)]
             for pair in zip(found, rows, strict=True)
         ]
@@ -82,7 +84,11 @@ def _alternatives(step: Step, n: int, texts: Texts | None) -> list[list[Alternat
 
 
 def _with_text(one: Alternative, texts: Texts) -> Alternative:
-    return one if one.id is None else Alternative("".join(texts.texts([one.id])), one.id, one.logprob)
+    return (
+        one
+        if one.id is None or one.text is not None
+        else Alternative("".join(texts.texts([one.id])), one.id, one.logprob)
+    )
 
 
 def _by_text(step: Step, n: int) -> list[list[Alternative]] | None:
@@ -94,10 +100,23 @@ def _by_text(step: Step, n: int) -> list[list[Alternative]] | None:
 
 
 def _alternative(item: dict[str, Any]) -> Alternative:
-    text, logprob = item.get("token"), item.get("logprob")
+    logprob = item.get("logprob")
     one = item.get("id", item.get("token_id"))
     return Alternative(
-        text if isinstance(text, str) else None,
+        _text(item),
         one if isinstance(one, int) and not isinstance(one, bool) else None,
-        _number(float(logprob)) if isinstance(logprob, (int, float)) else None,
+        _number(finite(logprob)),
     )
+
+
+def _text(item: dict[str, Any]) -> str | None:
+    """The text of an alternative: of its bytes, where these are whole characters, or else as the engine spells it."""
+    token, data = item.get("token"), item.get("bytes")
+    try:
+        return bytes(data).decode() if isinstance(data, list) and data else _spelled(token)
+    except (TypeError, ValueError):
+        return _spelled(token)
+
+
+def _spelled(token: Any) -> str | None:
+    return token if isinstance(token, str) and not token.startswith("token_id:") else None

@@ -40,6 +40,12 @@ def encode(shown: Any) -> bytes:
         return dumps(builtins(shown))
 
 
+def ascii_json(shown: Any) -> str:
+    """The same as one line of ASCII, which can be printed: control characters and marks of writing direction, and half
+    surrogate pairs, which models do produce, are escapes."""
+    return json.dumps(builtins(shown))
+
+
 def builtins(shown: Any) -> Any:
     """What is shown as dicts and lists, without the fields that have their default."""
     return msgspec.to_builtins(shown)

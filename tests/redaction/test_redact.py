@@ -250,11 +250,12 @@ def test_alternatives_that_hold_a_match_are_removed() -> None:
 def test_texts_of_tokens_go_with_the_ids() -> None:
     """Where the completion changes, and where a match is in them alone: a tool call as it was sampled, say."""
     spelled = ["B", "o", "b"]
-    for fields in (
+    cases: tuple[dict[str, Any], ...] = (
         {"completion": rt.Completion(content="Bob"), "token_texts": spelled},
         {"completion": rt.Completion(content="fine"), "token_texts": spelled},
         {"messages": [{"role": "user", "content": "Bob"}], "token_texts": ["f", "in", "e"]},
-    ):
+    )
+    for fields in cases:
         given = step(**fields)
         (clean,) = Redactor("Bob").apply(rt.Trajectory(steps=[given])).steps
         assert (clean.token_texts, clean.completion_token_ids, clean.trainable) == (None, None, False)

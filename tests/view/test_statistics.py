@@ -13,14 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from rollout_trace.data.attempts import last_attempts
 from rollout_trace.train.groups import groups
 from rollout_trace.view import counted as counted_module
 from rollout_trace.view import quantiles
 from rollout_trace.view.counted import NotCounted, counted
 from rollout_trace.view.passes import Passes
 from rollout_trace.view.quantiles import Numbers
-from rollout_trace.view.statistics import Statistics, facts_of
+from rollout_trace.view.statistics import Facts, Statistics, facts_of
 from rollout_trace.view.summary import summarize
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
@@ -67,16 +66,17 @@ def test_no_numbers() -> None:
 
 RUNS = st.lists(
     st.builds(
-        lambda run, task, index, number, cut, retry: rt.Trajectory(
+        lambda run, task, group, index, number, cut, retry: rt.Trajectory(
             id=run,
             task=rt.Task(id=task),
-            group_id=task,
+            group_id=group,
             rollout_index=index,
             status="aborted" if cut else "completed",
             metadata=None if number is None else {"collect": {"attempt": number, "will_retry": retry}},
         ),
         st.sampled_from("abcdef"),
         st.sampled_from(["t", "u"]),
+        st.sampled_from(["g", "h"]),
         st.sampled_from([0, 1]),
         st.sampled_from([None, 1, 1, 2]),
         st.booleans(),
@@ -87,8 +87,7 @@ RUNS = st.lists(
 
 
 def those_that_count(runs: Iterable[rt.Trajectory]) -> list[rt.Trajectory]:
-    latest = {run.id: run for run in runs}
-    return last_attempts(latest.values())
+    return [run for group in groups(runs) for run in group.trajectories]
 
 
 def collect(runs: list[rt.Trajectory]) -> tuple[list[rt.Trajectory], int, NotCounted]:
@@ -129,6 +128,25 @@ def test_retries_need_no_second_reading(held: int, readings: int, monkeypatch: p
     ]
     found, times, _ = collect(runs)
     assert (found, times) == ([runs[2]], readings)
+
+
+def test_what_an_attempt_opened_is_no_run_of_the_group() -> None:
+    """Although the attempt itself does not count."""
+    facts: dict[str, Any] = {"task": rt.Task(id="t"), "rollout_index": 0, "group_id": "g", "reward": 1.0}
+    runs = [
+        rt.Trajectory(id="a", metadata={"collect": {"attempt": 1, "will_retry": True}}, **facts),
+        rt.Trajectory(id="b", parent_id="a", group_id="g", reward=0.0),
+        rt.Trajectory(id="c", metadata={"collect": {"attempt": 2}}, **facts),
+    ]
+    found = Statistics()
+
+    def start(left: NotCounted) -> Callable[[Facts], object]:
+        nonlocal found
+        found = Statistics(families=left.families)
+        return found.add
+
+    counted(lambda: runs, facts_of, start)
+    assert [(one.k, one.any, one.groups) for one in found.passes.at_k()] == [(1, rt.pass_at_k(runs, 1), 1)]
 
 
 # pass@k

@@ -14,8 +14,8 @@ from hypothesis import given
 import rollout_trace as rt
 from rollout_trace.data.model import ErrorInfo, Step, ToolRun, Usage
 from rollout_trace.train.checks import check, check_with_rows
-from rollout_trace.view.json_text import json_text
 from rollout_trace.view.summary import EXCERPT, GRADES, summarize
+from rollout_trace.view.values import ascii_json
 from tests.strategies import PROFILE, trajectories
 from tests.unchecked import unchecked
 
@@ -34,7 +34,7 @@ def step(number: int = 0, **facts: Any) -> Step:
 @given(trajectories())
 def test_it_says_what_the_trajectory_says_and_is_json(run: rt.Trajectory) -> None:
     one = summarize(run)
-    assert json.loads(json_text(one))["id"] == run.id
+    assert json.loads(ascii_json(one))["id"] == run.id
     findings = check(run)
     assert one.findings == Counter(finding.code for finding in findings)
     assert one.grade == next((grade for grade in GRADES if any(item.grade == grade for item in findings)), None)

@@ -14,6 +14,7 @@ from hypothesis import given
 
 import rollout_trace as rt
 from rollout_trace.data.extras import TopTokens
+from rollout_trace.view.difference import difference
 from rollout_trace.view.model import Alternative, Message, Part, RowPart
 from rollout_trace.view.tokens import entropy_of, tokens_of
 from rollout_trace.view.trajectory_view import TrajectoryView
@@ -130,6 +131,48 @@ def test_alternatives_have_ids_and_texts_where_both_are_known() -> None:
     by_id = tokens_of(step(0, [user("x")], says("ac"), top_tokens=top, **fields), Letters())
     assert by_id is not None
     assert by_id.alternatives == [[Alternative("d", 4, -0.25), Alternative("i", 9, -2.0)], [Alternative("e", 5, -0.1)]]
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({"token": "token_id:4", "logprob": -0.25}, Alternative("d", 4, -0.25)),
+        ({"token": "token_id:4", "bytes": [120], "logprob": -0.25}, Alternative("x", 4, -0.25)),
+        ({"token": "\ufffd", "bytes": [0xF0, 0x9F], "logprob": -0.25}, Alternative("\ufffd", 4, -0.25)),
+        ({"token": "a", "bytes": [700], "logprob": -0.25}, Alternative("a", 4, -0.25)),
+    ],
+)
+def test_an_id_is_no_text_of_an_alternative(item: dict[str, Any], expected: Alternative) -> None:
+    top = TopTokens(ids=np.array([[4]]), logprobs=np.array([[-0.25]], np.float32))
+    one = step(0, [user("x")], says("d"), top_tokens=top, top_logprobs=[[item]], **with_tokens([1], [4]))
+    tokens = tokens_of(one, Letters())
+    assert tokens is not None
+    assert tokens.alternatives == [[expected]]
+
+
+@pytest.mark.parametrize("logprob", [10**400, 1e9, float("inf"), True, "x", None])
+def test_logprobs_of_alternatives_that_are_none_can_be_shown(logprob: Any) -> None:
+    tops = [[{"token": "a", "logprob": logprob}]]
+    tokens = tokens_of(step(0, [user("x")], says("d"), top_logprobs=tops, **with_tokens([1], [4])))
+    assert tokens is not None
+    assert tokens.entropy in ([None], [0.0])
+
+
+def test_a_kind_of_part_that_is_no_text_is_shown_as_json() -> None:
+    for kind in ([1], {"a": 1}):
+        sent = {"role": "user", "content": [{"type": kind, "text": "hi"}]}
+        (shown,) = TrajectoryView(rt.Trajectory(steps=[step(0, [sent], says("a"))])).steps()
+        assert [part.kind for part in shown.new[0].parts] == ["json"]
+
+
+def test_a_logprob_that_one_of_two_lacks_is_a_difference() -> None:
+    def with_logprobs(*values: float) -> rt.Trajectory:
+        fields = {**with_tokens([1], [4, 5]), "logprobs": np.array(values, np.float32)}
+        return rt.Trajectory(steps=[step(0, [user("x")], says("ac"), **fields)])
+
+    nan = float("nan")
+    for a, b, is_equal in (((nan, -1.0), (-0.5, -1.0), False), ((nan, -1.0), (nan, -1.0), True)):
+        assert difference(with_logprobs(*a), with_logprobs(*b)).equal == is_equal
 
 
 def test_entropy_counts_what_the_alternatives_leave_as_one_more() -> None:
