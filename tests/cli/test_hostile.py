@@ -11,7 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -27,8 +27,23 @@ def _zstd(data: bytes) -> bytes:
     return bytes(zstandard.ZstdCompressor().compress(data))
 
 
+HOSTILE = "a\x1b[31m\x1b]8;;http://e\x07\u202e\u2066\x9b31m\x00\r\n\tz\ud83d \u6f22</script>" + "y" * 3000
+
+
 def _with(text: str) -> bytes:
     return LINE.replace(b"2 + 2?", json.dumps(text)[1:-1].encode())
+
+
+AS_THEY_ARE = {"schema", "id", "call_id", "step_id", "protocol", "started_at", "ended_at", "type", "role", "texts"}
+
+
+def _everywhere(value: Any, field: str = "") -> Any:
+    """A line's values, with a hostile text in place of each text that nothing refers to."""
+    if isinstance(value, dict):
+        return {name: _everywhere(one, name) for name, one in value.items()}
+    if isinstance(value, list) and field not in AS_THEY_ARE:
+        return [_everywhere(one, field) for one in value]
+    return HOSTILE if isinstance(value, str) and field not in AS_THEY_ARE else value
 
 
 FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -53,6 +68,7 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
         "a.jsonl",
         lambda: _with("\x1b[2J\x1b]0;t\x07 \u202egnp.exe \x9b31m </script><script>alert(1)</script>"),
     ),
+    "hostile-everywhere": ("a.jsonl", lambda: json.dumps(_everywhere(json.loads(GOOD_LINE))).encode() + b"\n"),
     "long-text": ("a.jsonl", lambda: _with("x" * 3_000_000)),
     "long-number": ("a.jsonl", lambda: LINE.replace(b'"input": 1', b'"input": 1' + b"0" * 20_000)),
     "many-keys": ("a.jsonl", lambda: LINE.replace(b'{"role"', b"{" + b'"a":1,' * 50_000 + b'"role"')),
