@@ -38,7 +38,7 @@ class _Commands(click.Group):
 
             near = get_close_matches(name.lower(), COMMANDS, 1)
             meant = f"Did you mean {near[0]}?" if near else "--help lists those that there are."
-            ctx.fail(f"there is no command {name!r}. {meant}")
+            ctx.fail(f"No such command {name!r}. {meant}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
