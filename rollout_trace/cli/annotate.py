@@ -70,6 +70,8 @@ def annotate(
 ) -> int:
     """Note what became known of the trajectory ID of FILE.
 
+    ID is the id of a trajectory or its beginning, or the id of a task that has one trajectory.
+
     FILE itself is not changed: notes go to the file beside it (rollouts.notes.jsonl beside rollouts.jsonl), and all
     readers apply them. Later notes win. FILE can be a pattern, or a folder.
 
@@ -97,6 +99,11 @@ def annotate(
 def _note_one(
     index: Index, trajectory_id: str, values: dict[str, Any], file: str, damaged: list[FormatError], *, as_json: bool
 ) -> int:
+    named = index.named(trajectory_id)
+    if len(named) > 1:
+        first = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
+        raise click.UsageError(f"{brief(trajectory_id)} names {len(named)} trajectories: {first}. Give the id of one.")
+    trajectory_id = named[0] if named else trajectory_id
     paths = index.files_with(trajectory_id)
     try:
         for path in paths:

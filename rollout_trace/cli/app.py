@@ -29,6 +29,18 @@ class _Commands(click.Group):
         command: click.Command = getattr(import_module(f"rollout_trace.cli.{cmd_name}"), cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = get_close_matches(name.lower(), COMMANDS, 1)
+            meant = f"Did you mean {near[0]}?" if near else "--help lists those that there are."
+            ctx.fail(f"No such command {name!r}. {meant}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
@@ -60,7 +72,8 @@ def run(args: Sequence[str] | None) -> int:
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         usage = "" if context is None else f"{context.get_usage()}\n"
-        message = "\n".join(map(printable, error.format_message().splitlines()))
+        # click indents with tabs what an argument can be.
+        message = "\n".join(printable(line.expandtabs(2)) for line in error.format_message().splitlines())
         return _fail(f"{usage}Error: {message}", FAILED)
     except (click.Abort, KeyboardInterrupt):
         return _fail("interrupted", INTERRUPTED)

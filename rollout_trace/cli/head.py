@@ -7,12 +7,12 @@ from itertools import islice
 import click
 
 from rollout_trace.cli.common import show_problems
-from rollout_trace.cli.listing import Lister, columns_option, line_options
+from rollout_trace.cli.listing import Lister, NumberCommand, columns_option, line_options
 from rollout_trace.cli.reading import trajectories_of
 from rollout_trace.cli.selection import compile_where, where_option
 
 
-@click.command()
+@click.command(cls=NumberCommand)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @line_options
 @columns_option

@@ -40,13 +40,14 @@ def _columns(context: click.Context, option: click.Parameter, value: str | None)
 
 
 def checked_field(name: str, context: click.Context | None = None) -> str:
-    """The name of a field of ``Summary``.
+    """The name of a field of ``Summary``; those of ``filter`` and ``query`` are taken for it, too.
 
     Raises:
         click.UsageError: there is no such field.
     """
-    from rollout_trace.view.columns import shown
+    from rollout_trace.view.columns import SAME, shown
 
+    name = SAME.get(name, name)
     try:
         shown(name)
     except ValueError as error:
@@ -54,12 +55,29 @@ def checked_field(name: str, context: click.Context | None = None) -> str:
     return name
 
 
+class NumberCommand(click.Command):
+    """A command that takes ``-5`` for ``-n 5``, as ``head`` and ``tail`` of a shell do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        given = [f"-n{one[1:]}" if one[:1] == "-" and one[1:].isdecimal() else one for one in args[:end]]
+        return super().parse_args(ctx, given + args[end:])
+
+
 def line_options(command: F) -> F:
     """The options of ``head`` and ``tail``: ``count``, and ``form``, which is ``json``, ``table`` or None."""
     for option in (
         click.option("--table", "form", flag_value="table", help="A list, also to a pipe: columns with tabs between."),
         click.option("--json", "--raw", "form", flag_value="json", help="Their lines, also to a terminal."),
-        click.option("-n", "count", type=click.IntRange(min=0), default=10, show_default=True, metavar="N", help="N."),
+        click.option(
+            "-n",
+            "count",
+            type=click.IntRange(min=0),
+            default=10,
+            show_default=True,
+            metavar="N",
+            help="How many; also -N.",
+        ),
     ):
         command = option(command)
     return command

@@ -40,7 +40,7 @@ def ls(
     """
     test = compile_where(where)
     if sort is not None:
-        checked_field(sort)
+        sort = checked_field(sort)
     found = trajectories_of(paths, test, progress=sort is not None or reverse)
     summaries = summaries_of(one.trajectory for one in found)
     if sort is not None:

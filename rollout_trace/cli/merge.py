@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from rollout_trace.cli.common import files_of, json_option, show, show_problems
+from rollout_trace.cli.common import json_option, show, show_problems
+from rollout_trace.cli.reading import stdin_as_file
+from rollout_trace.errors import FormatError
 
 
 @click.command()
@@ -16,19 +18,24 @@ def merge(paths: tuple[str, ...], output: str, overwrite: bool, as_json: bool) -
     """Write the trajectories of files to a new one, OUT.
 
     What was noted of them (rollout-trace annotate) is folded in. Of lines with one trajectory id the last is kept.
-    Lines without notes are copied byte for byte, with their media. PATH is a file, a pattern, a folder, or an address.
+    Lines without notes are copied byte for byte, with their media. PATH is a file, a pattern, a folder, an address,
+    or - for stdin.
 
     Exit code 1: lines that could not be read, which are not in OUT, or notes that match no trajectory
     or no step.
     """
     from rollout_trace.file.merge import merge as merge_files
 
-    try:
-        report = merge_files(files_of(paths), output, on_error="skip", overwrite=overwrite)
-    except FileExistsError as error:
-        raise click.UsageError(str(error).replace("overwrite=True", "--overwrite")) from error
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
+    with stdin_as_file(paths) as (files, named):
+        try:
+            report = merge_files(files, output, on_error="skip", overwrite=overwrite)
+        except FileExistsError as error:
+            raise click.UsageError(named(str(error)).replace("overwrite=True", "--overwrite")) from error
+        except ValueError as error:
+            raise click.UsageError(named(str(error))) from error
+        except FormatError as error:
+            raise FormatError(named(str(error))) from error
+    unreadable = [named(str(error)) for error in report.unreadable]
     result = {
         "output": report.output,
         "read": report.read,
@@ -37,9 +44,9 @@ def merge(paths: tuple[str, ...], output: str, overwrite: bool, as_json: bool) -
         "notes": report.notes,
         "unmatched_notes": report.unmatched_notes,
         "unmatched_steps": report.unmatched_steps,
-        "unreadable": [str(error) for error in report.unreadable],
+        "unreadable": unreadable,
     }
-    show(report.lines(), result, as_json=as_json)
+    show(map(named, report.lines()), result, as_json=as_json)
     # The first stands in the report already.
-    show_problems(report.unreadable[1:], as_json=as_json)
+    show_problems(unreadable[1:], as_json=as_json)
     return int(bool(report.unreadable or report.unmatched_notes or report.unmatched_steps))

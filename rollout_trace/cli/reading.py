@@ -6,7 +6,8 @@ import io
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
@@ -132,7 +133,31 @@ def paths_of(paths: Iterable[str]) -> list[str]:
         raise click.UsageError("- is given twice; stdin can be read once.")
     if STDIN in given and sys.stdin.isatty():
         raise click.UsageError("- reads trajectories from stdin, which is a terminal: pipe a file into it.")
-    return [file for one in given for file in ([STDIN] if one == STDIN else files_of([one]))]
+    # Together: what a shell makes of `*.jsonl` has the files of notes, too, which are left out of lists.
+    found = [(is_stdin, [STDIN] if is_stdin else files_of(run)) for is_stdin, run in _runs(given)] or [
+        (False, files_of([]))
+    ]
+    return [file for _, run in found for file in run]
+
+
+@contextmanager
+def stdin_as_file(paths: Iterable[str]) -> Iterator[tuple[list[str], Callable[[str], str]]]:
+    """The files that arguments name, for what reads files twice: stdin is copied into a temporary one.
+
+    Yields the files, and a function of a message, which has ``stdin`` in place of the temporary file's path. Raises
+    as ``trajectories_of``.
+    """
+    files = paths_of(paths)
+    if STDIN not in files:
+        yield files, str
+        return
+    # The folder is private: the file's own permissions can be those of any file, which `merge` hands on.
+    with tempfile.TemporaryDirectory(prefix="rollout-trace-") as folder:
+        place = Path(folder, STDIN_NAME)
+        with place.open("wb") as file:
+            copyfileobj(sys.stdin.buffer, file)
+        named = [str(place) if one == STDIN else one for one in files]
+        yield named, lambda message: message.replace(str(place), STDIN_NAME)
 
 
 def _runs(paths: list[str]) -> Iterator[tuple[bool, list[str]]]:

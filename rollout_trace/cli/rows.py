@@ -47,6 +47,13 @@ class Index:
         """The files that have a trajectory."""
         return self._files.get(trajectory_id, [])
 
+    def named(self, wanted: str) -> list[str]:
+        """The trajectory of this id; else those whose ids begin so; else those of the task of this id. As ``show``."""
+        if wanted in self._files:
+            return [wanted]
+        begin = [one for one in self._files if one.startswith(wanted)] if wanted else []
+        return begin or [one for _, one in self._runs.get(wanted, ())]
+
     def match(self, row: Mapping[str, Any]) -> str:
         """The id of the trajectory that a row is of.
 

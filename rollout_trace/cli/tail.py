@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollout_trace.cli.common import show_problems
-from rollout_trace.cli.listing import Lister, columns_option, line_options
+from rollout_trace.cli.listing import Lister, NumberCommand, columns_option, line_options
 from rollout_trace.cli.reading import STDIN, paths_of, trajectories_of
 from rollout_trace.cli.selection import compile_where, where_option
 from rollout_trace.file.addresses import is_address
@@ -22,7 +22,7 @@ _EVERY = 0.25
 """Seconds between two looks at the files."""
 
 
-@click.command()
+@click.command(cls=NumberCommand)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @line_options
 @click.option("-f", "--follow", "-F", is_flag=True, help="Go on with what is written, until Ctrl-C (exit code 130).")

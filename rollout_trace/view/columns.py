@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
+from rollout_trace import credentials
+from rollout_trace.guard import printable
 from rollout_trace.train.check_codes import CODES
 from rollout_trace.view import numbers as fmt
 from rollout_trace.view.model import Summary
@@ -33,6 +35,19 @@ DEFAULT = (
     "excerpt",
 )  # fmt: skip
 """The columns that are shown unless others are named."""
+SAME = {
+    "task_id": "task",
+    "group_id": "group",
+    "rollout_index": "index",
+    "episode_id": "episode",
+    "parent_id": "parent",
+    "started_at": "started",
+    "n_steps": "steps",
+    "n_calls": "calls",
+    "n_tool_runs": "tool_runs",
+    "n_rows": "rows",
+}
+"""Names of fields in the expressions of ``filter``, or in ``query``, and the columns that have them."""
 _HEX_ID = re.compile(r"[0-9a-f]{24}")
 _SHORT_ID = 8
 _LONG_TEXTS = {"excerpt": 100, "error": 60, "note": 60}
@@ -144,5 +159,7 @@ def _whole(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, (dict, list)):
-        return escape(msgspec.json.encode(value).decode()) if value else ""
-    return escape(value) if isinstance(value, str) else repr(value)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":")) if value else ""
+        # Escapes of JSON: the text stays JSON, and half surrogate pairs can be printed.
+        return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in credentials.cut(text))
+    return printable(" ".join(value.split()), sys.maxsize) if isinstance(value, str) else repr(value)

@@ -56,6 +56,21 @@ def test_one_trajectory_is_noted(folder: Path) -> None:
     assert found.metadata == {"label": "good", "why": {"x": [1]}, "n": "007", "nan": "NaN"}
 
 
+@pytest.mark.parametrize(("wanted", "noted"), [("a1", "a1"), ("a20", "a20"), ("sum/1", "a1"), ("late", "late \x1b[2J")])
+def test_an_id_can_be_its_beginning_or_the_task(folder: Path, wanted: str, noted: str) -> None:
+    done = command(folder, "annotate", "a.jsonl", wanted, "--reward", "0.5", "--json")
+    assert (done.code, done.json["id"]) == (0, noted)
+    assert runs(folder)[noted].reward == 0.5
+
+
+@pytest.mark.parametrize("wanted", ["a2", "sum/2", "a"])
+def test_an_id_of_several_is_refused(folder: Path, wanted: str) -> None:
+    done = command(folder, "annotate", "a.jsonl", wanted, "--reward", "0.5")
+    assert done.code == 2
+    assert f"{wanted!r} names {4 if wanted == 'a' else 3} trajectories: a" in done.err
+    assert not (folder / "a.notes.jsonl").exists()
+
+
 def test_it_is_noted_beside_the_file_that_has_it(folder: Path) -> None:
     done = command(folder, "annotate", ".", "b1", "--reward", "1", "--json")
     assert (done.code, done.json) == (0, {"id": "b1", "notes": ["./b.notes.jsonl"], "unreadable": []})

@@ -63,6 +63,9 @@ def test_the_version(tmp_path: Path) -> None:
         ),
         (["annotate", "\x1b2J.jsonl", "a", "--reward", "1"], "Error: there is no file \\x1b2J.jsonl."),
         ([], "Usage: rollout-trace [OPTIONS] COMMAND [ARGS]..."),
+        (["lss"], "Error: No such command 'lss'. Did you mean ls?"),
+        (["\x1b[2J"], "Error: No such command '\\x1b[2J'. --help lists"),
+        (["completion"], "  bash"),
     ],
 )
 def test_wrong_use_is_told_with_code_2(args: list[str], said: str, tmp_path: Path) -> None:

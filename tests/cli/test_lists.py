@@ -103,6 +103,46 @@ def test_a_column_that_there_is_not(option: str, folder: Path) -> None:
     assert "there is no column 'rewrad'; did you mean reward? There are id, name," in done.err
 
 
+def test_values_are_whole_in_a_pipe_and_mappings_stay_json(tmp_path: Path) -> None:
+    metrics, note = {"\ud83d \x9b\u202e \u6f22": 1.0}, "word " * 1000
+    with rt.JSONLWriter(tmp_path / "a.jsonl") as out:
+        out.write(rt.Trajectory(id="a", metrics=metrics, metadata={"note": note}))
+    done = command(tmp_path, "ls", "a.jsonl", "--columns", "metrics,note")
+    assert (done.code, done.err) == (0, "")
+    shown = done.out.splitlines()[1].split("\t")
+    assert (json.loads(shown[0]), shown[1]) == (metrics, note.strip())
+    assert done.out.replace("\t", "").replace("\n", "").isprintable()
+
+
+def test_notes_among_the_files_of_a_shells_pattern_are_left_out(folder: Path) -> None:
+    rt.annotate(folder / "1.jsonl", "a" * 24, reward=1)
+    given = ["1.jsonl", "1.notes.jsonl", "2.jsonl.gz"]
+    for name in ("ls", "stats", "head", "tail", "validate"):
+        done = command(folder, name, *given)
+        assert "notes alone" not in done.err
+    done = command(folder, "ls", *given, "--columns", "id", "-n", "1")
+    assert done.out == f"id\n{'a' * 24}\n"
+
+
+def test_columns_have_the_names_of_filter_and_query_too(folder: Path) -> None:
+    done = command(folder, "ls", ".", "--columns", "id,task_id,n_steps", "--sort", "n_steps", "--reverse", "-n", "1")
+    assert (done.code, done.out) == (0, f"id\ttask\tsteps\n{'a' * 24}\tt1\t2\n")
+
+
+def test_the_fields_of_filter_that_a_column_has_are_taken(folder: Path) -> None:
+    from rollout_trace.view.columns import FIELDS, SAME
+
+    assert set(SAME.values()) <= set(FIELDS)
+    assert not set(SAME) & set(FIELDS)
+
+
+@pytest.mark.parametrize(("name", "first"), [("head", "a"), ("tail", "c")])
+def test_a_number_alone_is_that_of_lines(name: str, first: str, folder: Path) -> None:
+    done = command(folder, name, "-1", ".", "--table", "--columns", "id")
+    assert (done.code, done.err) == (0, "")
+    assert [line[0] for line in done.out.splitlines()] == ["i", first]
+
+
 @pytest.mark.parametrize("columns", [30, 80, 120, 200])
 def test_a_list_fits_the_terminal(columns: int, folder: Path) -> None:
     lines = on_a_terminal(folder, "ls", ".", columns=columns).splitlines()

@@ -58,3 +58,15 @@ def test_an_output_that_exists_is_kept(folder: Path) -> None:
     done = command(folder, "merge", "1.jsonl", "-o", "1.jsonl", "--overwrite")
     assert (done.code, "is one of the files to merge" in done.err) == (2, True)
     assert command(folder, "merge", "1.jsonl", "-o", "2.jsonl.gz", "--overwrite").code == 0
+
+
+def test_stdin_is_a_file_like_others(folder: Path) -> None:
+    text = (folder / "1.jsonl").read_text() + "x\ny\n"
+    done = command(folder, "merge", "-", "2.jsonl.gz", "-o", "out.jsonl", stdin=text)
+    assert (done.code, done.out.splitlines()[0]) == (1, "3 trajectories in out.jsonl, of 4 read")
+    assert "the first: stdin, line 3: " in done.out
+    assert done.err.startswith("stdin, line 4: ")
+    (folder / "plain").touch()
+    assert (folder / "out.jsonl").stat().st_mode == (folder / "plain").stat().st_mode
+    twice = command(folder, "merge", "-", "-", "-o", "two.jsonl", stdin=text)
+    assert (twice.code, (folder / "two.jsonl").exists()) == (2, False)
