@@ -427,7 +427,7 @@ def _logprobs(values: list[float | None] | None, at: int) -> FloatArray | None:
         return None
     try:
         # Faster than an array from the list. It refuses null, and what float32 cannot hold.
-        found: FloatArray = np.frombuffer(struct.pack(f"{len(values)}f", *values), np.float32)
+        found: FloatArray = np.frombuffer(struct.pack(f"={len(values)}f", *values), np.float32)
         return found
     except (struct.error, OverflowError):
         pass
