@@ -410,8 +410,8 @@ def shared(step: Step, name: str) -> Any:
 
 _SLOTS.update({name: Step.__dict__[name] for name in (*STEP_FIELDS, "_sealed") if name not in _SLOTS})
 _SETTERS = {name: slot.__set__ for name, slot in _SLOTS.items()}
-_DEFAULTS: list[tuple[Any, Any]] = [
-    (_SETTERS[item.name], item.default) for item in fields(Step) if item.name != "_sealed"
+_DEFAULTS: list[tuple[str, Any, Any]] = [
+    (item.name, _SETTERS[item.name], item.default) for item in fields(Step) if item.name != "_sealed"
 ]
 _ARRAYS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs", "prompt_logprobs", "routed_experts"})
 _LISTS = frozenset({"messages", "tools", "advantage"})
@@ -429,10 +429,11 @@ def new_step(values: dict[str, Any]) -> Step:
 
 
 def _fill(step: Step, values: dict[str, Any]) -> None:
-    for put, default in _DEFAULTS:
-        put(step, default)
-    for name, value in values.items():
-        _SETTERS[name](step, value)
+    get = values.get
+    for name, put, default in _DEFAULTS:
+        put(step, get(name, default))
+    if not values.keys() <= _SETTERS.keys():
+        raise KeyError(*(values.keys() - _SETTERS.keys()))
     _SETTERS["_sealed"](step, True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import struct
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
@@ -361,8 +362,8 @@ class _Segments:
 def _ids(values: list[int]) -> IntArray:
     import numpy as np
 
-    ids = np.fromiter(values, np.int32, len(values))
-    ids.flags.writeable = False
+    # Twice as fast as `np.fromiter`; the decoder has checked that the ids are in range.
+    ids: IntArray = np.frombuffer(struct.pack(f"{len(values)}i", *values), np.int32)
     return ids
 
 
@@ -420,8 +421,16 @@ def _token_ids(record: TokensRecord, at: int, segments: _Segments) -> dict[str, 
 
 
 def _logprobs(values: list[float | None] | None, at: int) -> FloatArray | None:
+    import numpy as np
+
     if values is None:
         return None
+    try:
+        # Faster than an array from the list. It refuses null, and what float32 cannot hold.
+        found: FloatArray = np.frombuffer(struct.pack(f"={len(values)}f", *values), np.float32)
+        return found
+    except (struct.error, OverflowError):
+        pass
     try:
         return as_float32(values, "logprobs")  # numpy converts None to NaN.
     except ValueError as error:

@@ -17,11 +17,11 @@ from rollout_trace.file.kinds import is_history_file, refuse_special_file
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
 from rollout_trace.file.media import MissingMedia, name_of_folder, restore
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
-from rollout_trace.file.parallel import Workers, check_workers
 from rollout_trace.file.shards import SUFFIXES, lines_among
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.file.parallel import Workers
     from rollout_trace.file.records import NoteRecord
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -66,7 +66,12 @@ def read(
         raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
     if media not in ("restore", "keep"):
         raise ValueError(f'media is {media!r}; it can be "restore" or "keep".')
-    return TrajectoryReader(expand_paths(path), on_error, media, check_workers(workers))
+    if type(workers) is not int or workers != 1:
+        # Here: it imports what starts processes, which most readers need not.
+        from rollout_trace.file.parallel import check_workers
+
+        check_workers(workers)
+    return TrajectoryReader(expand_paths(path), on_error, media, workers)
 
 
 class ReadLine(NamedTuple):
@@ -107,7 +112,7 @@ class TrajectoryReader(Iterator["Trajectory"]):
 
     def _read_files(self, workers: int) -> Iterator[Trajectory]:
         # Not before the first one is asked for.
-        pool = None if workers == 1 else Workers(self.paths, workers, has_media=self._media == "restore")
+        pool = None if workers == 1 else _pool(self.paths, workers, self._media)
         try:
             for at, path in enumerate(self.paths):
                 notes = self._notes.of(path)
@@ -252,6 +257,12 @@ class _NotesOfFiles:
         perhaps = " (perhaps in the lines that were skipped)" if has_skipped else ""
         matches = f"1 note in {where} matches" if count == 1 else f"{count} notes in {where} match"
         guard.warn(f"{matches} nothing in the files read{perhaps}: {', '.join(self._unmatched)}{more}")
+
+
+def _pool(paths: list[str], workers: int, media: ReadMedia) -> Workers:
+    from rollout_trace.file.parallel import Workers
+
+    return Workers(paths, workers, has_media=media == "restore")
 
 
 def _parse_line(path: str, number: int, line: bytes | Damaged, media: ReadMedia) -> Trajectory:

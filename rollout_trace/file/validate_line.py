@@ -42,7 +42,9 @@ def _check(line: bytes, folder: str | None) -> tuple[TrajectoryRecord | None, li
     except BadLine as error:
         return None, refused_problems(line, error, TrajectoryRecord)
     keys = [] if has_distinct_keys(line, parsed) else json_problems(line)[1]
-    media = (BadLine("", str(error), error.code) for error in _media(line, folder))
+    # Without the field, a line refers to no media: it need not be searched.
+    place = None if parsed.record.media is None else folder
+    media = (BadLine("", str(error), error.code) for error in _media(line, place))
     refused = _build_problems(parsed)
     return parsed.record, list(islice(chain(keys, media, refused, step_problems(parsed)), PER_LINE))
 

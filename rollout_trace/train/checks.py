@@ -228,6 +228,8 @@ def _sampling_findings(step: Step) -> Iterator[Finding]:
 
 
 def _advantage_findings(step: Step) -> Iterator[Finding]:
+    if step.advantage is None:
+        return
     problem = advantage_problem(step, n_sampled(step))
     if problem is not None:
         yield _finding("advantage_invalid", problem[0], step.id, problem[1])

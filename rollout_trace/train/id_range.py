@@ -54,6 +54,10 @@ class InRange:
         return True
 
     def _is_sound(self, ids: IntArray) -> bool:
+        import numpy as np
+
         if not len(ids):
             return True
-        return bool(ids.min() >= 0 and (self.vocab_size is None or ids.max() < self.vocab_size))
+        # Not the methods of the array, which take half as long again.
+        least = np.minimum.reduce(ids)
+        return bool(least >= 0 and (self.vocab_size is None or np.maximum.reduce(ids) < self.vocab_size))

@@ -38,7 +38,7 @@ from rollout_trace.wire.reading import (
 )
 from rollout_trace.wire.sglang_extras import settle_openai
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.token_texts import texts_of
+from rollout_trace.wire.token_texts import RawsOf, texts_of
 from rollout_trace.wire.vllm_extras import ChoiceExtras, without_experts
 
 
@@ -203,7 +203,7 @@ class _Answer:
 
 
 def _texts(entries: list[_Entry]) -> PackedTexts | None:
-    return texts_of([entry.token for entry in entries], [entry.bytes for entry in entries])
+    return texts_of([entry.token for entry in entries], RawsOf(entries))
 
 
 def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:

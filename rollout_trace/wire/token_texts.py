@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,10 +21,30 @@ _ESCAPED = re.compile(r"bytes:((?:\\x[0-9a-fA-F]{2})+)")
 """The spelling of OpenAI for a token that is no text: ``bytes:\\xe2\\x80``."""
 _ODD = ("\ufffd", "bytes:", "token_id:", "\\x")
 """What stands in tokens that are no text, or not the whole text: then each is looked at."""
+_SPELLED = ("\\", "<0x", "bytes:", "token_id:")
+"""What stands in tokens of ASCII that are spelled otherwise than their text."""
 _COMPARED = 2
 """Tokens at each end whose bytes are compared with their text."""
 _utf8 = getincrementaldecoder("utf-8")
 _numbers = msgspec.json.Decoder(list[int])
+
+
+class RawsOf(Sequence[Raw]):
+    """The ``bytes`` of entries, each taken from its entry when it is asked for."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Sequence[Any]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._entries[at].bytes
+
+    def __iter__(self) -> Iterator[Raw]:
+        return (entry.bytes for entry in self._entries)
 
 
 def texts_of(tokens: Sequence[Any], raws: Sequence[Raw] = ()) -> PackedTexts | None:
@@ -32,7 +52,8 @@ def texts_of(tokens: Sequence[Any], raws: Sequence[Raw] = ()) -> PackedTexts | N
 
     Args:
         tokens: the ``token`` of each entry: a text, or another value, which is none.
-        raws: the ``bytes`` of each entry, as JSON; empty where the entries of the protocol have no such field.
+        raws: the ``bytes`` of each entry, as JSON; empty where the entries of the protocol have no such field. Few
+            are read of tokens that are plainly their text.
     """
     try:
         text = "\x7f".join(tokens)
@@ -40,29 +61,40 @@ def texts_of(tokens: Sequence[Any], raws: Sequence[Raw] = ()) -> PackedTexts | N
     except (TypeError, UnicodeEncodeError):
         return _one_by_one(tokens, raws)
     is_odd = any(part in text for part in _ODD) or data.count(b"\x7f") != max(len(tokens) - 1, 0)
-    if is_odd or not _agree(tokens, raws, len(data)):
+    is_plain = text.isascii() and all(tokens) and not any(part in text for part in _SPELLED)
+    if is_odd or not _agree(tokens, raws, len(data), is_plain=is_plain):
         return _one_by_one(tokens, raws)
     return PackedTexts(data.translate(TO_STORED), len(tokens))
 
 
-def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int) -> bool:
-    """Whether the bytes are those of the tokens: of as many as there are, and the same at both ends.
+def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain: bool) -> bool:
+    """Whether the bytes are those of the tokens: the same at both ends, and of as many as there are.
 
     Not all are compared, which would take a tenth of the time of decoding. Where engines spell tokens otherwise than
-    their text (``Ġa``, ``<0xE2>``, U+FFFD), that is longer than the bytes.
+    their text (``Ġa``, ``<0xE2>``, U+FFFD), that is longer than the bytes. Tokens of ASCII without such a spelling are
+    their text: of these the number of bytes is not compared either.
 
     Args:
+        is_plain: the tokens are of ASCII, none is empty, and none is spelled.
         length: number of bytes of the tokens, with one between each two.
     """
+    if not raws:
+        return True
+    if is_plain:
+        return all(raws[at] == NULL or _bytes_of(raws[at]) == tokens[at].encode() for at in _ends(raws))
     joined = b",".join(raws)
-    if not raws or joined == b",".join([b"null"] * len(raws)):
+    if joined == b",".join([b"null"] * len(raws)):
         return True
     # A comma between each two bytes, and between each two lists: one less than both together, save for empty lists.
     surplus = joined.count(b",") - (length - len(tokens))
     if surplus and surplus != joined.count(b"[]"):
         return False
-    ends = {*range(min(_COMPARED, len(raws))), *range(max(len(raws) - _COMPARED, 0), len(raws))}
-    return all(_bytes_of(raws[at]) == tokens[at].encode() for at in ends)
+    return all(_bytes_of(raws[at]) == tokens[at].encode() for at in _ends(raws))
+
+
+def _ends(raws: Sequence[Raw]) -> set[int]:
+    """The positions whose bytes are compared."""
+    return {*range(min(_COMPARED, len(raws))), *range(max(len(raws) - _COMPARED, 0), len(raws))}
 
 
 def _one_by_one(tokens: Sequence[Any], raws: Sequence[Raw]) -> PackedTexts | None:

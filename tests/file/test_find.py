@@ -6,10 +6,12 @@ import gzip
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollout_trace.file import find
 from rollout_trace.file.find import at_position, of_episode, with_id
 from rollout_trace.file.line_index import LineIndex
 
@@ -52,3 +54,30 @@ def test_the_place_is_the_line(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f"\n{line('a', 't', ascii_only=True)}\n\n{line('b', 't', ascii_only=True)}\n")
     assert [one.place for one in with_id([str(path)], "t")] == [f"{path}, line 2", f"{path}, line 4"]
+
+
+def test_an_id_is_found_by_the_beginnings_of_lines_as_by_a_search(tmp_path: Path, monkeypatch: Any) -> None:
+    """In blocks that end anywhere, with media before ids, a line without its newline, and one that begins otherwise."""
+    ids = ["ab1", "ab2", "c" * 30, "ab1", "é", "d"]
+    lines = []
+    for at, one in enumerate(ids):
+        media = b'"media":{"mark":"rollout-trace-media2"},' if at % 2 else b""
+        name = json.dumps(one, ensure_ascii=False).encode()
+        lines.append(b'{"schema":"rollout-trace/1",%s"id":%s,"name":"%s","steps":[]}' % (media, name, b"n" * 50 * at))
+    path = str(tmp_path / "rollouts.jsonl")
+    monkeypatch.setattr(find, "_SHORT", 1)
+    for odd in (None, b'{"id":"x","schema":"rollout-trace/1","steps":[]}', b"{", b"\n"):
+        Path(path).write_bytes(b"\n".join(lines if odd is None else [*lines[:3], odd, *lines[3:]]))
+        for wanted in ("ab1", "ab", "ab2", "c", "é", "d", "x", "e"):
+            for block in (64, 100, 1 << 12):
+                monkeypatch.setattr(find, "_BLOCK", block)
+                quick = find._with_beginning([path], wanted)
+                found = find.with_id([path], wanted)
+                with monkeypatch.context() as plain:
+                    plain.setattr(find, "_with_beginning", lambda paths, wanted: [])
+                    slow = find.with_id([path], wanted)
+                # Not the offset: where all lines are decoded, a line has a number instead.
+                assert [(one.line, one.head) for one in found] == [(one.line, one.head) for one in slow]
+                assert quick in ([], found)
+                # The first of them, before the odd line, or in a file without one.
+                assert quick or (odd is not None and wanted != "ab1") or wanted in ("x", "e")
