@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from rollout_trace import credentials
 from rollout_trace.guard import SPACES, escaped
+from rollout_trace.view.values import json_text
 
 TAB = 4
 _LINE_ENDS = re.compile("\r\n?|\n")
@@ -66,6 +67,6 @@ def clock(unix: float | None, *, date: bool = False) -> str:
 
 def short(value: object, limit: int = 60) -> str:
     """A value of JSON in a line, at most ``limit`` characters."""
-    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    text = value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else json_text(value)
     text = one_line(text[: 4 * limit])
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
