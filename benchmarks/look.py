@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -80,9 +81,15 @@ def _there(commands: dict[str, list[str]]) -> dict[str, list[str]]:
     return {name: one for name, one in commands.items() if find_spec(f"rollout_trace.cli.{one[0]}")}
 
 
+@cache
+def _compiled() -> tempfile.TemporaryDirectory[str]:
+    """A folder for compiled modules, removed at the end of the process."""
+    return tempfile.TemporaryDirectory()
+
+
 def _start(arguments: Sequence[str], stdout: int) -> subprocess.Popen[bytes]:
     # With compiled modules, as an installed package has them, wherever these may be written.
-    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "look-pycache")}
+    compiled = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": _compiled().name}
     return subprocess.Popen(
         [sys.executable, "-m", "rollout_trace", *arguments],
         stdout=stdout,

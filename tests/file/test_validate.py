@@ -259,3 +259,9 @@ def test_every_rule_is_on_its_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "validate.md").read_text().partition("## The rules")[2]
     rows = [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| `")]
     assert sorted(rows) == sorted(f"`{code}`" for code in RULES)
+
+
+@pytest.mark.parametrize("escaped", [rb"\u0022:", rb"\"\u003a", rb"\"\u003A"])
+def test_an_escaped_quote_or_colon_hides_no_name_that_is_there_twice(escaped: bytes) -> None:
+    line = b'{"schema":"rollout-trace/1","id":"a","metadata":{"a":1,"a":2,"b":"%s"}}' % escaped
+    assert [one.code for one in check_line(line, None)[1]] == ["duplicate-key"]

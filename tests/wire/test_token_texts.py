@@ -45,6 +45,12 @@ CHAT: dict[str, tuple[list[dict[str, Any]], list[str] | None]] = {
     "null bytes": ([entry("a", bytes=None), entry("<|im_end|>", bytes=None)], ["a", "<|im_end|>"]),
     "null bytes of one": ([entry("a", b"a"), entry("<|im_end|>", bytes=None)], ["a", "<|im_end|>"]),
     "bytes count": ([entry("Ġa", b" a"), entry("▁b", b" b")], [" a", " b"]),
+    "spelled in ASCII, between others": (
+        [entry(one, one.encode()) for one in "ab"]
+        + [entry("<0x0A>", b"\n"), entry("\\n", b"\n"), entry("", b"x")]
+        + [entry(one, one.encode()) for one in "cd"],
+        ["a", "b", "\n", "\n", "x", "c", "d"],
+    ),
     "bytes of one length count": ([entry("?", b"!"), entry("b", b"b")], ["!", "b"]),
     "a character in two tokens": (
         [entry("a", b"a"), entry("\ufffd", PARROT[:3]), entry("\ufffd", PARROT[3:]), entry("b", b"b")],
