@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from rollout_trace.view import numbers
 from rollout_trace.view.markup import Child, Html, element, joined
 from rollout_trace.view.model import Message, Part, RowView, StepView, Summary, Tokens, ToolRunView
+from rollout_trace.view.step_facts import row_view
 from rollout_trace.view.styles import probability_level
-from rollout_trace.view.trajectory_view import TrajectoryView, row_view
+from rollout_trace.view.trajectory_view import TrajectoryView
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,29 +17,24 @@ from rollout_trace.view.model import (
     Message,
     Outline,
     Part,
-    RowPart,
-    RowView,
     StepLine,
     StepView,
     Summary,
     Tokens,
     ToolRunView,
 )
+from rollout_trace.view.step_facts import answer_excerpt, error_text, lengths, mean_logprob, row_view, unix
 from rollout_trace.view.summary import checked, finite, reason_of, summary_of, worst
 from rollout_trace.view.threads import Link, children_after, threads_of
 from rollout_trace.view.tokens import Texts, tokens_of
 from rollout_trace.view.values import plain, text_of
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rollout_trace.data.model import ErrorInfo, ToolRun
+    from rollout_trace.data.model import ToolRun
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.train.checks import Finding
     from rollout_trace.train.sequence import Sequence as Row
     from rollout_trace.train.sequence import Sequences
-
-_EXCERPT = 120
 
 
 class TrajectoryView:
@@ -202,7 +197,7 @@ class TrajectoryView:
             first_token=step.time_to_first_token,
             n_prompt=n_prompt,
             n_completion=n_completion,
-            mean_logprob=_mean(step),
+            mean_logprob=mean_logprob(step),
             row=row,
             begin=begin,
             left_out=self._left_out.get(step.id),
@@ -210,7 +205,7 @@ class TrajectoryView:
             grade=worst(one.grade for one in self._findings_of.get(at, [])),
             drift=None if drift is None else drift.kind,
             tools=[call.name or "" for call in calls],
-            excerpt=_excerpt(step),
+            excerpt=answer_excerpt(step),
         )
 
     def _step(self, at: int, *, tokens: bool) -> StepView:
@@ -283,70 +278,3 @@ class TrajectoryView:
         if any(step.token_texts is not None for step in self._steps):
             return "engine"
         return None if self._decode is None else "tokenizer"
-
-
-def row_view(row: Row, index: Mapping[str, int]) -> RowView:
-    """A training row.
-
-    Args:
-        row: as ``sequences()`` gives it.
-        index: of the steps, by their ids.
-    """
-    parts, at = [], 0
-    for step_id, (begin, end) in zip(row.step_ids, row.spans, strict=True):
-        if begin > at:
-            parts.append(RowPart(begin - at, 0, None))
-        parts.append(RowPart(end - begin, 1, index.get(step_id)))
-        at = end
-    length = len(row.token_ids)
-    if length > at:
-        parts.append(RowPart(length - at, 0, None))
-    return RowView(
-        length=length,
-        trained=sum(part.length for part in parts if part.mask),
-        parts=parts,
-        reward=row.reward,
-        has_logprobs=row.logprobs is not None,
-    )
-
-
-def unix(time: datetime | None) -> float | None:
-    """Unix time in seconds."""
-    return None if time is None else time.timestamp()
-
-
-def error_text(error: ErrorInfo | None) -> str | None:
-    """An error in a line: its type, its message, and the HTTP status where it has one."""
-    if error is None:
-        return None
-    status = "" if error.status is None else f" (HTTP {error.status})"
-    return f"{error.type}{status}: {error.message}"
-
-
-def lengths(step: Step, *, is_alone: bool) -> tuple[int | None, int | None]:
-    """Numbers of tokens of a step's prompt and completion: of its ids, else of its usage.
-
-    Args:
-        step: the step.
-        is_alone: False: its call has other choices, of which the usage counts the completions too.
-    """
-    prompt = None if step.prompt_token_ids is None else len(step.prompt_token_ids)
-    completion = None if step.completion_token_ids is None else len(step.completion_token_ids)
-    if step.usage is not None:
-        prompt = step.usage.input if prompt is None else prompt
-        completion = step.usage.output if completion is None and is_alone else completion
-    return prompt, completion
-
-
-def _mean(step: Step) -> float | None:
-    logprobs = step.logprobs
-    return finite(float(logprobs.mean())) if logprobs is not None and len(logprobs) else None
-
-
-def _excerpt(step: Step) -> str:
-    completion = step.completion
-    if completion is None:
-        return ""
-    content = completion.content
-    text = content if isinstance(content, str) else "" if content is None else text_of(content)
-    return (text or completion.refusal or completion.reasoning or "")[:_EXCERPT]
