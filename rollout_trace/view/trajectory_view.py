@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from rollout_trace._cached import cached_property
 from rollout_trace.data.model import Step
 from rollout_trace.train.drift import MEANINGS
 from rollout_trace.view.messages import shown_answer, shown_messages
