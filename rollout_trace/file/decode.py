@@ -198,7 +198,8 @@ def on_a_fresh_stack(function: Callable[..., T], *args: Any) -> T:
 
 def _with_raw(line: Any) -> Any:
     """A decoded line, with the values as bytes that the records have as bytes: ``convert`` takes no others there."""
-    for step in line.get("steps") or () if isinstance(line, dict) else ():
+    steps = line.get("steps") if isinstance(line, dict) else None
+    for step in steps if isinstance(steps, list) else ():
         tokens = step.get("tokens") if isinstance(step, dict) else None
         if isinstance(tokens, dict) and "top_logprobs" in tokens:
             tokens["top_logprobs"] = msgspec.Raw(json.dumps(tokens["top_logprobs"], separators=(",", ":")).encode())

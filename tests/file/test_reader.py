@@ -168,6 +168,10 @@ DAMAGED = {
         '{"schema": "rollout-trace/1", "id": "\\ud83d", "name": 3}',
         ", $.name: expected str, got int",
     ),
+    "surrogate-and-steps": (
+        '{"schema": "rollout-trace/1", "id": "\\ud83d", "steps": 1}',
+        ", $.steps: expected array, got int",
+    ),
     "surrogate-and-half": (
         '{"schema": "rollout-trace/1", "id": "\\ud83d',
         ": expected a whole line of JSON, got one that ends inside a value (its writer was stopped?)",
