@@ -28,7 +28,7 @@ def _recorded(effort: Effort) -> Iterator[Row]:
     answers = [(protocol, one) for protocol, one in corpus() if protocol != "openai.chat" and one.status == 200]
     for protocol in sorted({protocol for protocol, _ in answers}):
         for streamed in (False, True):
-            own = [o for name, o in answers if name == protocol and (_EVENTS in (o.content_type or "")) == streamed]
+            own = [o for name, o in answers if name == protocol and _is_stream(o.content_type, o.response) == streamed]
             if own:
                 one = max(own, key=lambda exchange: len(exchange.response))
                 name = f"{protocol}, {len(one.response) / 1e3:.0f} kB{' streamed' if streamed else ''}"
@@ -38,10 +38,11 @@ def _recorded(effort: Effort) -> Iterator[Row]:
 def _decoding(
     name: str, protocol: str, request: bytes, body: bytes, content_type: str, budget: float | None, effort: Effort
 ) -> Row:
+    is_stream = _is_stream(content_type, body)
     found = interleave(
         {
             "decode": lambda: wire.decode(protocol, request, body, content_type=content_type),
-            "loads": lambda: _loads(request, body, streamed=_EVENTS in content_type),
+            "loads": lambda: _loads(request, body, streamed=is_stream),
         },
         rounds=effort.repeat(12),
         times=effort.times(200),
@@ -59,5 +60,11 @@ def _loads(request: bytes, body: bytes, *, streamed: bool) -> None:
         json.loads(body)
         return
     for line in body.split(b"\n"):
-        if line.startswith(b"data: {"):
-            json.loads(line[6:])
+        # Ollama's streams are lines of JSON, without a name before them.
+        data = line.removeprefix(b"data: ")
+        if data.startswith(b"{"):
+            json.loads(data)
+
+
+def _is_stream(content_type: str | None, body: bytes) -> bool:
+    return _EVENTS in (content_type or "") or b"}\n{" in body
