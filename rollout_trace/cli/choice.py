@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from shutil import copyfileobj
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from rollout_trace.cli.reading import STDIN, STDIN_NAME, paths_of, trajectories_of
+from rollout_trace.cli.reading import STDIN, paths_of, stdin_as_file, trajectories_of
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import has_magic, is_address
 from rollout_trace.file.find import Found, at_position, of_episode, position_of, with_id
@@ -116,15 +113,12 @@ def _files_of(paths: Sequence[str]) -> Iterator[list[str]]:
         return
     if len(paths) > 1:
         raise click.UsageError("- (stdin) cannot be given together with files.")
-    paths_of(paths)
-    with tempfile.NamedTemporaryFile(prefix="rollout-trace-") as file:
-        copyfileobj(sys.stdin.buffer, file)
-        file.flush()
+    with stdin_as_file(paths) as (files, named):
         try:
-            yield [file.name]
+            yield files
         except (FormatError, click.ClickException) as error:
             # What is said is of stdin, not of a file that is gone.
-            raise type(error)(str(error).replace(file.name, STDIN_NAME)) from error.__cause__
+            raise type(error)(named(str(error))) from error.__cause__
 
 
 def _by_search(files: list[str], wanted: str | None, problems: list[Any]) -> Iterator[Choice]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rollout_trace.cli.common import json_option, show, show_problems
-from rollout_trace.cli.reading import STDIN, Read, open_stdin, paths_of, trajectories_of
+from rollout_trace.cli.reading import Read, stdin_as_file, trajectories_of
 from rollout_trace.cli.selection import compile_where, where_option
 
 if TYPE_CHECKING:
@@ -85,23 +83,15 @@ def split(
     if len(given) != 1:
         raise click.UsageError("give one of --by, -n, --size and --fractions.")
     test = compile_where(where)
-    with tempfile.TemporaryDirectory() as folder:
+    with stdin_as_file(paths) as (found_files, named):
         # Once each: a file that is named twice is not split twice.
-        files = [_spooled(folder) if path == STDIN else path for path in dict.fromkeys(paths_of(paths))]
-        mode_files = [path for path in files if not path.startswith(folder)]
+        files = list(dict.fromkeys(found_files))
+        mode_files = [path for path in files if named(path) == path]
         entries, found, read = _entries(files, given.get("by"), test)
-        problems = [str(error).replace(str(Path(folder) / "stdin"), "stdin") for error in found]
+        problems = [named(str(error)) for error in found]
         parts = [part for part in _parts(entries, given, seed) if part.entries]
         written = _write(Path(output), files, mode_files, parts, overwrite)
     return _report(written, parts, read, problems, given, output, as_json=as_json)
-
-
-def _spooled(folder: str) -> str:
-    """Stdin as a file: it is read twice."""
-    path = Path(folder) / "stdin"
-    with path.open("wb") as file, open_stdin() as source:
-        shutil.copyfileobj(source, file)
-    return str(path)
 
 
 def _entries(

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
-from shutil import copyfileobj
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 
 from rollout_trace.cli.common import json_option, show_problems
-from rollout_trace.cli.reading import Trajectories
+from rollout_trace.cli.reading import Trajectories, stdin_as_file, trajectories_of
 from rollout_trace.cli.selection import compile_where, where_option
 from rollout_trace.cli.terminal import is_plain, say, width_of_output
 
@@ -45,7 +41,8 @@ def stats(paths: tuple[str, ...], by: By | None, threshold: float, where: str | 
 
     test = compile_where(where)
     found = Statistics(by, threshold)
-    with _Files(paths, test) as files:
+    with stdin_as_file(paths) as (places, named):
+        files = _Files(places, test, named)
 
         def start(left: NotCounted) -> Callable[[Facts], object]:
             nonlocal found
@@ -67,8 +64,7 @@ def _count(files: _Files, start: Callable[[NotCounted], Callable[[Facts], object
 def _show(found: Statistics, left: NotCounted, files: _Files, *, as_json: bool) -> None:
     if as_json:
         not_counted = {"earlier_attempts": len(left.attempts), "doubles": len(left.doubles)}
-        problems = [str(error) for error in files.problems]
-        say([json.dumps({**found.as_dict(), "not_counted": not_counted, "unreadable": problems})])
+        say([json.dumps({**found.as_dict(), "not_counted": not_counted, "unreadable": files.problems})])
         return
     from rollout_trace.view.statistics_text import lines_of
 
@@ -77,47 +73,27 @@ def _show(found: Statistics, left: NotCounted, files: _Files, *, as_json: bool) 
 
 
 class _Files:
-    """The files of the command, which may be read twice: stdin is kept in a temporary file."""
+    """The files of the command, which may be read twice.
 
-    def __init__(self, paths: tuple[str, ...], where: Callable[[Trajectory], bool] | None) -> None:
+    Args:
+        paths: of them; ``where``: which trajectories are read.
+        named: gives a message as it is shown.
+    """
+
+    def __init__(
+        self, paths: list[str], where: Callable[[Trajectory], bool] | None, named: Callable[[str], str]
+    ) -> None:
         self._paths = paths
         self._where = where
-        self._stdin: IO[bytes] | None = None
+        self._named = named
         self._reading: Trajectories | None = None
 
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._stdin is not None:
-            self._stdin.close()
-
     @property
-    def problems(self) -> list[Exception]:
+    def problems(self) -> list[str]:
         """What could not be read, the last time."""
-        return [] if self._reading is None else list(self._reading.problems)
+        return [] if self._reading is None else [self._named(str(error)) for error in self._reading.problems]
 
     def read(self) -> Iterator[Trajectory]:
         """The trajectories, from the beginning."""
-        self._reading = _FromFiles(self._paths, self._where, self._open_stdin)
+        self._reading = trajectories_of(self._paths, self._where, progress=True)
         return (one.trajectory for one in self._reading)
-
-    def _open_stdin(self) -> BinaryIO:
-        if self._stdin is None:
-            self._stdin = tempfile.TemporaryFile()  # noqa: SIM115 - closed with this object, as it is read twice
-            copyfileobj(sys.stdin.buffer, self._stdin)
-            self._stdin.flush()
-        file = os.fdopen(os.dup(self._stdin.fileno()), "rb")
-        file.seek(0)
-        return file
-
-
-class _FromFiles(Trajectories):
-    def __init__(
-        self, paths: tuple[str, ...], where: Callable[[Trajectory], bool] | None, stdin: Callable[[], BinaryIO]
-    ) -> None:
-        super().__init__(paths, where, progress=True, media="keep")
-        self._stdin = stdin
-
-    def _open_stdin(self, path: str) -> BinaryIO:
-        return self._stdin()

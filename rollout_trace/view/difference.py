@@ -17,7 +17,7 @@ from rollout_trace.view.values import plain
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.tokens import Texts
+    from rollout_trace.view.tokens import TokenTexts
 
 TOLERANCE = 1e-4
 """Logprobs of one token differ where they are further apart than this."""
@@ -104,7 +104,7 @@ class TrajectoryDifference(Shown):
 
 
 def difference(
-    a: Trajectory, b: Trajectory, *, decode: Texts | None = None, tolerance: float = TOLERANCE
+    a: Trajectory, b: Trajectory, *, decode: TokenTexts | None = None, tolerance: float = TOLERANCE
 ) -> TrajectoryDifference:
     """How two trajectories differ.
 

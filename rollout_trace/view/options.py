@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollout_trace.view.styles import ColorBy
-    from rollout_trace.view.tokens import Texts
+    from rollout_trace.view.tokens import TokenTexts
 
 COLOR_BY = ("logprob", "entropy", "mask")
 
@@ -21,7 +21,7 @@ class ShowOptions:
     color_by: ColorBy = "logprob"
     full: bool = False
     """Whether long texts are shown whole."""
-    decode: Texts | None = None
+    decode: TokenTexts | None = None
     """A tokenizer, for tokens whose texts are not recorded."""
 
     @property

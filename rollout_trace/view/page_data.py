@@ -25,7 +25,7 @@ from rollout_trace.view.values import encode, plain
 
 if TYPE_CHECKING:
     from rollout_trace.view.index import Index
-    from rollout_trace.view.tokens import Texts
+    from rollout_trace.view.tokens import TokenTexts
 
 MOST_STEPS = 50
 """Steps that one answer has, at most."""
@@ -94,7 +94,7 @@ class PageData:
         *,
         title: str = "rollouts",
         writable: bool = False,
-        decode: Texts | None = None,
+        decode: TokenTexts | None = None,
         tokenizer: str | None = None,
     ) -> None:
         self._index = index

@@ -17,7 +17,7 @@ from rollout_trace.file.replacing import replacing
 from rollout_trace.view.assets import whole_page
 from rollout_trace.view.model import Summary
 from rollout_trace.view.packed_tokens import Packer
-from rollout_trace.view.tokens import Texts
+from rollout_trace.view.tokens import TokenTexts
 from rollout_trace.view.trajectory_view import TrajectoryView
 from rollout_trace.view.values import builtins, encode, plain
 
@@ -35,7 +35,7 @@ def write_static(
     trajectories: Iterable[tuple[str, Trajectory]],
     *,
     title: str,
-    decode: Texts | None = None,
+    decode: TokenTexts | None = None,
     tokenizer: str | None = None,
 ) -> Written:
     """Writes the page with these trajectories inside. An existing file is replaced after the last one.

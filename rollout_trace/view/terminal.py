@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollout_trace.view._canvas import Canvas
     from rollout_trace.view._terminal_messages import Messages
     from rollout_trace.view.styles import ColorBy, ThemeName
-    from rollout_trace.view.tokens import Texts
+    from rollout_trace.view.tokens import TokenTexts
     from rollout_trace.view.trajectory_view import TrajectoryView
 
 _DEEPEST = 8
@@ -51,7 +51,7 @@ def show(
     theme: ThemeName | None = None,
     width: int | None = None,
     color: bool | None = None,
-    decode: Texts | None = None,
+    decode: TokenTexts | None = None,
     file: IO[str] | None = None,
 ) -> None:
     """Prints a trajectory. ``file``: to print to; the other arguments are those of ``Trajectory.show``.

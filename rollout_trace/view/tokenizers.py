@@ -7,23 +7,12 @@ import re
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from rollout_trace.data.model import Step, shared
 from rollout_trace.view.token_pieces import ByteLevel, pieces_of
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _INSTALL = "Install it with: pip install tokenizers (in a checkout: pip install '.[tokenizers]')"
-
-
-class TokenTexts(Protocol):
-    """What gives token ids their texts."""
-
-    def texts(self, ids: Sequence[int]) -> list[str]:
-        """One text for each id; joined they are the decoded text, special tokens included.
-
-        A character that several tokens make is in the last of them, and the others are empty.
-        """
 
 
 class Tokenizer:
@@ -41,7 +30,7 @@ class Tokenizer:
         self.name = name
 
     def texts(self, ids: Sequence[int]) -> list[str]:
-        """See ``TokenTexts``. An id that the tokenizer does not have has an empty text."""
+        """See ``view.tokens.TokenTexts``. An id that the tokenizer does not have has an empty text."""
         numbers = [int(one) for one in ids]
         whole = self._decode(numbers)
         if self._byte_level is not None:
@@ -67,15 +56,6 @@ def load_tokenizer(path_or_name: str | os.PathLike[str]) -> Tokenizer:
     if (path / "tokenizer.json").is_file():
         return _from_file(path / "tokenizer.json", given)
     return _from_transformers(path, given)
-
-
-def decode_texts(step: Step, tokenizer: TokenTexts | None = None) -> list[str] | None:
-    """The text of each completion token, as the engine sent it, else by the tokenizer; None where neither is there."""
-    stored = shared(step, "token_texts")
-    if stored is not None:
-        return list(stored.get())
-    ids = step.completion_token_ids
-    return None if tokenizer is None or ids is None else tokenizer.texts(ids.tolist())
 
 
 def _from_file(path: Path, name: str) -> Tokenizer:

@@ -13,14 +13,17 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import Step
 
 
-class Texts(Protocol):
-    """A tokenizer, as far as it is used here."""
+class TokenTexts(Protocol):
+    """What gives token ids their texts."""
 
     def texts(self, ids: Sequence[int], /) -> list[str]:
-        """One text for each id; joined they are the text of all."""
+        """One text for each id; joined they are the decoded text, special tokens included.
+
+        A character that several tokens make is in the last of them, and the others are empty.
+        """
 
 
-def tokens_of(step: Step, texts: Texts | None = None) -> Tokens | None:
+def tokens_of(step: Step, texts: TokenTexts | None = None) -> Tokens | None:
     """The tokens of a step's completion; None where neither ids, logprobs nor texts are known.
 
     Args:
@@ -33,18 +36,24 @@ def tokens_of(step: Step, texts: Texts | None = None) -> Tokens | None:
     n = next((len(one) for one in (ids, logprobs, own) if one is not None), None)
     if n is None:
         return None
-    known = list(own) if own is not None and len(own) == n else None
-    if known is None and ids is not None and texts is not None:
-        known = texts.texts(ids)
+    known = decode_texts(step, texts)
     alternatives = _alternatives(step, n, texts)
     return Tokens(
         n=n,
         ids=ids,
-        texts=known,
+        texts=known if known is not None and len(known) == n else None,
         logprobs=logprobs,
         entropy=None if alternatives is None else [entropy_of(row) for row in alternatives],
         alternatives=alternatives,
     )
+
+
+def decode_texts(step: Step, tokenizer: TokenTexts | None = None) -> list[str] | None:
+    """The text of each completion token, as the engine sent it, else by the tokenizer; None where neither is there."""
+    ids, own = step.completion_token_ids, step.token_texts
+    if own is not None and (ids is None or len(own) == len(ids)):
+        return list(own)
+    return None if tokenizer is None or ids is None else tokenizer.texts(ids.tolist())
 
 
 def entropy_of(alternatives: Iterable[Alternative]) -> float | None:
@@ -66,7 +75,7 @@ def _number(value: float | None) -> float | None:
     return round(value, 6) if value is not None and math.isfinite(value) else None
 
 
-def _alternatives(step: Step, n: int, texts: Texts | None) -> list[list[Alternative]] | None:
+def _alternatives(step: Step, n: int, texts: TokenTexts | None) -> list[list[Alternative]] | None:
     rows = _by_text(step, n)
     if step.top_tokens is None or len(step.top_tokens) != n:
         return rows
@@ -83,7 +92,7 @@ def _alternatives(step: Step, n: int, texts: Texts | None) -> list[list[Alternat
     return found if texts is None else [[_with_text(one, texts) for one in row] for row in found]
 
 
-def _with_text(one: Alternative, texts: Texts) -> Alternative:
+def _with_text(one: Alternative, texts: TokenTexts) -> Alternative:
     return (
         one
         if one.id is None or one.text is not None

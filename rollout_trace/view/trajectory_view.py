@@ -26,7 +26,7 @@ from rollout_trace.view.model import (
 from rollout_trace.view.step_facts import answer_excerpt, error_text, lengths, mean_logprob, row_view, unix
 from rollout_trace.view.summary import checked, finite, reason_of, summary_of, worst
 from rollout_trace.view.threads import Link, children_after, threads_of
-from rollout_trace.view.tokens import Texts, tokens_of
+from rollout_trace.view.tokens import TokenTexts, tokens_of
 from rollout_trace.view.values import plain, text_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ class TrajectoryView:
         family: summaries of the trajectories of its episode, itself included.
     """
 
-    def __init__(self, trajectory: Trajectory, *, decode: Texts | None = None, family: Sequence[Summary] = ()) -> None:
+    def __init__(
+        self, trajectory: Trajectory, *, decode: TokenTexts | None = None, family: Sequence[Summary] = ()
+    ) -> None:
         self.trajectory = trajectory
         self._decode = decode
         self.family = list(family)

@@ -18,7 +18,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from rollout_trace.data.model import Step
 from rollout_trace.view.token_pieces import pieces_of
-from rollout_trace.view.tokenizers import decode_texts, load_tokenizer
+from rollout_trace.view.tokenizers import load_tokenizer
+from rollout_trace.view.tokens import decode_texts
 
 MODEL = Path(__file__).parent.parent / "data" / "tiny-model"
 TINY = load_tokenizer(MODEL)
