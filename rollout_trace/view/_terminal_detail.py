@@ -11,7 +11,8 @@ from rich.text import Text
 from rollout_trace.view._canvas import Canvas
 from rollout_trace.view._terminal_messages import INDENT, Messages
 from rollout_trace.view._terminal_tokens import token_table
-from rollout_trace.view.plain_text import clock, count, lines_of, money, one_line, seconds
+from rollout_trace.view.numbers import of
+from rollout_trace.view.plain_text import clock, lines_of, money, one_line, seconds
 from rollout_trace.view.styles import levels_of
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def _show_tokens(canvas: Canvas, step: StepView, options: ShowOptions) -> None:
     canvas.flush()
     canvas.console.print(token_table(tokens, begin=step.line.begin, color_by=color_by, limit=limit))
     if limit is not None:
-        canvas.line(f"... {count(tokens.n - limit, 'more token')}; --full shows all", style="meta")
+        canvas.line(f"... {of(tokens.n - limit, 'more token')}; --full shows all", style="meta")
 
 
 def show_raw(canvas: Canvas, step: Step, record: Mapping[str, Any] | None) -> None:
@@ -103,5 +104,5 @@ def show_raw(canvas: Canvas, step: Step, record: Mapping[str, Any] | None) -> No
         return
     for name, data in kept.items():
         if data is not None:
-            canvas.line(f"{name}, {count(len(data), 'byte')}", style="title")
+            canvas.line(f"{name}, {of(len(data), 'byte')}", style="title")
             canvas.unwrapped(lines_of(data.decode("utf-8", "backslashreplace")))

@@ -9,7 +9,8 @@ from rich.text import Text
 
 from rollout_trace.train.check_codes import CODES
 from rollout_trace.view._canvas import Canvas, Part, joined
-from rollout_trace.view.plain_text import clock, count, lines_of, money, one_line, seconds, short
+from rollout_trace.view.numbers import of
+from rollout_trace.view.plain_text import clock, lines_of, money, one_line, seconds, short
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -58,7 +59,7 @@ def show_summary(canvas: Canvas, one: Summary, metadata: Mapping[str, Any] | Non
     if others:
         shown = [_named(str(name), value) for name, value in list(others.items())[:_METADATA]]
         more = len(others) - len(shown)
-        canvas.facts([*shown, count(more, "more name") if more else None], lead=Text("metadata: ", "meta"))
+        canvas.facts([*shown, of(more, "more name") if more else None], lead=Text("metadata: ", "meta"))
 
 
 def _summary_lines(one: Summary) -> Iterator[list[Part]]:
@@ -66,11 +67,11 @@ def _summary_lines(one: Summary) -> Iterator[list[Part]]:
     tokens = None
     if one.input_tokens is not None or one.output_tokens is not None:
         tokens = f"{_number(one.input_tokens)} tokens in, {_number(one.output_tokens)} out"
-    errors = f", {count(one.tool_errors, 'error')}" if one.tool_errors else ""
+    errors = f", {of(one.tool_errors, 'error')}" if one.tool_errors else ""
     yield [
-        count(one.steps, "step"),
-        None if one.calls == one.steps else count(one.calls, "call"),
-        count(one.tool_runs, "tool run") + errors if one.tool_runs else None,
+        of(one.steps, "step"),
+        None if one.calls == one.steps else of(one.calls, "call"),
+        of(one.tool_runs, "tool run") + errors if one.tool_runs else None,
         tokens,
         None if one.cost is None else money(one.cost, one.currency),
     ]
@@ -90,7 +91,7 @@ def _summary_lines(one: Summary) -> Iterator[list[Part]]:
 
 def _training(one: Summary) -> list[Part]:
     if one.rows:
-        rows = f"{count(one.rows, 'training row')} of {count(one.tokens, 'token')}, {one.trained:,} trained on"
+        rows = f"{of(one.rows, 'training row')} of {of(one.tokens, 'token')}, {one.trained:,} trained on"
     else:
         rows = "no training row"
     left_out = ", ".join(f"{number:,} {one_line(reason)}" for reason, number in one.left_out.items())

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from rollout_trace.view._canvas import Canvas, joined
-from rollout_trace.view.plain_text import count, cut, lines_of, one_line, seconds, short
+from rollout_trace.view.numbers import of
+from rollout_trace.view.plain_text import cut, lines_of, one_line, seconds, short
 
 if TYPE_CHECKING:
     from rollout_trace.view.model import Message, Part, ToolRunView
@@ -131,7 +132,7 @@ class Messages:
         # A line end at the end of a text, as files have it, begins no line.
         canvas.lines(lines[:-1] if len(lines) > 1 and not lines[-1] else lines, indent=indent, lead=lead, style=style)
         if left_out:
-            canvas.line(f"... {count(left_out, 'more character')}", style="meta", indent=indent)
+            canvas.line(f"... {of(left_out, 'more character')}", style="meta", indent=indent)
 
 
 _PARTS: dict[str, Callable[[Messages, Canvas, Part], None]] = {

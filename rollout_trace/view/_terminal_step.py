@@ -11,7 +11,8 @@ from rollout_trace.view._canvas import Canvas, Part, joined
 from rollout_trace.view._terminal_head import GRADE_STYLES
 from rollout_trace.view._terminal_messages import INDENT, Messages
 from rollout_trace.view._terminal_tokens import token_text
-from rollout_trace.view.plain_text import clock, count, lines_of, one_line, seconds, short
+from rollout_trace.view.numbers import of
+from rollout_trace.view.plain_text import clock, lines_of, one_line, seconds, short
 from rollout_trace.view.styles import has_colors
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _facts(step: StepView) -> Iterator[Part]:
         cut_off = line.finish in ("length", "max_tokens", "max_output_tokens", "MAX_TOKENS")
         yield (one_line(line.finish), "warning" if cut_off else "meta")
     if len(step.attempts) > 1:
-        yield (count(len(step.attempts), "attempt"), "warning")
+        yield (of(len(step.attempts), "attempt"), "warning")
     if line.reward is not None:
         yield f"reward {line.reward:g}"
     if step.policy_version is not None:
@@ -139,7 +140,7 @@ def _show_tokens(canvas: Canvas, tokens: Tokens, step: StepView, options: ShowOp
     )
     canvas.line(shown, indent=INDENT, lead=lead)
     if limit is not None and tokens.n > limit:
-        canvas.line(f"... {count(tokens.n - limit, 'more token')}", style="meta", indent=INDENT)
+        canvas.line(f"... {of(tokens.n - limit, 'more token')}", style="meta", indent=INDENT)
     if options.color_by == "logprob" and tokens.logprobs is None:
         canvas.line("no logprobs are recorded of these tokens", style="meta", indent=INDENT)
     if options.color_by == "entropy" and tokens.entropy is None:

@@ -31,11 +31,6 @@ def cut(text: str, limit: int | None) -> tuple[str, int]:
     return text[:limit], len(text) - limit
 
 
-def count(number: int, what: str) -> str:
-    """``1 step``, ``1,234 steps``."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def seconds(value: float | None) -> str:
     """A duration: ``0.4 ms``, ``1.25 s``, ``2 min 5 s``, ``1 h 3 min``; ``-`` where it is not known."""
     if value is None:

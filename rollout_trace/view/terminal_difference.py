@@ -9,7 +9,8 @@ from rich.text import Text
 
 from rollout_trace.view._canvas import Canvas
 from rollout_trace.view._terminal_messages import Messages
-from rollout_trace.view.plain_text import count, lines_of, one_line, short
+from rollout_trace.view.numbers import of
+from rollout_trace.view.plain_text import lines_of, one_line, short
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,7 +50,7 @@ def _show(canvas: Canvas, found: TrajectoryDifference, names: tuple[str, str], *
     for side, name, style in (("a", names[0], _A), ("b", names[1], _B)):
         canvas.line(one_line(name), lead=Text(f"{side}: ", style))
     if found.equal:
-        canvas.line(f"They are equal: {count(found.n_a, 'step')}.", style="title")
+        canvas.line(f"They are equal: {of(found.n_a, 'step')}.", style="title")
         return
     _show_values(canvas, "results", found.results, full=full)
     _show_values(canvas, "settings", found.settings, full=full)
@@ -71,7 +72,7 @@ def _show_values(canvas: Canvas, title: str, values: Sequence[ValueDifference], 
         shown = Text.assemble((_value(one.a, full), _A), (" → ", "meta"), (_value(one.b, full), _B), (at, "meta"))
         canvas.line(shown, indent=_INDENT, lead=Text(f"{short(one.name, 80)}: ", "meta"))
     if not full and len(values) > _VALUES:
-        canvas.line(f"... {count(len(values) - _VALUES, 'more value')}; --full shows all", style="meta", indent=_INDENT)
+        canvas.line(f"... {of(len(values) - _VALUES, 'more value')}; --full shows all", style="meta", indent=_INDENT)
 
 
 def _value(value: Any, full: bool) -> str:

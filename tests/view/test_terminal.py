@@ -15,8 +15,9 @@ from rich.color import Color, ColorType
 
 import rollout_trace as rt
 from rollout_trace.view.model import Tokens
+from rollout_trace.view.numbers import of
 from rollout_trace.view.options import ShowOptions
-from rollout_trace.view.plain_text import count, cut, lines_of, money, one_line, seconds
+from rollout_trace.view.plain_text import cut, lines_of, money, one_line, seconds
 from rollout_trace.view.styles import LEFT_OUT, MARKS, THEMES, console, levels_of, theme_of
 from rollout_trace.view.terminal import NoSuchStep, Printer, show
 from tests.strategies import trajectories
@@ -213,5 +214,5 @@ def test_levels_are_those_of_the_legend() -> None:
 def test_numbers_are_written_as_people_read_them() -> None:
     assert [seconds(one) for one in (None, 0.0004, 0.25, 1.25, 59.9, 125, 3 * 3600 + 60)] == [
         "-", "0.4 ms", "250 ms", "1.25 s", "59.9 s", "2 min 5 s", "3 h 1 min"]  # fmt: skip
-    assert [count(one, "step") for one in (0, 1, 1234)] == ["0 steps", "1 step", "1,234 steps"]
+    assert [of(one, "step") for one in (0, 1, 1234)] == ["0 steps", "1 step", "1,234 steps"]
     assert [money(1.5, None), money(0.00123456, "USD"), money(2, "EUR")] == ["$1.5", "$0.001235", "2 EUR"]
