@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from rollout_trace.data.exchange import Exchange
     from rollout_trace.train.checks import Finding
     from rollout_trace.train.retokenize import RetokenizeReport
     from rollout_trace.train.selection import SequenceOptions
@@ -101,6 +102,9 @@ class Trajectory(_Referable):
     """
     metadata: dict[str, Any] | None = None
     """Set by the user. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
+    exchanges: tuple[Exchange, ...] = ()
+    """The HTTP exchanges behind the steps, byte for byte, in the order they began. Only in a cassette, which the pytest
+    plugin records; ``replay`` answers from them."""
     _children: list[Trajectory] = field(default_factory=list, init=False, repr=False)
     """Closed trajectories that were opened inside this one, at any depth: they are written with it."""
     _recorder: Recorder | None = field(default=None, init=False, repr=False)

@@ -1,19 +1,34 @@
-"""Loopback model servers for tests of an agent: one answers from a script, one replays recordings.
+"""Tests of an agent: loopback model servers, a pytest plugin that replays what a model said, asserts on rollouts.
 
-They need the standard library only; no SDK is imported.
-
-Public: what ``__all__`` lists. The modules are internal.
+Public: what ``__all__`` lists. The modules are internal; ``pytest_plugin`` is loaded by pytest.
 """
 
 from __future__ import annotations
 
-from ._messages import RequestRecord
-from ._server import LoopbackServer
-from .recordings import Exchange, load_exchanges, load_reports, pack_exchanges
-from .replay import ReplayServer
-from .script import Answer, Fault, Reply, Script, ToolCall
-from .scripted import ScriptedServer
-from .tokenizer import ByteTokenizer
+from rollout_trace._lazy import lazy_names
+
+TYPE_CHECKING = False  # Not from `typing`: pytest imports this package in every run, used or not.
+if TYPE_CHECKING:
+    from rollout_trace.data.exchange import Exchange
+
+    from ._messages import RequestRecord
+    from ._server import LoopbackServer
+    from .recordings import load_exchanges, load_reports, pack_exchanges
+    from .replay import ReplayServer
+    from .script import Answer, Fault, Reply, Script, ToolCall
+    from .scripted import ScriptedServer
+    from .tokenizer import ByteTokenizer
+
+_HOMES = {
+    "rollout_trace.data.exchange": ("Exchange",),
+    "rollout_trace.testing._messages": ("RequestRecord",),
+    "rollout_trace.testing._server": ("LoopbackServer",),
+    "rollout_trace.testing.recordings": ("load_exchanges", "load_reports", "pack_exchanges"),
+    "rollout_trace.testing.replay": ("ReplayServer",),
+    "rollout_trace.testing.script": ("Answer", "Fault", "Reply", "Script", "ToolCall"),
+    "rollout_trace.testing.scripted": ("ScriptedServer",),
+    "rollout_trace.testing.tokenizer": ("ByteTokenizer",),
+}
 
 __all__ = [
     "Answer",
@@ -31,3 +46,5 @@ __all__ = [
     "load_reports",
     "pack_exchanges",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

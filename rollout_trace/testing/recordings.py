@@ -12,43 +12,13 @@ import gzip
 import json
 import lzma
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollout_trace.data.exchange import Exchange
+
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.xz")
 _NEEDED = ("method", "path", "status", "headers", "chunk_sizes", "request", "response")
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """One recorded request and its response, byte for byte."""
-
-    name: str
-    method: str
-    path: str  # may include a query
-    request: bytes
-    status: int
-    headers: tuple[tuple[str, str], ...]  # of the response, as recorded, lower-case names
-    response: bytes
-    chunk_sizes: tuple[int, ...]  # sizes of the pieces in which the response arrived; they add up to its length
-    request_content_type: str | None = None
-
-    @property
-    def content_type(self) -> str:
-        """`content-type` of the response, or "" if it had none."""
-        return next((value for name, value in self.headers if name == "content-type"), "")
-
-    @property
-    def chunked(self) -> bool:
-        """Whether the response came with `transfer-encoding: chunked`."""
-        return any(name == "transfer-encoding" and "chunked" in value.lower() for name, value in self.headers)
-
-    @property
-    def chunks(self) -> list[bytes]:
-        """The response in the pieces in which it arrived."""
-        ends = [sum(self.chunk_sizes[: i + 1]) for i in range(len(self.chunk_sizes))]
-        return [self.response[end - size : end] for end, size in zip(ends, self.chunk_sizes, strict=True)]
 
 
 def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
+from rollout_trace.data.exchange import Exchange
+
 from ._messages import RequestRecord, Response, json_response
 from ._server import LoopbackServer
-from .recordings import Exchange, load_exchanges
+from .recordings import load_exchanges
 
 Match = Callable[[RequestRecord, Exchange], bool]
 _REPLAY_PREFIX = "/replay/"

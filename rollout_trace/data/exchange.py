@@ -1,0 +1,62 @@
+"""``Exchange``: one HTTP request to a model server and its answer, byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rollout_trace._field_docs import document_fields
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+Outcome = Literal["complete", "cut", "unreachable", "closed"]
+
+
+@document_fields
+@dataclass(frozen=True)
+class Exchange:
+    """One recorded request and its response, byte for byte. A cassette replays it."""
+
+    name: str
+    method: str
+    path: str
+    """May include a query. Never a host."""
+    request: bytes
+    status: int | None
+    """None: no answer had begun when the exchange ended."""
+    headers: tuple[tuple[str, str], ...]
+    """Of the response, with lower-case names, as recorded."""
+    response: bytes
+    """Without transfer encoding."""
+    chunk_sizes: tuple[int, ...]
+    """Sizes of the pieces in which the response arrived, in bytes; they add up to its length."""
+    request_content_type: str | None = None
+    protocol: str | None = None
+    """As ``Step.protocol``; None: the request generates nothing (a list of models, embeddings), or it is not known."""
+    call_id: str | None = None
+    """``Step.call_id`` of the call that this is an attempt of; None where it generates nothing, or is not known."""
+    chunk_times: tuple[float, ...] = ()
+    """Seconds from the request to each piece of the response. Empty: not known."""
+    outcome: Outcome = "complete"
+    """How it ended: ``complete``, ``cut`` (the server closed the connection before the end), ``unreachable`` (there was
+    no answer at all), ``closed`` (the caller went away: a timeout, a cancellation, a stream that was closed early)."""
+    started_at: datetime | None = None
+    duration: float | None = None
+    """Seconds to its end."""
+
+    @property
+    def content_type(self) -> str:
+        """`content-type` of the response, or "" if it had none."""
+        return next((value for name, value in self.headers if name == "content-type"), "")
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the response came with `transfer-encoding: chunked`."""
+        return any(name == "transfer-encoding" and "chunked" in value.lower() for name, value in self.headers)
+
+    @property
+    def chunks(self) -> list[bytes]:
+        """The response in the pieces in which it arrived."""
+        ends = [sum(self.chunk_sizes[: i + 1]) for i in range(len(self.chunk_sizes))]
+        return [self.response[end - size : end] for end, size in zip(ends, self.chunk_sizes, strict=True)]
