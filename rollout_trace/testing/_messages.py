@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import socket
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ class RequestRecord:
     response_headers: list[tuple[str, str]] = field(default_factory=list)
     response_chunks: list[bytes] = field(default_factory=list)  # what was sent, without the HTTP chunk framing
     completed: bool = False  # the whole response was sent
+    socket: socket.socket | None = field(default=None, repr=False, compare=False)  # of the connection
 
     @property
     def json(self) -> Any:
@@ -47,13 +49,18 @@ class RequestRecord:
 
 @dataclass
 class Response:
-    """An HTTP response. `parts` are sent in order; a callable among them runs at its place, to wait or to cut."""
+    """An HTTP response. `parts` are sent in order; a callable among them runs at its place, to wait or to cut.
+
+    Or its bytes come from `stream`, which is closed at the end, also where the client has gone.
+    """
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = JSON_HEADERS
     parts: Sequence[Part] = ()
     chunked: bool = False
     before: Sequence[Callable[[], None]] = ()  # run before the head is sent
+    stream: Generator[bytes, None, None] | None = None  # instead of `parts`
+    length: int | None = None  # of the body, where it is not that of `parts`
 
 
 def json_bytes(value: object) -> bytes:

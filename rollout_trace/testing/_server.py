@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from ._http import HTTPServer
-from ._messages import RequestRecord, Response, json_response
+from ._messages import ConnectionCut, RequestRecord, Response, json_response
 
 Server = TypeVar("Server", bound="LoopbackServer")
 
@@ -104,6 +104,8 @@ class LoopbackServer:
     def respond(self, record: RequestRecord) -> Response:
         try:
             response = self.answer(record)
+        except ConnectionCut:
+            raise
         except Exception as error:
             self.errors.append(error)
             message = f"the test server could not answer: {type(error).__name__}: {error}"

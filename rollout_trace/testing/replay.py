@@ -17,7 +17,7 @@ from .recordings import load_exchanges
 Match = Callable[[RequestRecord, Exchange], bool]
 _REPLAY_PREFIX = "/replay/"
 # they describe a connection or a transfer encoding: the server sends its own
-_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
+HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
 
 
 class ReplayServer(LoopbackServer):
@@ -72,7 +72,7 @@ def matches(record: RequestRecord, exchange: Exchange) -> bool:
 
 
 def _replay(exchange: Exchange) -> Response:
-    headers = [(name, value) for name, value in exchange.headers if name not in _HOP_BY_HOP]
+    headers = [(name, value) for name, value in exchange.headers if name not in HOP_BY_HOP]
     return Response(exchange.status, headers, exchange.chunks, exchange.chunked)
 
 

@@ -1,0 +1,179 @@
+"""The loopback server that stands for every model server while a test runs: it replays a cassette, or records one."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from rollout_trace import credentials
+from rollout_trace.data.exchange import Exchange
+from rollout_trace.wire.recognise import protocol_of_request
+
+from ._messages import ConnectionCut, RequestRecord, Response, json_response
+from ._server import LoopbackServer
+from .matching import Matcher, Request, Unmatched
+from .replay import HOP_BY_HOP
+from .routing import CALL_HEADER, ORIGIN_HEADER, upstream_of
+from .upstream import Forwarding
+
+if TYPE_CHECKING:
+    import socket
+
+    from .unseen import UnseenCalls
+
+_LEFT_OPEN = 30.0
+"""Seconds that a caller which once closed a stream early is waited for to do so again."""
+
+
+class CassetteServer(LoopbackServer):
+    """What the two servers have in common: whose request it is, and calls that no recorder in this process sees.
+
+    Args:
+        unseen: records the calls of child processes; None: they are not recorded.
+        environ: the environment before the test changed it, which holds the addresses that child processes would call.
+    """
+
+    def __init__(self, unseen: UnseenCalls | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__()
+        self._unseen = unseen
+        self._environ = dict(environ)
+
+    def answer(self, record: RequestRecord) -> Response:
+        """Answer one request (called by the server)."""
+        credentials.remember_request(record.headers, record.query)
+        origin, path = record.headers.get(ORIGIN_HEADER), record.path
+        if origin is None:
+            origin, path = upstream_of(path, self._environ)
+        target = f"{path}?{record.query}" if record.query else path
+        request = Request(record.method, credentials.cut(target), record.body, record.headers.get("content-type"))
+        mark = record.headers.get(CALL_HEADER)
+        call = self._unseen.begin(request) if self._unseen is not None and self._unseen.is_unseen(mark) else None
+        call_id = call.id if call is not None else None if mark is None else mark.partition("/")[2]
+        try:
+            response = self.respond_to(request, record, f"{origin}{target}", call_id)
+        except ConnectionCut:
+            if call is not None:
+                call.cut()
+            raise
+        return response if call is None else call.watch(response)
+
+    def respond_to(self, request: Request, record: RequestRecord, url: str, call_id: str | None) -> Response:
+        """The answer to a request that was meant for ``url``; defined by subclasses.
+
+        Raises:
+            ConnectionCut: there is none.
+        """
+        raise NotImplementedError
+
+
+class ReplayingServer(CassetteServer):
+    """Answers with recorded exchanges.
+
+    Args:
+        matcher: the recorded exchanges.
+        timing: whether the pieces of an answer come with the pauses that they were recorded with.
+    """
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        *,
+        timing: bool = False,
+        unseen: UnseenCalls | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        super().__init__(unseen, environ)
+        self._matcher = matcher
+        self._timing = timing
+        self._unmatched: list[Unmatched] = []
+        self._found_lock = threading.Lock()
+
+    @property
+    def unmatched(self) -> list[Unmatched]:
+        """The requests that no recorded exchange answers, in the order they came."""
+        with self._found_lock:
+            return list(self._unmatched)
+
+    def respond_to(self, request: Request, record: RequestRecord, url: str, call_id: str | None) -> Response:
+        """The recorded answer; status 404, which no SDK sends again, with the difference where there is none."""
+        found = self._matcher.take(request)
+        if isinstance(found, Exchange):
+            return self._replay(found, record)
+        with self._found_lock:
+            self._unmatched.append(found)
+        error = {"message": found.text(), "type": "not_recorded", "code": 404, "status": "NOT_FOUND"}
+        return json_response(404, {"type": "error", "error": error})
+
+    def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
+        if exchange.status is None:
+            self._pause(exchange.duration)
+            if exchange.outcome == "closed":
+                wait_for_close(record.socket, self.closing)
+            raise ConnectionCut
+        parts: list[bytes | Callable[[], None]] = []
+        before = 0.0
+        times = exchange.chunk_times or (0.0,) * len(exchange.chunk_sizes)
+        for chunk, at in zip(exchange.chunks, times, strict=True):
+            if self._timing and at > before:
+                parts.append(lambda seconds=at - before: self._pause(seconds))  # type: ignore[misc]
+            parts.append(chunk)
+            before = max(before, at)
+        if exchange.outcome != "complete":
+            if exchange.outcome == "closed":
+                parts.append(lambda: wait_for_close(record.socket, self.closing))
+            parts.append(_cut)
+        headers = [(name, value) for name, value in exchange.headers if name not in HOP_BY_HOP]
+        length = next((int(value) for name, value in exchange.headers if name == "content-length"), None)
+        return Response(exchange.status, headers, parts, exchange.chunked, length=length)
+
+    def _pause(self, seconds: float | None) -> None:
+        if self._timing and seconds and self.closing.wait(seconds):
+            raise ConnectionCut
+
+
+class RecordingServer(CassetteServer):
+    """Forwards each request to the server that it was meant for, and keeps what passes."""
+
+    def __init__(self, unseen: UnseenCalls | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(unseen, environ)
+        self._exchanges: list[Forwarding] = []
+        self._began_lock = threading.Lock()
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """What was recorded, in the order the requests came."""
+        with self._began_lock:
+            begun = list(self._exchanges)
+        return [one.exchange(str(index)) for index, one in enumerate(begun)]
+
+    @property
+    def unreachable(self) -> list[str]:
+        """Why servers gave no answer, a sentence each."""
+        with self._began_lock:
+            return [one.problem for one in self._exchanges if one.problem is not None]
+
+    def respond_to(self, request: Request, record: RequestRecord, url: str, call_id: str | None) -> Response:
+        """The answer of the server at ``url``."""
+        protocol = protocol_of_request(request.method, request.path, request.body)
+        forwarding = Forwarding(request, protocol, call_id)
+        with self._began_lock:
+            self._exchanges.append(forwarding)
+        return forwarding.send(url, record, self.closing)
+
+
+def wait_for_close(connection: socket.socket | None, closing: threading.Event, seconds: float = _LEFT_OPEN) -> None:
+    """Waits until the client has closed its end of a connection, the server closes, or the time is over."""
+    end = time.monotonic() + seconds
+    while connection is not None and not closing.is_set() and time.monotonic() < end:
+        # In slices: nothing wakes it when the server closes.
+        readable, _, _ = select.select([connection], [], [], 0.05)
+        if readable:
+            return
+
+
+def _cut() -> None:
+    raise ConnectionCut
