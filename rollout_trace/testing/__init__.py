@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
     from ._messages import RequestRecord
     from ._server import LoopbackServer
+    from ._tool_runs import InferredToolRun
     from .recordings import load_exchanges, load_reports, pack_exchanges
     from .replay import ReplayServer
+    from .rollout import RecordedRollout
     from .script import Answer, Fault, Reply, Script, ToolCall
     from .scripted import ScriptedServer
     from .tokenizer import ByteTokenizer
@@ -23,8 +25,10 @@ _HOMES = {
     "rollout_trace.data.exchange": ("Exchange",),
     "rollout_trace.testing._messages": ("RequestRecord",),
     "rollout_trace.testing._server": ("LoopbackServer",),
+    "rollout_trace.testing._tool_runs": ("InferredToolRun",),
     "rollout_trace.testing.recordings": ("load_exchanges", "load_reports", "pack_exchanges"),
     "rollout_trace.testing.replay": ("ReplayServer",),
+    "rollout_trace.testing.rollout": ("RecordedRollout",),
     "rollout_trace.testing.script": ("Answer", "Fault", "Reply", "Script", "ToolCall"),
     "rollout_trace.testing.scripted": ("ScriptedServer",),
     "rollout_trace.testing.tokenizer": ("ByteTokenizer",),
@@ -35,7 +39,9 @@ __all__ = [
     "ByteTokenizer",
     "Exchange",
     "Fault",
+    "InferredToolRun",
     "LoopbackServer",
+    "RecordedRollout",
     "ReplayServer",
     "Reply",
     "RequestRecord",

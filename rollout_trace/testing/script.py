@@ -64,6 +64,7 @@ class Fault:
 
 Answer = str | Reply | Fault | Sequence[str | Reply | Fault]
 ScriptFunction = Callable[..., Answer]
+AnyScript = ScriptFunction | Sequence[Answer] | str | Reply | Fault
 
 
 class Script:
@@ -76,24 +77,40 @@ class Script:
     def __init__(self, answers: Sequence[Answer], *, repeat_last: bool = False) -> None:
         self._answers = list(answers)
         self._repeat_last = repeat_last
-        self._next = 0
+        self._next = self._asked = 0
         self._guard = threading.Lock()
+
+    @property
+    def left(self) -> int:
+        """Number of answers that no request has got yet."""
+        with self._guard:
+            return len(self._answers) - self._next
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Put more answers after the last."""
+        with self._guard:
+            self._answers += answers
 
     def __call__(self, request: Mapping[str, Any]) -> Answer:
         with self._guard:
-            at, count = self._next, len(self._answers)
-            self._next += 1
-        if at < count:
-            return self._answers[at]
-        if self._repeat_last and count:
-            return self._answers[-1]
-        raise IndexError(f"request {at + 1} came, but the script has {count} answers: add one, or use repeat_last=True")
+            count = len(self._answers)
+            self._asked += 1
+            if self._next < count:
+                self._next += 1
+                return self._answers[self._next - 1]
+            if self._repeat_last and count:
+                return self._answers[-1]
+            asked = self._asked
+        if not count:
+            raise IndexError(f"request {asked} came, but there is no script: set `server.script`, or use `answers()`")
+        raise IndexError(f"request {asked} came, but the script has {count} answers: add one, or use repeat_last=True")
 
 
 class Director:
     """Calls a script for each choice of a request, with the arguments that its signature has."""
 
-    def __init__(self, script: ScriptFunction | Sequence[Answer] | str | Reply | Fault) -> None:
+    def __init__(self, script: AnyScript) -> None:
+        self.script = script
         self._function = _as_function(script)
         parameters = inspect.signature(self._function).parameters
         self._takes_record = "record" in parameters
@@ -105,6 +122,17 @@ class Director:
         self._takes_choice = len(positional) > 1
         self._attempts: dict[bytes, int] = {}
         self._guard = threading.Lock()
+
+    @property
+    def left(self) -> int:
+        """Number of answers of a list that no request has got yet; 0 for other scripts."""
+        return int(getattr(self._function, "left", 0))
+
+    def add(self, answers: Sequence[Answer]) -> bool:
+        """Add answers to the script. False: it is no list."""
+        if isinstance(self._function, Script):
+            self._function.add(answers)
+        return isinstance(self._function, Script)
 
     def answers(self, request: Any, record: RequestRecord, count: int) -> list[Reply | Fault]:
         """One answer for each choice."""
@@ -127,7 +155,7 @@ class Director:
         return attempt
 
 
-def _as_function(script: ScriptFunction | Sequence[Answer] | str | Reply | Fault) -> ScriptFunction:
+def _as_function(script: AnyScript) -> ScriptFunction:
     if callable(script):
         return script
     if isinstance(script, (str, Reply, Fault)):

@@ -19,7 +19,7 @@ from ._responses_input import conversation as responses_conversation
 from ._sampling import Sampler
 from ._server import LoopbackServer
 from ._turn import Turn
-from .script import Answer, Director, Fault, Reply, ScriptFunction, reply_of
+from .script import Answer, AnyScript, Director, Fault, Reply, reply_of
 from .tokenizer import ByteTokenizer
 
 
@@ -40,7 +40,8 @@ class ScriptedServer(LoopbackServer):
     `script` is a function of the request's JSON that returns a `str`, a `Reply`, a `Fault`, or a list of them (one for
     each attempt of an equal request; the last repeats). It may have a second parameter for the index of the choice, and
     one named `record` for the `RequestRecord`. Concurrent requests call it on several threads. Instead of a function:
-    one answer for all requests, or a list of answers to successive requests.
+    one answer for all requests, or a list of answers to successive requests. A server that runs already gets its script
+    with `server.script = ...` or `server.answers("first", "second")`; until then each request is an error.
 
     It serves POST `…/chat/completions`, `…/completions` and `…/responses`, and GET `…/models`, under any prefix (so
     Azure's paths too), with bodies in the JSON shape of vLLM 0.32: ids if the request has `return_token_ids`, logprobs
@@ -58,7 +59,7 @@ class ScriptedServer(LoopbackServer):
 
     def __init__(
         self,
-        script: ScriptFunction | Sequence[Answer] | str | Reply | Fault,
+        script: AnyScript = (),
         *,
         model: str = "scripted",
         tokenizer: ByteTokenizer | None = None,
@@ -79,6 +80,25 @@ class ScriptedServer(LoopbackServer):
         self._chunk_tokens = chunk_tokens
         self._chunk_bytes = chunk_bytes
         self._strict_model = strict_model
+
+    @property
+    def script(self) -> AnyScript:
+        """What answers the requests. May be set while the server runs: the next request gets its answer from it."""
+        return self._director.script
+
+    @script.setter
+    def script(self, script: AnyScript) -> None:
+        self._director = Director(script)
+
+    def answers(self, *answers: Answer) -> None:
+        """Answer successive requests with these, after what is left of a list. Any other script is replaced."""
+        if not self._director.add(answers):
+            self.script = answers
+
+    @property
+    def answers_left(self) -> int:
+        """Number of answers of a list that no request has got yet; 0 for a script that is no list."""
+        return self._director.left
 
     def release(self, count: int | None = None) -> None:
         """Continue `count` held responses, including ones that reach their hold later; None: all, now and later."""
