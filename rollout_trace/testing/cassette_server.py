@@ -7,23 +7,26 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
+from rollout_trace.process.routes import CALL_HEADER
 from rollout_trace.wire.recognise import protocol_of_request
 
 from ._messages import ConnectionCut, RequestRecord, Response, json_response
 from ._server import LoopbackServer
 from .matching import Matcher, Request, Unmatched
 from .replay import HOP_BY_HOP
-from .routing import CALL_HEADER, ORIGIN_HEADER, upstream_of
+from .routing import ORIGIN_HEADER
 from .upstream import Forwarding
+from .upstreams import upstream_of
+
+from .unseen import UnseenCalls, call_id_of, is_unseen
 
 if TYPE_CHECKING:
     import socket
-
-    from .unseen import UnseenCalls
 
 _LEFT_OPEN = 30.0
 """Seconds that a caller which once closed a stream early is waited for to do so again."""
@@ -47,21 +50,25 @@ class CassetteServer(LoopbackServer):
         credentials.remember_request(record.headers, record.query)
         origin, path = record.headers.get(ORIGIN_HEADER), record.path
         if origin is None:
-            origin, path = upstream_of(path, self._environ)
+            # Of a child process, whose client has the server's own address.
+            origin, path = upstream_of(path, self._environ) or ("", path)
         target = f"{path}?{record.query}" if record.query else path
-        request = Request(record.method, credentials.cut(target), record.body, record.headers.get("content-type"))
         mark = record.headers.get(CALL_HEADER)
-        call = self._unseen.begin(request) if self._unseen is not None and self._unseen.is_unseen(mark) else None
-        call_id = call.id if call is not None else None if mark is None else mark.partition("/")[2]
+        request = Request(
+            record.method, credentials.cut(target), record.body, record.headers.get("content-type"), call_id_of(mark)
+        )
+        call = self._unseen.begin(request) if self._unseen is not None and is_unseen(mark) else None
+        if call is not None:
+            request = replace(request, call=call.id)
         try:
-            response = self.respond_to(request, record, f"{origin}{target}", call_id)
+            response = self.respond_to(request, record, f"{origin}{target}")
         except ConnectionCut:
             if call is not None:
                 call.cut()
             raise
         return response if call is None else call.watch(response)
 
-    def respond_to(self, request: Request, record: RequestRecord, url: str, call_id: str | None) -> Response:
+    def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
         """The answer to a request that was meant for ``url``; defined by subclasses.
 
         Raises:
@@ -98,7 +105,7 @@ class ReplayingServer(CassetteServer):
         with self._found_lock:
             return list(self._unmatched)
 
-    def respond_to(self, request: Request, record: RequestRecord, url: str, call_id: str | None) -> Response:
+    def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
         """The recorded answer; status 404, which no SDK sends again, with the difference where there is none."""
         found = self._matcher.take(request)
         if isinstance(found, Exchange):
@@ -156,10 +163,10 @@ class RecordingServer(CassetteServer):
         with self._began_lock:
             return [one.problem for one in self._exchanges if one.problem is not None]
 
-    def respond_to(self, request: Request, record: RequestRecord, url: str, call_id: str | None) -> Response:
+    def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
         """The answer of the server at ``url``."""
         protocol = protocol_of_request(request.method, request.path, request.body)
-        forwarding = Forwarding(request, protocol, call_id)
+        forwarding = Forwarding(request, protocol)
         with self._began_lock:
             self._exchanges.append(forwarding)
         return forwarding.send(url, record, self.closing)

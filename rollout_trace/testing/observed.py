@@ -22,8 +22,9 @@ from . import cassette
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
 from .matching import Matcher, MatchOptions, Paint, changes_text, unused_text
 from .rollout import RecordedRollout
-from .routing import ModelTraffic, child_environment
+from .routing import ModelTraffic
 from .unseen import UnseenCalls
+from .upstreams import child_environment
 
 if TYPE_CHECKING:
     from rollout_trace.engines.profiles import EngineName

@@ -19,6 +19,8 @@ _MARK = (
     "replay(*paths, ignore=(), normalize=None, order='recorded', timing=False, engine=None): answer the test's model "
     "calls from a cassette, a file of rollouts that pytest --replay=record makes (cassettes/ beside the test file)."
 )
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the options."""
     group = parser.getgroup("rollout_trace", "recorded model calls (rollout_trace)")

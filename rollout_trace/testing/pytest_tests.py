@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
@@ -16,8 +16,8 @@ from .cassette import CassetteError, load
 from .conversation_text import conversation_text
 from .matching import MatchOptions
 from .observed import CassetteOptions, Mode, ObservedTest
-from .routing import child_environment
 from .scripted import ScriptedServer
+from .upstreams import child_environment
 
 if TYPE_CHECKING:
     from .matching import Paint
@@ -181,23 +181,18 @@ def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions
         ignored = mark.kwargs.get("ignore", ())
         ignore += [ignored] if isinstance(ignored, str) else list(ignored)
         chosen = {**mark.kwargs, **chosen}
-    _check(chosen)
+    if not isinstance(chosen.get("timing", False), bool):
+        _misused(f"timing={chosen['timing']!r}: expected True or False")
     if not paths:
         paths = [item.path.parent / "cassettes" / item.path.stem / f"{_file_name(item)}.jsonl"]
-    matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
+    try:
+        matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
+    except (TypeError, ValueError) as error:
+        _misused(str(error))
     return CassetteOptions(paths, matching, chosen.get("timing", False))
 
 
-def _check(chosen: dict[str, Any]) -> None:
-    if chosen.get("order", "recorded") not in ("recorded", "free"):
-        _misused(f"order={chosen['order']!r}: expected 'recorded' or 'free'")
-    if not isinstance(chosen.get("timing", False), bool):
-        _misused(f"timing={chosen['timing']!r}: expected True or False")
-    if chosen.get("normalize") is not None and not callable(chosen["normalize"]):
-        _misused(f"normalize={chosen['normalize']!r:.80}: expected a function of a request's body")
-
-
-def _misused(what: str) -> None:
+def _misused(what: str) -> NoReturn:
     pytest.fail(f"@pytest.mark.replay: {what}.", pytrace=False)
 
 
@@ -259,7 +254,11 @@ def _conversation(item: pytest.Item, test: ObservedTest) -> str:
 
 def _rollout_path(item: pytest.Item) -> Path | None:
     folder = item.config.getoption("--rollout-dir") or item.config.getini("rollout_dir")
-    return None if not folder else item.config.invocation_params.dir / folder / item.path.stem / f"{_file_name(item)}.jsonl"
+    return (
+        None
+        if not folder
+        else item.config.invocation_params.dir / folder / item.path.stem / f"{_file_name(item)}.jsonl"
+    )
 
 
 def _write_rollout(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:

@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from .matching import Request
 
 
+def is_unseen(mark: str | None) -> bool:
+    """Whether a request comes from no call that this process records.
+
+    Args:
+        mark: the header of a redirected request, ``PID/CALL``; None where it has none.
+    """
+    return mark is None or mark.partition("/")[0] != str(os.getpid())
+
+
+def call_id_of(mark: str | None) -> str | None:
+    """The id of the call that a request is an attempt of, in the process that makes it."""
+    return None if mark is None else mark.partition("/")[2]
+
+
 class UnseenCalls:
     """Records calls of child processes in the trajectory of the test.
 
@@ -29,14 +43,6 @@ class UnseenCalls:
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._settings = Settings(protocol_of_path, trajectory=lambda: trajectory)
-
-    def is_unseen(self, mark: str | None) -> bool:
-        """Whether a request comes from no call of this process.
-
-        Args:
-            mark: the header that a redirected request has, ``PID/CALL``; None where it has none.
-        """
-        return mark is None or mark.partition("/")[0] != str(os.getpid())
 
     def begin(self, request: Request) -> UnseenCall | None:
         """Begins a call; None for a request that generates nothing."""

@@ -16,11 +16,12 @@ from urllib.parse import urlsplit
 
 from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange, Outcome
+from rollout_trace.process.routes import CALL_HEADER
 
 from ._messages import ConnectionCut, RequestRecord, Response
 from .matching import Request
 from .replay import HOP_BY_HOP
-from .routing import CALL_HEADER, ORIGIN_HEADER
+from .routing import ORIGIN_HEADER
 
 _KEPT = (
     "content-type",
@@ -44,13 +45,11 @@ class Forwarding:
     Args:
         request: as it came, without what stands for the server's address.
         protocol: of the request; None where it generates nothing.
-        call_id: of the call in this process that it is an attempt of, if it is one.
     """
 
-    def __init__(self, request: Request, protocol: str | None, call_id: str | None) -> None:
+    def __init__(self, request: Request, protocol: str | None) -> None:
         self._request = request
         self._protocol = protocol
-        self._call_id = call_id
         self._started_at = datetime.now(timezone.utc)
         self._began = time.perf_counter()
         self._ended: float | None = None
@@ -75,7 +74,7 @@ class Forwarding:
             chunk_sizes=tuple(map(len, self._chunks)),
             request_content_type=self._request.content_type,
             protocol=self._protocol,
-            call_id=self._call_id,
+            call_id=self._request.call,
             chunk_times=tuple(self._times),
             outcome=self._outcome,
             started_at=self._started_at,
@@ -154,7 +153,9 @@ def _send(connection: http.client.HTTPConnection, record: RequestRecord, target:
 
 
 def _kept(headers: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, credentials.cut(value)) for name, value in headers if name in _KEPT or name.startswith(_KEPT_PREFIXES))
+    return tuple(
+        (name, credentials.cut(value)) for name, value in headers if name in _KEPT or name.startswith(_KEPT_PREFIXES)
+    )
 
 
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
