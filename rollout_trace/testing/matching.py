@@ -1,0 +1,154 @@
+"""Which recorded answer a request gets, and what there is to say where it gets none."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+from rollout_trace import credentials
+from rollout_trace.data.exchange import Exchange
+
+from ._changes import changes_text, unused_text
+from ._nearest import nearest
+from ._normal_form import form_of, key_of
+from ._recorded_calls import CallIndex, RecordedCall, recorded_calls
+from ._recorded_order import RecordedOrder, overlapped
+from ._requests import MatchOptions, Request, request_of
+from ._text_parts import Paint
+from ._unmatched import Facts, Reason, Unmatched
+
+__all__ = ["MatchOptions", "Matcher", "Paint", "Request", "Unmatched", "changes_text", "unused_text"]
+
+
+class Matcher:
+    """Gives each request its recorded exchange. Safe for threads.
+
+    An equal request goes before one whose normal form is equal; among equal ones the first recorded is used first. An
+    exchange that generates is used once. One that generates nothing answers any number of times: where several answers
+    were recorded for it, in their order, and then the last.
+
+    Args:
+        conversations: the exchanges of each recorded trajectory, in their order.
+        options: what may differ.
+    """
+
+    def __init__(self, conversations: Sequence[Sequence[Exchange]], options: MatchOptions = MatchOptions()) -> None:
+        self._options = options
+        self._trajectories = recorded_calls(conversations)
+        self._lock = threading.Lock()
+        self._ordered = [options.order == "recorded" and not self._is_parallel(calls) for calls in self._trajectories]
+        self._exact = CallIndex(self._trajectories, self._ordered, lambda call: _exact_key(request_of(call.exchange)))
+        self._normal: CallIndex | None = None
+        self._attempts: dict[str, RecordedCall] = {}
+        self._calls_made = 0
+
+    def take(self, request: Request) -> Exchange | Unmatched:
+        """The recorded exchange that answers a request, which is used with that; ``Unmatched`` where there is none.
+
+        Raises:
+            ValueError: ``normalize`` failed, or returned what is no JSON value.
+        """
+        request = _without_keys(request)
+        with self._lock:
+            found = self._find(request)
+            if isinstance(found, RecordedCall):
+                return found.exchange
+            candidates = [(call, call.is_used) for calls in self._trajectories for call in calls]
+        # Outside the lock: it reads many requests.
+        closest = found.waiting or nearest(request, candidates, self._options)
+        return Unmatched(request, closest and closest.exchange, found.reason, replace(found, nearest=closest))
+
+    def unused(self) -> list[Exchange]:
+        """The recorded exchanges that generate and were not asked for, in recorded order."""
+        with self._lock:
+            return [one.exchange for calls in self._trajectories for one in calls if one.generates and not one.is_used]
+
+    def _is_parallel(self, calls: Iterable[RecordedCall]) -> bool:
+        exchanges = [call.exchange for call in calls if call.generates]
+        known: dict[int, list[bytes]] = {}
+
+        def messages_of(exchange: Exchange) -> list[bytes]:
+            if id(exchange) not in known:
+                messages = form_of(request_of(exchange), self._options).messages
+                known[id(exchange)] = [message.digest for message in messages]
+            return known[id(exchange)]
+
+        return overlapped(exchanges, messages_of)
+
+    def _find(self, request: Request) -> RecordedCall | Facts:
+        exact = _exact_key(request)
+        found = self._exact.reply(exact) or self._use(request, self._due(self._exact.unused(exact)))
+        if found is not None:
+            return found
+        if self._normal is None:  # Not before it is needed: it reads every request of the cassette.
+            self._normal = CallIndex(self._trajectories, self._ordered, partial(_normal_key, self._options))
+        key = key_of(request, self._options)
+        # Those of equal bytes once more: by normal forms, more may be due.
+        due = self._due(chain(self._exact.unused(exact), self._normal.unused(key)))
+        return self._normal.reply(key) or self._use(request, due) or self._facts(self._normal, key)
+
+    @property
+    def _order(self) -> RecordedOrder:
+        # By normal forms as soon as they are known: a request that was made in other bytes counts there.
+        return (self._normal or self._exact).order
+
+    def _due(self, calls: Iterator[RecordedCall]) -> Iterator[RecordedCall]:
+        order = self._order
+        return (call for call in calls if order.is_due(call.trajectory, call.position))
+
+    def _use(self, request: Request, due: Iterator[RecordedCall]) -> RecordedCall | None:
+        """Uses one of the calls that are due: the first, or the next attempt of what the client's call was given."""
+        chosen = next(due, None)
+        if chosen is None:
+            return None
+        if request.call is not None:
+            chosen = self._attempt(request.call, [chosen, *due])
+            self._attempts[request.call] = chosen
+        chosen.is_used = True
+        self._calls_made += chosen.attempt == 1
+        self._order.made(chosen.trajectory, chosen.position)
+        return chosen
+
+    def _attempt(self, call: str, due: list[RecordedCall]) -> RecordedCall:
+        before = self._attempts.get(call)
+        following = before.next_attempt if before is not None else None
+        if following is not None and following in due:
+            return following
+        # The later attempts of a recorded call are kept for the call that was given its first.
+        return next((one for one in due if one.attempt == 1), due[0])
+
+    def _facts(self, index: CallIndex, key: bytes) -> Facts:
+        calls = [[call for call in calls if call.generates] for calls in self._trajectories]
+        generating = [call for own in calls for call in own]
+        waiting = next(index.unused(key), None)
+        times = index.times(key)
+        reason: Reason = "order" if waiting else "used" if times else "not_recorded"
+        self._calls_made += 1
+        return Facts(
+            reason=reason if any(self._trajectories) else "nothing_recorded",
+            number=self._calls_made,
+            recorded=len(generating),
+            used=sum(call.is_used for call in generating),
+            several=len(self._trajectories) > 1,
+            times=times,
+            waiting=waiting,
+            missing=None if waiting is None else calls[waiting.trajectory][self._order.awaited(waiting.trajectory)],
+            options=self._options,
+        )
+
+
+def _exact_key(request: Request) -> tuple[str, str, bytes]:
+    return request.method.upper(), request.path, request.body
+
+
+def _normal_key(options: MatchOptions, call: RecordedCall) -> bytes:
+    return key_of(request_of(call.exchange), options)
+
+
+def _without_keys(request: Request) -> Request:
+    """The request as a cassette holds it: keys of this process's clients are cut out there."""
+    body = credentials.cut_bytes(request.body)
+    return request if body is request.body else Request(**{**vars(request), "body": body})
