@@ -72,4 +72,4 @@ def call_header() -> dict[str, str]:
     """The header of a request that is sent in this context: empty where no recorded call sends it."""
     call = outermost.current.get()
     # A task that was begun inside a call keeps the variable when the call has ended.
-    return {} if call is None or call.ended is not None else {CALL_HEADER: call.id}
+    return {} if call is None or call.ended is not None else {CALL_HEADER: f"{os.getpid()}/{call.id}"}
