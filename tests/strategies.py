@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import (
@@ -210,6 +211,42 @@ step_facts = st.fixed_dictionaries(
         "extra_issues": st.lists(st.builds(ExtraIssue, field=texts, code=texts, message=texts), max_size=2).map(tuple),
     },
 )
+moments = st.floats(0, 1e5).map(lambda seconds: round(seconds, 6))
+_TALK = '{"model": "m", "messages": ["naïve", "数", "🐍", "plain", "é"], "tools": []}'.encode()
+request_bytes = st.one_of(
+    # Those of one conversation, cut anywhere, inside a character too; and any others.
+    st.tuples(
+        st.integers(0, len(_TALK)), st.binary(max_size=3) | texts.map(lambda one: one.encode("utf-8", "replace"))
+    ).map(lambda given: _TALK * 2 + _TALK[: given[0]] + given[1] + _TALK[given[0] :] + _TALK * 2),
+    st.binary(max_size=8),
+    texts.map(lambda one: one.encode("utf-8", "replace")),
+)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> Exchange:
+    """An exchange of any outcome; its pieces may be empty."""
+    pieces = draw(st.lists(st.binary(max_size=6) | st.sampled_from([b"data: {}\n\n", "数".encode()]), max_size=3))
+    timed = draw(st.booleans())
+    return Exchange(
+        name=draw(texts),
+        method=draw(st.sampled_from(["POST", "GET"])),
+        path=draw(texts),
+        request=draw(request_bytes),
+        status=draw(st.none() | st.integers(100, 599)),
+        headers=draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple)),
+        response=b"".join(pieces),
+        chunk_sizes=tuple(map(len, pieces)),
+        request_content_type=draw(names),
+        protocol=draw(names),
+        call_id=draw(names),
+        chunk_times=tuple(draw(moments) for _ in pieces) if timed else (),
+        outcome=draw(st.sampled_from(["complete", "cut", "unreachable", "closed"])),
+        started_at=draw(st.none() | times),
+        duration=draw(st.none() | durations),
+    )
+
+
 trajectory_facts = st.fixed_dictionaries(
     {},
     optional={
@@ -232,6 +269,7 @@ trajectory_facts = st.fixed_dictionaries(
         "ended_at": times,
         "environment": objects,
         "metadata": objects,
+        "exchanges": st.lists(exchanges(), max_size=4).map(tuple),
     },
 )
 
