@@ -17,6 +17,7 @@ from rollout_trace.process import environment
 from rollout_trace.process.instrument import instrument
 from rollout_trace.process.redirect import redirect
 from rollout_trace.record import lifecycle, program
+from rollout_trace.view.numbers import of
 
 from . import cassette
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 Mode = Literal["record", "replay", "off"]
 
+_KEPT = ("rollout_trace", "python", "packages")
+"""What a cassette holds of its trajectories' environment: nothing of the machine that it was recorded on."""
+
 
 @dataclass(frozen=True)
 class CassetteOptions:
@@ -44,11 +48,16 @@ class CassetteOptions:
     timing: bool = False
 
 
+def name_in_cassette(nodeid: str) -> str:
+    """A test's name without its folders, with which a cassette may be moved."""
+    return nodeid.rpartition("/")[2]
+
+
 class ObservedTest:
     """A test while it runs: its trajectory takes the calls that are in no other.
 
     Args:
-        name: of the test; its lines in a cassette have it.
+        nodeid: pytest's name of the test.
         mode: whether its cassette is replayed or recorded; ``off``: it has none.
         options: of its cassette.
         engine: what servers are asked for ids as, like that of ``rt.instrument``.
@@ -56,12 +65,14 @@ class ObservedTest:
 
     def __init__(
         self,
-        name: str,
+        nodeid: str,
         mode: Mode = "off",
         options: CassetteOptions | None = None,
         engine: EngineName | None = None,
     ) -> None:
-        self.name = name
+        self._nodeid = nodeid
+        self.name = name_in_cassette(nodeid)
+        """Of the test; its lines in a cassette have it."""
         self.mode: Mode = mode if options is not None else "off"
         self._options = options or CassetteOptions(())
         self._engine = engine
@@ -74,7 +85,7 @@ class ObservedTest:
         self._unused: Sequence[Exchange] = ()
         self._shown = 0
         self._environ = dict(os.environ)
-        self.trajectory = Trajectory(name="test", task=to_task(name))
+        self.trajectory = Trajectory(name="test", task=to_task(self.name))
         self._trajectories: list[Trajectory] = []
         self.rollout = RecordedRollout(self.trajectories)
 
@@ -146,8 +157,10 @@ class ObservedTest:
         os.environ.update(variables)
         self._ending.callback(_restore, before)
 
-    def run_ended(self) -> None:
-        """To be called when the test's function has ended, before its fixtures do."""
+    def run_ended(self, error: BaseException | None) -> None:
+        """To be called when the test's function has ended, with the exception that ended it, before its fixtures end."""
+        if error is not None:
+            self.trajectory.status = "failed"
         if self._server is not None:
             self._server.wait_idle()
         if isinstance(self._server, RecordingServer):
@@ -162,7 +175,7 @@ class ObservedTest:
             return []
         found = self._server.unmatched[self._shown :]
         self._shown += len(found)
-        return [one.text(width=width, paint=paint) for one in found]
+        return [one.text(width=width, paint=paint, test=self._nodeid) for one in found]
 
     def unused(self, *, width: int = 100, paint: Paint | None = None) -> str:
         """The recorded calls that the test's function did not make, for people; empty where it made all."""
@@ -177,7 +190,10 @@ class ObservedTest:
         if self._server is not None:
             self._server.wait_idle()
         self._ending.close()
-        if error is not None or not lifecycle.discard(self.trajectory, None):
+        # Where the program records too, a test without a call is no line of its file.
+        if error is None and lifecycle.discard(self.trajectory, None):
+            self.trajectory.status = "completed"
+        else:
             lifecycle.finish(self.trajectory, None, error)
 
     def save(self, *, width: int = 100, paint: Paint | None = None) -> str:
@@ -190,8 +206,12 @@ class ObservedTest:
             return ""
         exchanges = self._server.exchanges
         cassette.save(self._options.paths[0], self.name, self._with_exchanges(exchanges))
+        count = of(len(exchanges), "exchange")
         before = [one for found in self._before for one in found.exchanges]
-        return changes_text(before, exchanges, width=width, paint=paint)
+        if not self._before:
+            return f"recorded, {count}"
+        changed = changes_text(before, exchanges, width=width, paint=paint)
+        return f"recorded again, {count}, changed:\n{changed}" if changed else f"recorded again, {count}, as before"
 
     def _with_exchanges(self, exchanges: Sequence[Exchange]) -> list[Trajectory]:
         """Copies of the trajectories that hold their exchanges: the agent keeps its own as they are."""
@@ -210,6 +230,7 @@ class ObservedTest:
             marks = {cassette.TEST: self.name} | ({} if in_test == len(share) else {cassette.IN_TEST: in_test})
             copy.metadata = {**(copy.metadata or {}), **marks}
             copy.exchanges = tuple(share)
+            copy.environment = {name: value for name, value in (copy.environment or {}).items() if name in _KEPT}
             copies.append(copy)
         return copies
 

@@ -15,7 +15,7 @@ from rollout_trace.file.writer import JSONLWriter
 from .cassette import CassetteError, load
 from .conversation_text import conversation_text
 from .matching import MatchOptions
-from .observed import CassetteOptions, Mode, ObservedTest
+from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
 from .scripted import ScriptedServer
 from .upstreams import child_environment
 
@@ -27,6 +27,7 @@ _ERROR = pytest.StashKey["BaseException | None"]()
 _RESULT = pytest.StashKey[dict[str, str]]()
 _OPTIONS = {"ignore", "normalize", "order", "timing", "engine"}
 _HOOKS = "rollout_trace_tests"
+_NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _STYLES = {"dim": "light"}
 """The names of pytest's terminal for styles that it calls otherwise."""
 
@@ -43,7 +44,7 @@ def observed(item: pytest.Item) -> ObservedTest:
     try:
         options = _options(item, marks) if marks else None
         mode = _mode(item, options)
-        test = ObservedTest(_name(item), mode, options, _engine(item, marks))
+        test = ObservedTest(item.nodeid, mode, options, _engine(item, marks))
         test.begin()
     except CassetteError as error:
         pytest.fail(f"{error}.\n{_how_to_record(item)}", pytrace=False)
@@ -73,8 +74,9 @@ class _Hooks:
         if test is None:
             return
         error = None if outcome.excinfo is None else outcome.excinfo[1]
-        test.run_ended()
-        if not isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception)):
+        is_failure = not isinstance(error, _NO_FAILURES)
+        test.run_ended(error if is_failure else None)
+        if is_failure:
             problem = _problem(item, test, error)
             if problem is not None:
                 outcome.force_exception(problem)
@@ -117,23 +119,30 @@ def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None)
     """What to fail the test with instead of its own outcome; None: that stays."""
     width, paint = _look(item.config)
     texts = test.unmatched(width=width, paint=paint)
-    if texts:
-        if error is not None:
-            texts.append(f"The test itself ended with {type(error).__name__}: {_short(error)}")
-    elif error is None and (unused := test.unused(width=width, paint=paint)):
+    if texts and error is not None:
+        texts.append(_made_at(item, error))
+    elif not texts and error is None and (unused := test.unused(width=width, paint=paint)):
         texts = [unused]
-    if not texts:
-        return None
-    problem = pytest.fail.Exception("\n\n".join([*texts, _how_to_record(item)]), pytrace=False)
-    problem.__cause__ = error
-    return problem
+    return pytest.fail.Exception("\n\n".join(filter(None, texts)), pytrace=False) if texts else None
+
+
+def _made_at(item: pytest.Item, error: BaseException) -> str:
+    """Where in the user's own code the exception came up that the agent got, and did not catch."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        code, line = trace.tb_frame.f_code, trace.tb_lineno
+        path = Path(code.co_filename)
+        if path.is_relative_to(item.config.rootpath) and "site-packages" not in path.parts:
+            place = f"{path.relative_to(item.config.rootpath)}:{line}: in {code.co_name}"
+        trace = trace.tb_next
+    return f"The test ended with {type(error).__name__}, from {place}" if place else ""
 
 
 def _conclude(item: pytest.Item, test: ObservedTest) -> None:
     """Closes what the test opened, and writes its cassette and its rollout."""
     error = item.stash[_ERROR]
     test.end(error)
-    failed = error is not None and not isinstance(error, (pytest.skip.Exception, pytest.xfail.Exception))
+    failed = error is not None and not isinstance(error, _NO_FAILURES)
     width, paint = _look(item.config)
     _write_rollout(item, test, failed=failed)
     if test.mode == "record":
@@ -144,7 +153,7 @@ def _conclude(item: pytest.Item, test: ObservedTest) -> None:
             item.stash[_RESULT] = {"test": item.nodeid, "text": test.save(width=width, paint=paint)}
     late = test.unmatched(width=width, paint=paint)
     if late:
-        raise CassetteError("\n\n".join([*late, _how_to_record(item)]))
+        raise CassetteError("\n\n".join(late))
 
 
 def summarize(terminal: Any, reports: Sequence[Any]) -> None:
@@ -155,14 +164,9 @@ def summarize(terminal: Any, reports: Sequence[Any]) -> None:
         terminal.write_line(f"{result['test']}: {result['text']}")
 
 
-def _name(item: pytest.Item) -> str:
-    """A test's name in a cassette: without its folders, which a cassette may be moved with."""
-    return item.nodeid.rpartition("/")[2]
-
-
 def _file_name(item: pytest.Item) -> str:
     """A test's name as that of a file."""
-    return re.sub(r"[^\w.\[\]=,+-]+", "-", _name(item).partition("::")[2])[:150].strip("-.")
+    return re.sub(r"[^\w.\[\]=,+-]+", "-", item.nodeid.partition("::")[2])[:150].strip("-.")
 
 
 def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions:
@@ -203,7 +207,7 @@ def _mode(item: pytest.Item, options: CassetteOptions | None) -> Mode:
     if asked != "auto":
         return cast(Mode, asked)
     # In CI nothing may call a model unasked.
-    return "replay" if _in_ci() or _is_recorded(options, _name(item)) else "record"
+    return "replay" if _in_ci() or _is_recorded(options, name_in_cassette(item.nodeid)) else "record"
 
 
 def _in_ci() -> bool:
@@ -212,7 +216,7 @@ def _in_ci() -> bool:
 
 def _is_recorded(options: CassetteOptions, name: str) -> bool:
     try:
-        return all([load(path, name) for path in options.paths])
+        return all(bool(load(path, name)) for path in options.paths)
     except CassetteError:
         # One that is there and broken is not replaced unasked.
         return any(path.exists() and path.stat().st_size for path in options.paths)
@@ -225,11 +229,6 @@ def _engine(item: pytest.Item, marks: Sequence[pytest.Mark]) -> Any:
 
 def _how_to_record(item: pytest.Item) -> str:
     return f"To record it: pytest --replay=record '{item.nodeid}'"
-
-
-def _short(error: BaseException) -> str:
-    text = str(error).partition("\n")[0]
-    return text if len(text) <= 200 else f"{text[:199]}…"
 
 
 def _look(config: pytest.Config) -> tuple[int, Paint | None]:
