@@ -13,9 +13,7 @@ _MOST_READ = 200
 _MOST_BYTES = 16_000_000
 
 
-def nearest(
-    request: Request, calls: Sequence[tuple[RecordedCall, bool]], options: MatchOptions
-) -> RecordedCall | None:
+def nearest(request: Request, calls: Sequence[tuple[RecordedCall, bool]], options: MatchOptions) -> RecordedCall | None:
     """The call with the fewest messages that differ, then with the fewest other differences; None where there is none.
 
     Args:
@@ -53,9 +51,8 @@ def _distance(now: NormalForm, recorded: NormalForm) -> tuple[bool, int, int, fl
     mine, theirs = [one.digest for one in now.messages], [one.digest for one in recorded.messages]
     start = _shared(mine, theirs)
     end = _shared(mine[start:][::-1], theirs[start:][::-1])
-    others = sum(
-        now.settings.get(name, ...) != recorded.settings.get(name, ...) for name in {**now.settings, **recorded.settings}
-    )
+    names = now.settings.keys() | recorded.settings.keys()
+    others = sum(now.settings.get(name, ...) != recorded.settings.get(name, ...) for name in names)
     others += now.model != recorded.model
     others += [one.digest for one in now.tools] != [one.digest for one in recorded.tools]
     first, second = (
@@ -67,4 +64,6 @@ def _distance(now: NormalForm, recorded: NormalForm) -> tuple[bool, int, int, fl
 
 def _shared(first: list[bytes], second: list[bytes]) -> int:
     """How many items two lists begin with in common."""
-    return next((at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second)))
+    return next(
+        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
+    )

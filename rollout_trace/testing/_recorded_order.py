@@ -85,9 +85,7 @@ def _ended_by(exchange: Exchange, time: float) -> bool:
     return length is not None and round(_start(exchange) + length - time, 6) <= 0
 
 
-def _is_one_conversation(
-    first: Exchange, second: Exchange, messages_of: Callable[[Exchange], Sequence[bytes]]
-) -> bool:
+def _is_one_conversation(first: Exchange, second: Exchange, messages_of: Callable[[Exchange], Sequence[bytes]]) -> bool:
     if first.call_id is not None and first.call_id == second.call_id:
         return True
     earlier, later = messages_of(first), messages_of(second)

@@ -176,3 +176,8 @@ def shared_part(first: str, second: str) -> float:
     """How much of two texts is equal at their beginning and end, from 0 to 1."""
     start = _shared(first, second)
     return (start + _shared_end(first[start:], second[start:])) / max(len(first), len(second), 1)
+
+
+def times(number: int) -> str:
+    """``once``, ``twice``, ``3 times``."""
+    return {1: "once", 2: "twice"}.get(number, f"{number:,} times")

@@ -3,45 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from rollout_trace import guard
 from rollout_trace.data.exchange import Exchange
 
-from ._difference import differences
-from ._difference_text import headline, lines_of
+from ._call_line import call_line
+from ._difference import Difference, differences
+from ._difference_text import difference_lines, summary
 from ._hints import hints
+from ._match_facts import Facts, Reason
 from ._normal_form import form_of, protocol_of, target_of
-from ._recorded_calls import RecordedCall
-from ._requests import MatchOptions, Request, request_of
-from ._text_parts import Paint, unpainted
-
-Reason: TypeAlias = Literal["nothing_recorded", "not_recorded", "used", "order"]
-"""``nothing_recorded``: the cassette is empty. ``not_recorded``: no recorded request is equal. ``used``: one is, and was
-asked for as often as it was recorded. ``order``: one is, and another should come first."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What was so when a request found no answer."""
-
-    reason: Reason
-    number: int
-    """Of the call among those that the test made, from 1."""
-    recorded: int
-    """Recorded exchanges that generate."""
-    used: int
-    """Those of them that were used."""
-    several: bool
-    """Whether the cassette has several trajectories."""
-    times: int
-    """How many times an equal request was recorded."""
-    waiting: RecordedCall | None
-    """An equal request whose turn has not come."""
-    missing: RecordedCall | None
-    """The call that should come before it."""
-    options: MatchOptions
-    nearest: RecordedCall | None = None
+from ._paper import Paper
+from ._requests import Request, request_of
+from ._text_parts import Paint, times
 
 
 @dataclass(frozen=True)
@@ -62,5 +36,43 @@ class Unmatched:
             paint: colours the text; None: plain.
             test: the test as pytest names it, for the command that records it again.
         """
-        found = _Text(self, max(width, 60), paint or unpainted, marks=paint is None)
-        return "\n".join([*found.lines(), "", *hints(self.reason, found.found, self, found.paint, test)])
+        paper = Paper(width, paint)
+        found: list[Difference] = []
+        if self.facts.nearest is not None and self.reason == "not_recorded":
+            recorded = request_of(self.facts.nearest.exchange)
+            found = differences(form_of(recorded, self.facts.options), form_of(self.request, self.facts.options))
+        first = paper.wrapped(self._sentence(found), "bold")
+        details = difference_lines(found, paper) if found else self._context(paper)
+        what_to_do = hints(self.reason, self.request, found, self.facts, test)
+        blocks = [first, details, ["What to do:", *(line for hint in what_to_do for line in paper.item(hint))]]
+        return "\n\n".join("\n".join(block) for block in blocks if block)
+
+    def _sentence(self, found: list[Difference]) -> str:
+        facts = self.facts
+        what = self._what()
+        if self.reason == "nothing_recorded":
+            return f"{what} was not recorded: the cassette is empty."
+        if self.reason == "used":
+            return f"{what} was recorded {times(facts.times)}, and asked for once more."
+        if self.reason == "order" and facts.waiting and facts.missing:
+            waiting, missing = (one.describe(several=facts.several) for one in (facts.waiting, facts.missing))
+            return f"{what} came too early: it is the {waiting}, and the {missing} should come before it."
+        if facts.nearest is None:
+            return f"{what} was not recorded."
+        sentence = summary(found, f"the {facts.nearest.describe(several=facts.several)}")
+        tail = f" All {facts.recorded} recorded calls have been used." if 0 < facts.recorded == facts.used else ""
+        return f"{what} was not recorded: {sentence}.{tail}"
+
+    def _what(self) -> str:
+        if protocol_of(self.request) is not None:
+            return f"call {self.facts.number}"
+        return f"the request {guard.printable(target_of(self.request), 200)}"
+
+    def _context(self, paper: Paper) -> list[str]:
+        """The calls that a sentence names."""
+        lines = []
+        if self.facts.missing is not None:
+            lines += paper.row("expected", call_line(request_of(self.facts.missing.exchange), paper.room), "red")
+        if protocol_of(self.request) is not None:
+            lines += paper.row("now", call_line(self.request, paper.room), "green")
+        return lines

@@ -12,13 +12,17 @@ from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
 
 from ._changes import changes_text, unused_text
+from ._match_facts import Facts, Reason
 from ._nearest import nearest
 from ._normal_form import form_of, key_of
 from ._recorded_calls import CallIndex, RecordedCall, recorded_calls
 from ._recorded_order import RecordedOrder, overlapped
 from ._requests import MatchOptions, Request, request_of
 from ._text_parts import Paint
-from ._unmatched import Facts, Reason, Unmatched
+from ._unmatched import Unmatched
+
+EXACT = MatchOptions()
+"""Nothing may differ."""
 
 __all__ = ["MatchOptions", "Matcher", "Paint", "Request", "Unmatched", "changes_text", "unused_text"]
 
@@ -35,7 +39,7 @@ class Matcher:
         options: what may differ.
     """
 
-    def __init__(self, conversations: Sequence[Sequence[Exchange]], options: MatchOptions = MatchOptions()) -> None:
+    def __init__(self, conversations: Sequence[Sequence[Exchange]], options: MatchOptions = EXACT) -> None:
         self._options = options
         self._trajectories = recorded_calls(conversations)
         self._lock = threading.Lock()
