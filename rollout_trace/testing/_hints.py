@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+
+from rollout_trace import guard
+from rollout_trace.wire.protocols import record_of
 
 from . import normalize
 from ._difference import Difference
-from ._match_facts import Facts, Reason
-from ._normal_form import key_of
+from ._match_facts import Facts
+from ._normal_form import key_of, protocol_of
 from ._requests import MatchOptions, Request, request_of
 
+_TEXT_FIELDS = frozenset({"content", "text", "parts", "input", "output", "arguments", "thinking"})
+"""Fields with what a model reads: a difference there is not one to leave out."""
 
-def hints(reason: Reason, request: Request, found: Sequence[Difference], facts: Facts, test: str | None) -> list[str]:
-    """One line for each thing to try."""
-    lines = [f"if the change is meant, record it again: pytest --replay=record{f' {test}' if test else ''}"]
-    if reason == "order":
-        lines.append('if these calls may come in any order: order="free" in the mark')
-    if (name := _normaliser(request, facts)) is not None:
-        return [*lines, f"if only {name} differ: normalize=rollout_trace.testing.normalize.{name} in the mark"]
-    settings = [one.name for one in found if one.part == "setting"]
-    if settings and len(settings) == len(found):
-        lines.append(f"if this may differ: ignore={settings!r} in the mark")
-    return lines
+
+def hints(request: Request, found: Sequence[Difference], facts: Facts, test: str | None) -> Iterator[tuple[str, str]]:
+    """Things to try, the likely first: in words, and what to type."""
+    yield "The change is meant: record again.", f"pytest --replay=record{f' {test}' if test else ''}"
+    if facts.reason == "order":
+        yield "These calls may come in any order: say so in the mark.", 'order="free"'
+    if facts.reason != "not_recorded" or facts.nearest is None:
+        return
+    name, ignored = _normaliser(request, facts), _ignored(request, found)
+    if name is not None:
+        what = "UUIDs" if name == "uuids" else name
+        yield f"Only {what} differ: leave them out.", f"normalize=rollout_trace.testing.normalize.{name}"
+    elif ignored:
+        yield "It may differ from run to run: leave it out.", f"ignore={ignored!r}"
+    else:
+        yield "It differs from run to run: change what is compared, in a function.", "normalize=..."
 
 
 def _normaliser(request: Request, facts: Facts) -> str | None:
@@ -33,3 +44,19 @@ def _normaliser(request: Request, facts: Facts) -> str | None:
         if key_of(request, options) == key_of(request_of(facts.nearest.exchange), options):
             return name
     return None
+
+
+def _ignored(request: Request, found: Sequence[Difference]) -> list[str]:
+    """Paths of all that differs, where none of it is what a model reads; else nothing."""
+    paths: list[str] = []
+    for one in found:
+        if one.part == "setting":
+            paths.append(one.name)
+        elif one.part == "messages" and one.kind == "changed":
+            root = record_of(protocol_of(request)).request.messages
+            paths += [f"{root}.*.{re.sub(r'(^|[.])[0-9]+(?=[.]|$)', r'\1*', one.path)}" for one in one.details]
+        else:
+            return []
+    if any(not _TEXT_FIELDS.isdisjoint(path.split(".")[2:]) for path in paths) or len(set(paths)) > 4:
+        return []
+    return [guard.printable(path, 80) for path in dict.fromkeys(paths)]

@@ -27,10 +27,11 @@ class Paper:
         """A sentence, on as many lines as it takes."""
         return [self.paint(line, style) for line in textwrap.wrap(text, self.width, break_on_hyphens=False)]
 
-    def item(self, text: str) -> list[str]:
-        """A line of a list. Commands in it stay whole."""
+    def item(self, text: str, code: str = "") -> list[str]:
+        """An item of a list, and below it what to type, which stays on one line."""
         lines = textwrap.wrap(text, self.width - 4, break_on_hyphens=False, break_long_words=False)
-        return [("  - " if not at else "    ") + line for at, line in enumerate(lines)]
+        found = [("  - " if not at else "    ") + line for at, line in enumerate(lines)]
+        return [*found, f"      {self.paint(code, 'bold')}"] if code else found
 
     def title(self, text: str, note: str = "") -> str:
         """The line above what differs in one part."""
