@@ -51,12 +51,16 @@ def _ignored(request: Request, found: Sequence[Difference]) -> list[str]:
     paths: list[str] = []
     for one in found:
         if one.part == "setting":
-            paths.append(one.name)
+            paths += [_joined(one.name, detail.path) for detail in one.details]
         elif one.part == "messages" and one.kind == "changed":
             root = record_of(protocol_of(request)).request.messages
-            paths += [f"{root}.*.{re.sub(r'(^|[.])[0-9]+(?=[.]|$)', r'\1*', one.path)}" for one in one.details]
+            paths += [_joined(root, "*", detail.path) for detail in one.details]
         else:
             return []
-    if any(not _TEXT_FIELDS.isdisjoint(path.split(".")[2:]) for path in paths) or len(set(paths)) > 4:
-        return []
-    return [guard.printable(path, 80) for path in dict.fromkeys(paths)]
+    is_read = any(not _TEXT_FIELDS.isdisjoint(path.split(".")[2:]) for path in paths)
+    return [] if is_read or len(set(paths)) > 4 else list(dict.fromkeys(paths))
+
+
+def _joined(*parts: str) -> str:
+    path = guard.printable(".".join(part for part in parts if part), 80)
+    return re.sub(r"(?<=[.])[0-9]+(?=[.]|$)", "*", path)

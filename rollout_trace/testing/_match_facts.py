@@ -9,8 +9,8 @@ from ._recorded_calls import RecordedCall
 from ._requests import MatchOptions
 
 Reason: TypeAlias = Literal["nothing_recorded", "not_recorded", "used", "order"]
-"""``nothing_recorded``: the cassette is empty. ``not_recorded``: no recorded request is equal. ``used``: one is, and was
-asked for before, as often as it was recorded. ``order``: one is, and another should come first."""
+"""``nothing_recorded``: the cassette is empty. ``not_recorded``: no recorded request is equal. ``used``: one is, and
+was asked for before as often as it was recorded. ``order``: one is, and another should come first."""
 
 
 @dataclass(frozen=True)
