@@ -16,14 +16,16 @@ _MOST_BYTES = 16_000_000
 def nearest(request: Request, calls: Sequence[tuple[RecordedCall, bool]], options: MatchOptions) -> RecordedCall | None:
     """The call with the fewest messages that differ, then with the fewest other differences; None where there is none.
 
+    For a request that generates nothing: another such.
+
     Args:
         request: what was asked for.
         calls: recorded exchanges, each with whether it has been used.
         options: what may differ.
     """
     generates = protocol_of(request) is not None
-    # Of one kind, if there are any: a list of models is like no call.
-    fitting = [one for one in calls if one[0].generates == generates] or list(calls)
+    # A list of models is like no call.
+    fitting = [one for one in calls if one[0].generates == generates]
     now = form_of(request, options)
     ranked = [
         (_distance(now, form_of(request_of(call.exchange), options)), is_used, at, call)
@@ -51,10 +53,8 @@ def _distance(now: NormalForm, recorded: NormalForm) -> tuple[bool, int, int, fl
     mine, theirs = [one.digest for one in now.messages], [one.digest for one in recorded.messages]
     start = _shared(mine, theirs)
     end = _shared(mine[start:][::-1], theirs[start:][::-1])
-    others = sum(
-        now.settings.get(name, ...) != recorded.settings.get(name, ...)
-        for name in {**now.settings, **recorded.settings}
-    )
+    names = now.settings.keys() | recorded.settings.keys()
+    others = sum(now.settings.get(name, ...) != recorded.settings.get(name, ...) for name in names)
     others += now.model != recorded.model
     others += [one.digest for one in now.tools] != [one.digest for one in recorded.tools]
     first, second = (
@@ -66,6 +66,5 @@ def _distance(now: NormalForm, recorded: NormalForm) -> tuple[bool, int, int, fl
 
 def _shared(first: list[bytes], second: list[bytes]) -> int:
     """How many items two lists begin with in common."""
-    return next(
-        (at for at, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
-    )
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(first), len(second)))

@@ -129,7 +129,7 @@ def _plain(value: Any) -> Any:
 
 def _compared(request: Request, options: MatchOptions) -> tuple[str | None, Any]:
     protocol, body = protocol_of(request), parsed(request.body)
-    if options.normalize is not None:
+    if options.normalize is not None and request.body:
         body = _normalized(options.normalize, request, body)
     if isinstance(body, dict):
         body = _body_paths.without(body, options.ignore)
@@ -148,8 +148,8 @@ def _normalized(normalize: Any, request: Request, body: Any) -> Any:
         found = copy.deepcopy(normalize(body))
     except Exception as error:
         raise ValueError(
-            f"normalize={name} failed on {place}: {guard.describe(error)}{_line_of(error)}. It gets the parsed body of "
-            "every request, recorded and new; None where there is none, bytes where it is not JSON."
+            f"normalize={name} failed on {place}: {guard.describe(error)}{_line_of(error)}. It gets the body of every "
+            "request that has one, recorded and new: parsed, or as bytes where it is not JSON."
         ) from error
     try:
         digest_of(found)

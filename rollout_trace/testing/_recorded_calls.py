@@ -30,11 +30,13 @@ class RecordedCall:
         self.next_attempt: RecordedCall | None = None
 
     def describe(self, *, several: bool) -> str:
-        """``recorded call 3``; with ``several`` trajectories, ``call 3 of recorded trajectory 2``."""
-        attempt = f", attempt {self.attempt}," if self.attempt > 1 else ""
+        """``the recorded call 3``; with ``several`` trajectories, ``call 3 of the recorded trajectory 2``."""
+        if not self.generates:
+            return "the recorded one"
+        attempt = f"attempt {self.attempt} of " if self.attempt > 1 else ""
         if several:
-            return f"call {self.number}{attempt} of recorded trajectory {self.trajectory + 1}"
-        return f"recorded call {self.number}{attempt.rstrip(',')}"
+            return f"{attempt}call {self.number} of the recorded trajectory {self.trajectory + 1}"
+        return f"{attempt}the recorded call {self.number}"
 
 
 def _generates(exchange: Exchange) -> bool:

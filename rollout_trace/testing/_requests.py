@@ -17,8 +17,8 @@ class MatchOptions:
     """Fields of the body that are not compared: names (``seed``), or paths with dots, where ``*`` stands for every
     item or field (``messages.*.name``)."""
     normalize: Callable[[Any], Any] | None = None
-    """From the parsed body (bytes where it is not JSON, None where there is none) to what is compared in its place.
-    It gets a copy of its own, of recorded bodies and of new ones."""
+    """From the parsed body (bytes where it is not JSON) to what is compared in its place. It gets a copy of its own,
+    of recorded bodies and of new ones; requests without a body are left alone."""
     order: Literal["recorded", "free"] = "recorded"
     """``free``: calls may come in any order."""
 

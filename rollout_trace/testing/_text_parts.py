@@ -181,3 +181,9 @@ def shared_part(first: str, second: str) -> float:
 def times(number: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {1: "once", 2: "twice"}.get(number, f"{number:,} times")
+
+
+def ordinal(number: int) -> str:
+    """``1st``, ``2nd``, ``11th``."""
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ending}"

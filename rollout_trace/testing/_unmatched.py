@@ -15,7 +15,7 @@ from ._match_facts import Facts, Reason
 from ._normal_form import form_of, protocol_of, target_of
 from ._paper import Paper
 from ._requests import Request, request_of
-from ._text_parts import Paint, times
+from ._text_parts import Paint, ordinal, times
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Unmatched:
             found = differences(form_of(recorded, self.facts.options), form_of(self.request, self.facts.options))
         first = paper.wrapped(self._sentence(found), "bold")
         details = difference_lines(found, paper) if found else self._context(paper)
-        what_to_do = hints(self.reason, self.request, found, self.facts, test)
-        blocks = [first, details, ["What to do:", *(line for hint in what_to_do for line in paper.item(hint))]]
+        what_to_do = hints(self.request, found, self.facts, test)
+        blocks = [first, details, ["What to do:", *(line for hint in what_to_do for line in paper.item(*hint))]]
         return "\n\n".join("\n".join(block) for block in blocks if block)
 
     def _sentence(self, found: list[Difference]) -> str:
@@ -53,13 +53,13 @@ class Unmatched:
         if self.reason == "nothing_recorded":
             return f"{what} was not recorded: the cassette is empty."
         if self.reason == "used":
-            return f"{what} was recorded {times(facts.times)}, and asked for once more."
+            return f"{what} was recorded {times(facts.times)}, and is asked for a {ordinal(facts.asked)} time."
         if self.reason == "order" and facts.waiting and facts.missing:
             waiting, missing = (one.describe(several=facts.several) for one in (facts.waiting, facts.missing))
-            return f"{what} came too early: it is the {waiting}, and the {missing} should come before it."
+            return f"{what} came too early: it is {waiting}, and {missing} should come before it."
         if facts.nearest is None:
             return f"{what} was not recorded."
-        sentence = summary(found, f"the {facts.nearest.describe(several=facts.several)}")
+        sentence = summary(found, facts.nearest.describe(several=facts.several))
         tail = f" All {facts.recorded} recorded calls have been used." if 0 < facts.recorded == facts.used else ""
         return f"{what} was not recorded: {sentence}.{tail}"
 

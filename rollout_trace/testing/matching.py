@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,13 +13,17 @@ from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
 
 from ._changes import changes_text, unused_text
+from ._match_facts import Facts, Reason
 from ._nearest import nearest
 from ._normal_form import form_of, key_of
 from ._recorded_calls import CallIndex, RecordedCall, recorded_calls
 from ._recorded_order import RecordedOrder, overlapped
 from ._requests import MatchOptions, Request, request_of
 from ._text_parts import Paint
-from ._unmatched import Facts, Reason, Unmatched
+from ._unmatched import Unmatched
+
+EXACT = MatchOptions()
+"""Nothing may differ."""
 
 __all__ = ["MatchOptions", "Matcher", "Paint", "Request", "Unmatched", "changes_text", "unused_text"]
 
@@ -35,7 +40,7 @@ class Matcher:
         options: what may differ.
     """
 
-    def __init__(self, conversations: Sequence[Sequence[Exchange]], options: MatchOptions = MatchOptions()) -> None:
+    def __init__(self, conversations: Sequence[Sequence[Exchange]], options: MatchOptions = EXACT) -> None:
         self._options = options
         self._trajectories = recorded_calls(conversations)
         self._lock = threading.Lock()
@@ -43,7 +48,9 @@ class Matcher:
         self._exact = CallIndex(self._trajectories, self._ordered, lambda call: _exact_key(request_of(call.exchange)))
         self._normal: CallIndex | None = None
         self._attempts: dict[str, RecordedCall] = {}
+        self._numbers: dict[str, int] = {}
         self._calls_made = 0
+        self._refused: Counter[bytes] = Counter()
 
     def take(self, request: Request) -> Exchange | Unmatched:
         """The recorded exchange that answers a request, which is used with that; ``Unmatched`` where there is none.
@@ -59,7 +66,8 @@ class Matcher:
             candidates = [(call, call.is_used) for calls in self._trajectories for call in calls]
         # Outside the lock: it reads many requests.
         closest = found.waiting or nearest(request, candidates, self._options)
-        return Unmatched(request, closest and closest.exchange, found.reason, replace(found, nearest=closest))
+        exchange = None if closest is None else closest.exchange
+        return Unmatched(request, exchange, found.reason, replace(found, nearest=closest))
 
     def unused(self) -> list[Exchange]:
         """The recorded exchanges that generate and were not asked for, in recorded order."""
@@ -72,7 +80,7 @@ class Matcher:
 
         def messages_of(exchange: Exchange) -> list[bytes]:
             if id(exchange) not in known:
-                messages = form_of(request_of(exchange), self._options).messages
+                messages = form_of(request_of(exchange), EXACT).messages
                 known[id(exchange)] = [message.digest for message in messages]
             return known[id(exchange)]
 
@@ -88,7 +96,7 @@ class Matcher:
         key = key_of(request, self._options)
         # Those of equal bytes once more: by normal forms, more may be due.
         due = self._due(chain(self._exact.unused(exact), self._normal.unused(key)))
-        return self._normal.reply(key) or self._use(request, due) or self._facts(self._normal, key)
+        return self._normal.reply(key) or self._use(request, due) or self._facts(request, self._normal, key)
 
     @property
     def _order(self) -> RecordedOrder:
@@ -108,7 +116,7 @@ class Matcher:
             chosen = self._attempt(request.call, [chosen, *due])
             self._attempts[request.call] = chosen
         chosen.is_used = True
-        self._calls_made += chosen.attempt == 1
+        self._number(request, is_retry=chosen.attempt > 1)
         self._order.made(chosen.trajectory, chosen.position)
         return chosen
 
@@ -120,20 +128,31 @@ class Matcher:
         # The later attempts of a recorded call are kept for the call that was given its first.
         return next((one for one in due if one.attempt == 1), due[0])
 
-    def _facts(self, index: CallIndex, key: bytes) -> Facts:
+    def _number(self, request: Request, *, is_retry: bool) -> int:
+        """Number of the call that a request is an attempt of, among those that the test made."""
+        known = None if request.call is None else self._numbers.get(request.call)
+        if known is not None:
+            return known
+        self._calls_made += not is_retry
+        if request.call is not None:
+            self._numbers[request.call] = self._calls_made
+        return self._calls_made
+
+    def _facts(self, request: Request, index: CallIndex, key: bytes) -> Facts:
         calls = [[call for call in calls if call.generates] for calls in self._trajectories]
         generating = [call for own in calls for call in own]
         waiting = next(index.unused(key), None)
         times = index.times(key)
         reason: Reason = "order" if waiting else "used" if times else "not_recorded"
-        self._calls_made += 1
+        self._refused[key] += 1
         return Facts(
             reason=reason if any(self._trajectories) else "nothing_recorded",
-            number=self._calls_made,
+            number=self._number(request, is_retry=False),
             recorded=len(generating),
             used=sum(call.is_used for call in generating),
             several=len(self._trajectories) > 1,
             times=times,
+            asked=times + self._refused[key],
             waiting=waiting,
             missing=None if waiting is None else calls[waiting.trajectory][self._order.awaited(waiting.trajectory)],
             options=self._options,
