@@ -248,16 +248,15 @@ def _conversation(item: pytest.Item, test: ObservedTest) -> str:
     width, paint = _look(item.config)
     text = conversation_text(test.trajectories(), width=width, paint=paint)
     place = _rollout_path(item)
-    return text if place is None else f"{text}\n\nrollout-trace show {place}"
+    return text if place is None else f"{text}\n\nrollout-trace show {os.path.relpath(place)}"
 
 
 def _rollout_path(item: pytest.Item) -> Path | None:
+    """The file of a test's rollout, in a folder that `rt.read` and the commands take as a whole; None: none is kept."""
     folder = item.config.getoption("--rollout-dir") or item.config.getini("rollout_dir")
-    return (
-        None
-        if not folder
-        else item.config.invocation_params.dir / folder / item.path.stem / f"{_file_name(item)}.jsonl"
-    )
+    if not folder:
+        return None
+    return item.config.invocation_params.dir / folder / f"{item.path.stem}-{_file_name(item)}.jsonl"
 
 
 def _write_rollout(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:

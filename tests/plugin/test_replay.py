@@ -50,7 +50,8 @@ def test_a_changed_agent_fails_with_what_changed(project: Project, old: str, new
     project.change(old, new)
     result = project.replay()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([named, "*pytest --replay=record*", "*test_agent.py::test_one*", "*agent.py:*: in solve"])
+    result.stdout.fnmatch_lines([named, "*pytest --replay=record*"])
+    result.stdout.fnmatch_lines(["*agent.py:*: in solve"])
 
 
 def test_a_changed_order_fails(project: Project) -> None:
