@@ -20,7 +20,11 @@ _TEXT_FIELDS = frozenset({"content", "text", "parts", "input", "output", "argume
 
 def hints(request: Request, found: Sequence[Difference], facts: Facts, test: str | None) -> Iterator[tuple[str, str]]:
     """Things to try, the likely first: in words, and what to type."""
-    yield "The change is meant: record again.", f"pytest --replay=record{f' {test}' if test else ''}"
+    command = f"pytest --replay=record{f' {test}' if test else ''}"
+    if facts.reason == "nothing_recorded":
+        yield "Record it.", command
+        return
+    yield "The change is meant: record again.", command
     if facts.reason == "order":
         yield "These calls may come in any order: say so in the mark.", 'order="free"'
     if facts.reason != "not_recorded" or facts.nearest is None:
@@ -31,8 +35,8 @@ def hints(request: Request, found: Sequence[Difference], facts: Facts, test: str
         yield f"Only {what} differ: leave them out.", f"normalize=rollout_trace.testing.normalize.{name}"
     elif ignored:
         yield "It may differ from run to run: leave it out.", f"ignore={ignored!r}"
-    else:
-        yield "It differs from run to run: change what is compared, in a function.", "normalize=..."
+    elif all(one.part == "messages" and one.kind == "changed" for one in found):
+        yield "It differs from run to run: a function of the body says what is compared.", "normalize=my_function"
 
 
 def _normaliser(request: Request, facts: Facts) -> str | None:
