@@ -14,7 +14,7 @@ from ._difference_text import difference_lines, summary
 from ._normal_form import form_of, key_of, protocol_of, target_of
 from ._paper import Paper
 from ._requests import MatchOptions, request_of
-from ._text_parts import Paint, beginning, shared_part, windows
+from ._text_parts import Paint, beginning, cells, shared_part, windows
 
 _MOST = 20
 _EXACT = MatchOptions()
@@ -29,8 +29,8 @@ def unused_text(exchanges: Sequence[Exchange], *, width: int = 100, paint: Paint
     lines = []
     for number, one in enumerate(exchanges[:_MOST], 1):
         room = paper.width - 10
-        asked = call_line(request_of(one), room * 3 // 5)
         answered = beginning(answer_of(one), room * 2 // 5)
+        asked = call_line(request_of(one), room - cells(answered))
         lines.append(f"{number:>4}. {asked} {paper.paint(f'-> {answered}', 'dim')}")
     if len(exchanges) > _MOST:
         lines.append(f"      and {len(exchanges) - _MOST:,} more")

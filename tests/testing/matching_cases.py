@@ -49,7 +49,7 @@ def exchange(
         "recorded",
         "POST",
         path,
-        json.dumps(body, ensure_ascii=False).encode(),
+        json.dumps(body).encode(),
         None if outcome == "unreachable" else status,
         (("content-type", "application/json"),),
         b"" if outcome == "unreachable" else response,
@@ -66,7 +66,7 @@ def exchange(
 def request(protocol: str, turns: Sequence[Turn], *, call: str | None = None, **settings: Any) -> Request:
     """A new request."""
     path, body, _ = _PROTOCOLS[protocol](turns, "", settings)
-    return Request("POST", path, json.dumps(body, ensure_ascii=False).encode(), "application/json", call)
+    return Request("POST", path, json.dumps(body).encode(), "application/json", call)
 
 
 def same_request(recorded: Exchange, *, call: str | None = None) -> Request:

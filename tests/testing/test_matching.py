@@ -10,7 +10,7 @@ import pytest
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.testing import normalize
 from rollout_trace.testing.matching import Matcher, MatchOptions, Request, Unmatched
-from tests.testing.matching_cases import PROTOCOLS, TURNS, WITH_TOOLS, Turn, edited, exchange, request, same_request
+from tests.testing.matching_cases import PROTOCOLS, TURNS, WITH_TOOLS, Turn, edited, exchange, request
 
 
 def reason(found: Exchange | Unmatched) -> str:
