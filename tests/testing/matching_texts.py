@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -140,10 +141,10 @@ def of_calls() -> Iterator[Case]:
     yield "a moved message", unmatched(recorded, request(CHAT, [said[0], said[2], said[1]]))
     yield "a message less", unmatched(recorded, request(CHAT, [said[0], said[2]]))
     yield "one in the place of another", unmatched(recorded, request(CHAT, [*said[:2], Turn("assistant", "Rome.")]))
-    yield "much", unmatched(recorded, request(CHAT, TURNS[1:], **dict.fromkeys("abcdefg", 1)), width=120)
+    yield "much", unmatched(recorded, request(CHAT, TURNS[1:], a=1, b=1, c=1, d=1, e=1, f=1, g=1), width=120)
     yield "several samples", unmatched([[calls[0]] * 3], *[asked[0]] * 4)
-    ways = "free order, ignored fields", {"order": "free", "ignore": ("seed",)}
-    yield ways[0], unmatched([calls], request(CHAT, TURNS[:1], seed=3, temperature=1), **ways[1])
+    warm = request(CHAT, TURNS[:1], seed=3, temperature=1)
+    yield "free order, ignored fields", unmatched([calls], warm, order="free", ignore=("seed",))
 
 
 def _embedding(text: str) -> bytes:
@@ -170,7 +171,7 @@ def _answered(calls: list[Exchange]) -> list[Exchange]:
 
 
 FILES: dict[str, Callable[[], Iterator[Case]]] = {
-    **{protocol: (lambda protocol=protocol: of_protocol(protocol)) for protocol in PROTOCOLS},
+    **{protocol: partial(of_protocol, protocol) for protocol in PROTOCOLS},
     "messages": of_messages,
     "calls": of_calls,
     "lists": of_lists,

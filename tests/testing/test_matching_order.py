@@ -195,7 +195,7 @@ def answered(found: Exchange) -> str:
 def test_eight_threads_and_a_hundred_tasks(seed: int, shape: str) -> None:
     chance = random.Random(seed)
     tasks = [conversation(task, 4, chance.uniform(0, 3)) for task in range(100)]
-    in_time = sorted((call for task in tasks for call in task), key=lambda call: call.started_at or 0)  # type: ignore[arg-type, return-value]
+    in_time = sorted((call for task in tasks for call in task), key=lambda call: call.started_at or 0)
     matcher = Matcher(tasks if shape == "trajectories" else [in_time])
     numbers = list(range(100))
     chance.shuffle(numbers)
