@@ -1,6 +1,6 @@
 """Tests of an agent: loopback model servers, a pytest plugin that replays what a model said, asserts on rollouts.
 
-Public: what ``__all__`` lists. The modules are internal; ``pytest_plugin`` is loaded by pytest.
+Public: what ``__all__`` lists, and ``normalize``. The modules are internal; ``pytest_plugin`` is loaded by pytest.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ TYPE_CHECKING = False  # Not from `typing`: pytest imports this package in every
 if TYPE_CHECKING:
     from rollout_trace.data.exchange import Exchange
 
+    from . import normalize as normalize
     from ._messages import RequestRecord
     from ._server import LoopbackServer
     from ._tool_runs import InferredToolRun
@@ -53,4 +54,4 @@ __all__ = [
     "pack_exchanges",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, submodules=("normalize",))

@@ -34,8 +34,22 @@ def _texts(value: Any) -> list[str]:
         return [text for item in value for text in _texts(item)]
     if not isinstance(value, dict):
         return []
-    for name in ("content", "parts", "text", "output", "arguments", "thinking"):
+    for name in _FIELDS:
         if value.get(name):
-            return _texts(value[name])
+            return _texts(value[name]) or [one_line(value[name])]
     calls = value.get("tool_calls") or []
     return [one_line(call.get("function", call)) for call in calls if isinstance(call, dict)]
+
+
+_FIELDS = (
+    "content",
+    "parts",
+    "text",
+    "output",
+    "thinking",
+    "functionResponse",
+    "functionCall",
+    "response",
+    "arguments",
+)
+"""Fields of messages and their parts that hold what they say, the telling first."""

@@ -61,7 +61,7 @@ def _changed(part: Any, name: str, recorded: Any, now: Any) -> Difference:
 
 
 def _title(message: Message) -> str:
-    return message.name if message.name == "system prompt" else f"{message.name} ({message.role})"
+    return f"{message.name} ({message.role})" if message.name.startswith("message") else message.name
 
 
 def _of_messages(recorded: Sequence[Message], now: Sequence[Message]) -> list[Difference]:

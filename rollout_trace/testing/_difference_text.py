@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ._difference import MISSING, Detail, Difference
 from ._paper import Paper
@@ -38,7 +39,7 @@ def _of_one(one: Difference, other: str) -> str:
         if one.kind == "moved":
             return f"its {name} was {detail.recorded} in {other}"
         if one.kind == "added":
-            return f"{other} has no {name} like its own"
+            return f"its {name} is not in {other}"
         if one.kind == "removed":
             return f"it lacks {name} of {other}"
     if one.part == "tools":
@@ -78,7 +79,7 @@ def _part_lines(one: Difference, paper: Paper) -> list[str]:
 def _detail_lines(name: str, detail: Detail, paper: Paper) -> list[str]:
     title = f"{name}, {beginning(detail.path, 60)}" if detail.path else name
     if detail.recorded is MISSING or detail.now is MISSING:
-        return [paper.title(title), *_rows(detail, paper)]
+        return [paper.title(title), *_rows(detail, paper, is_field=True)]
     found = windows(one_line(detail.recorded), one_line(detail.now), paper.room)
     note = ""
     if found.equal > 40:
@@ -86,11 +87,26 @@ def _detail_lines(name: str, detail: Detail, paper: Paper) -> list[str]:
     return [paper.title(title, note), *paper.both(found)]
 
 
-def _rows(detail: Detail, paper: Paper) -> list[str]:
+def _rows(detail: Detail, paper: Paper, *, is_field: bool = False) -> list[str]:
     lines = []
     for label, value, style in (("recorded", detail.recorded, "red"), ("now", detail.now, "green")):
         if value is not MISSING:
-            lines += paper.row(label, beginning(one_line(value), paper.room), style)
-        elif detail.path:
+            lines += paper.row(label, beginning(one_line(_text_of(value)), paper.room), style)
+        elif detail.path or is_field:
             lines += paper.row(label, "(not there)", "dim")
     return lines
+
+
+def _text_of(value: Any) -> Any:
+    """The text of a message that is nothing else; other values as they are."""
+    if not isinstance(value, dict) or "role" not in value or not value.keys() <= {"role", "type", "content", "parts"}:
+        return value
+    content = value.get("content", value.get("parts"))
+    if (
+        isinstance(content, list)
+        and len(content) == 1
+        and isinstance(content[0], dict)
+        and content[0].keys() == {"text"}
+    ):
+        content = content[0]["text"]
+    return content if isinstance(content, str) else value

@@ -40,7 +40,8 @@ def _most_alike(request: Request, calls: list[tuple[RecordedCall, bool]]) -> lis
         return calls
     text = request.body.decode("latin-1")
     likeness = [shared_part(text, call.exchange.request.decode("latin-1")) for call, _ in calls]
-    left, chosen = _MOST_BYTES, []
+    left = _MOST_BYTES
+    chosen: list[int] = []
     for at in sorted(range(len(calls)), key=lambda at: (calls[at][1], -likeness[at]))[:_MOST_READ]:
         left -= len(calls[at][0].exchange.request)
         if left < 0 and chosen:

@@ -28,7 +28,7 @@ class Message(NamedTuple):
     """One message of a request."""
 
     name: str
-    """``message 4``, or ``system prompt`` where that is a field of its own."""
+    """``message 4``; ``prompt``, or ``prompt 2`` of several; ``system prompt`` where that is a field of its own."""
     role: str
     value: Any
     digest: bytes
@@ -182,13 +182,15 @@ def _messages(protocol: str, rest: dict[str, Any]) -> Iterator[Message]:
         value = rest.pop(layout.system)
         yield Message("system prompt", "system", value, digest_of(value))
     found = rest.get(layout.messages)
-    if isinstance(found, (str, dict)) or (isinstance(found, list) and found and isinstance(found[0], int)):
-        found = [found]
-    if not isinstance(found, list):
+    # One prompt may be a text or a list of token ids.
+    is_one = isinstance(found, (str, dict)) or (isinstance(found, list) and found and isinstance(found[0], int))
+    if not is_one and not isinstance(found, list):
         return
     del rest[layout.messages]
-    for number, value in enumerate(found, 1):
-        yield Message(f"message {number}", _role(value), value, digest_of(value))
+    for number, value in enumerate([found] if is_one else found or [], 1):
+        name = "message" if isinstance(value, dict) else "prompt"
+        numbered = name if is_one and name == "prompt" else f"{name} {number}"
+        yield Message(numbered, _role(value), value, digest_of(value))
 
 
 def _role(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 from rollout_trace.data.exchange import Exchange
 
@@ -53,40 +54,59 @@ def _numbered(keys: Sequence[Hashable]) -> list[tuple[Hashable, int]]:
     return found
 
 
-def overlapped(calls: Sequence[Exchange], messages_of: Callable[[Exchange], Sequence[bytes]]) -> bool:
+def overlapped(exchanges: Sequence[Exchange], messages_of: Callable[[Exchange], Sequence[bytes]]) -> bool:
     """Whether calls of different conversations were under way at one time, or that is not known.
 
     Args:
-        calls: the calls of a trajectory in recorded order.
-        messages_of: digests of a call's messages. One whose messages begin with all of another's continues it, and
+        exchanges: those of a trajectory. Attempts of one call are one call, with the time between them.
+        messages_of: digests of a request's messages. One whose messages begin with all of another's continues it, and
             came after it, whatever the clocks say.
     """
-    if any(exchange.started_at is None for exchange in calls):
+    calls = _calls_of(exchanges)
+    if any(call.start is None for call in calls):
         return len(calls) > 1
-    open_calls: list[Exchange] = []
-    for exchange in sorted(calls, key=_start):
-        open_calls = [one for one in open_calls if not _ended_by(one, _start(exchange))]
-        if not all(_is_one_conversation(one, exchange, messages_of) for one in open_calls):
+    under_way: list[_Span] = []
+    for call in sorted(calls, key=lambda call: call.start or 0.0):
+        under_way = [one for one in under_way if not one.ended_by(call.start or 0.0)]
+        if not all(_continues(messages_of(call.exchange), messages_of(one.exchange)) for one in under_way):
             return True
-        open_calls.append(exchange)
+        under_way.append(call)
     return False
 
 
-def _start(exchange: Exchange) -> float:
-    return exchange.started_at.timestamp() if exchange.started_at else 0.0
+class _Span(NamedTuple):
+    """The time of a call, in seconds since 1970; None where it is not known."""
+
+    exchange: Exchange
+    """Its first attempt."""
+    start: float | None
+    end: float | None
+
+    def ended_by(self, time: float) -> bool:
+        # Rounded to the microseconds that a time has.
+        return self.end is not None and round(self.end - time, 6) <= 0
 
 
-def _ended_by(exchange: Exchange, time: float) -> bool:
+def _calls_of(exchanges: Sequence[Exchange]) -> list[_Span]:
+    calls: dict[str | int, _Span] = {}
+    for at, exchange in enumerate(exchanges):
+        span = _span_of(exchange)
+        key = at if exchange.call_id is None else exchange.call_id
+        first = calls.get(key, span)
+        calls[key] = _Span(first.exchange, first.start, span.end)
+    return list(calls.values())
+
+
+def _span_of(exchange: Exchange) -> _Span:
+    if exchange.started_at is None:
+        return _Span(exchange, None, None)
     length = exchange.duration
     if exchange.outcome == "complete" and exchange.chunk_times:
         # The client may go on as soon as it has the last piece, before the server has seen the end.
         length = exchange.chunk_times[-1] if length is None else min(length, exchange.chunk_times[-1])
-    # Rounded to the microseconds that a time has.
-    return length is not None and round(_start(exchange) + length - time, 6) <= 0
+    start = exchange.started_at.timestamp()
+    return _Span(exchange, start, None if length is None else start + length)
 
 
-def _is_one_conversation(first: Exchange, second: Exchange, messages_of: Callable[[Exchange], Sequence[bytes]]) -> bool:
-    if first.call_id is not None and first.call_id == second.call_id:
-        return True
-    earlier, later = messages_of(first), messages_of(second)
+def _continues(later: Sequence[bytes], earlier: Sequence[bytes]) -> bool:
     return 0 < len(earlier) < len(later) and later[: len(earlier)] == earlier

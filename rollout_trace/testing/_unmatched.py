@@ -60,8 +60,17 @@ class Unmatched:
         if facts.nearest is None:
             return f"{what} was not recorded."
         sentence = summary(found, facts.nearest.describe(several=facts.several))
-        tail = f" All {facts.recorded} recorded calls have been used." if 0 < facts.recorded == facts.used else ""
-        return f"{what} was not recorded: {sentence}.{tail}"
+        return f"{what} was not recorded: {sentence}.{self._all_used()}"
+
+    def _all_used(self) -> str:
+        if not self.facts.recorded or self.facts.used < self.facts.recorded:
+            return ""
+        one = (
+            "The one recorded call has"
+            if self.facts.recorded == 1
+            else f"All {self.facts.recorded} recorded calls have"
+        )
+        return f" {one} been used."
 
     def _what(self) -> str:
         if protocol_of(self.request) is not None:

@@ -144,7 +144,7 @@ class Matcher:
         waiting = next(index.unused(key), None)
         times = index.times(key)
         reason: Reason = "order" if waiting else "used" if times else "not_recorded"
-        self._refused[key] += 1
+        self._refused[key] += reason == "used"
         return Facts(
             reason=reason if any(self._trajectories) else "nothing_recorded",
             number=self._number(request, is_retry=False),

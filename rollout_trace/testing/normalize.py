@@ -25,7 +25,7 @@ _MONTH = (
     r"|Nov(?:ember)?|Dec(?:ember)?)"
 )
 _DAY_OF_WEEK = r"(?:(?:Mon|Tue(?:s)?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?,?\s+)?"
-_TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[AaPp]\.?[Mm]\b\.?)?(?:\s?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})\b)?"
+_TIME = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?:\s?[AaPp](?:[Mm]\b|\.[Mm]\.))?(?:\s?(?:Z|UTC|GMT|[+-]\d{2}:?\d{2})\b)?"
 _DATES = re.compile(
     rf"{_DAY_OF_WEEK}\b(?:"
     rf"\d{{4}}[-/]\d{{2}}[-/]\d{{2}}"
