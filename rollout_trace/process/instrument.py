@@ -45,9 +45,7 @@ def _give_clients_back() -> None:
     _anthropic.give_back()
 
 
-_SDKS = Part(
-    {"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch}, end=_give_clients_back
-)
+_SDKS = Part({"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch}, end=_give_clients_back)
 _FRAMEWORKS = Part(FRAMEWORKS)
 _HTTP = Part(LIBRARIES)
 _THREADS = Part(threads_module.MODULES, begin=threads_module.begin)

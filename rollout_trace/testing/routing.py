@@ -1,4 +1,4 @@
-"""Which requests are for a model server, and what tells programs in other processes where it is."""
+"""Which requests are for a model server, and where they go instead."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from rollout_trace.process.routes import Redirected
+from rollout_trace.testing.upstreams import child_environment, upstream_of
 from rollout_trace.wire.recognise import protocol_of_path, protocol_of_request
 
 ORIGIN_HEADER = "x-rollout-trace-origin"
@@ -44,7 +45,8 @@ _SURE = (
 
 _POSTED = (
     "/embeddings", "/v1/rerank", "/v1/score", "/v1/moderations", "/v1/images/generations", "/v1/audio/speech",
-    "/v1/audio/transcriptions", "/count_tokens", "/v1/responses/compact", "/v1/responses/input_tokens", "/v1/messages/batches",
+    "/v1/audio/transcriptions", "/count_tokens", "/v1/responses/compact",
+    "/v1/responses/input_tokens", "/v1/messages/batches",
     ":countTokens", ":embedContent", ":batchEmbedContents", ":computeTokens", ":predict", ":rawPredict",
     ":streamRawPredict", "/api/show", "/api/embed", "/api/embeddings",
 )  # fmt: skip
@@ -139,3 +141,6 @@ def _is_for_model(method: str, place: _Place, body: bytes | None) -> bool:
 def _is_gotten(path: str) -> bool:
     # An address without a path is how many local servers are given: `/models`.
     return path == "/models" or path.endswith(_GOTTEN) or "/v1/models/" in path or "/v1beta/models/" in path
+
+
+__all__ = ["ORIGIN_HEADER", "ModelTraffic", "child_environment", "upstream_of"]
