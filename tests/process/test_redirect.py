@@ -481,7 +481,7 @@ def test_the_requests_of_sdks_go_there_too(server: ScriptedServer) -> None:
         gemini.close()
 
     async def asynchronous() -> None:
-        for legacy in (None, httpx.AsyncClient()):
+        for legacy in (None, httpx.AsyncClient(), openai.DefaultAioHttpClient()):
             async with openai.AsyncOpenAI(**usual, http_client=legacy) as client:  # type: ignore[arg-type]
                 assert (await client.chat.completions.create(**ask)).choices[0].message.content == "fine"
         async with anthropic.AsyncAnthropic(**usual) as claude:
@@ -497,7 +497,7 @@ def test_the_requests_of_sdks_go_there_too(server: ScriptedServer) -> None:
         synchronous()
         asyncio.run(asynchronous())
     hosts = [record.headers["host"] for record in server.requests]
-    assert hosts.count("api.openai.com") == 6
+    assert hosts.count("api.openai.com") == 7
     assert hosts.count("api.anthropic.com") == 2
     assert hosts.count("generativelanguage.googleapis.com") == 2
     assert [record.headers[CALL_HEADER] for record in server.requests] == [step.call_id for step in trajectory.steps]
