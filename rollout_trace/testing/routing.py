@@ -126,7 +126,8 @@ def _place_of(address: str) -> _Place | None:
     return _Place(origin, parts.path or "/", _kind_of(parts.hostname, port, path))
 
 
-def _is_provider(host: str) -> bool:
+def is_provider(host: str) -> bool:
+    """Whether a host is that of a known provider's API for models."""
     host = host.rstrip(".")
     if host.endswith(".amazonaws.com"):
         return host.startswith(("bedrock-runtime", "bedrock-mantle"))
@@ -134,7 +135,7 @@ def _is_provider(host: str) -> bool:
 
 
 def _kind_of(host: str, port: int | None, path: str) -> _Kind:
-    if _is_provider(host):
+    if is_provider(host):
         return "provider"
     if path.endswith(_POSTED):
         return "posted"
@@ -159,4 +160,4 @@ def _is_for_model(method: str, place: _Place, body: bytes | None) -> bool:
     return b'"model"' in body if place.kind == "named" else protocol_of_request(method, place.path, body) is not None
 
 
-__all__ = ["ORIGIN_HEADER", "ModelTraffic", "base_addresses", "child_environment", "upstream_of"]
+__all__ = ["ORIGIN_HEADER", "ModelTraffic", "base_addresses", "child_environment", "is_provider", "upstream_of"]
