@@ -25,28 +25,28 @@ _HOSTS = frozenset({
     "api.x.ai", "api.z.ai", "ai-gateway.vercel.sh", "ark.cn-beijing.volces.com", "codestral.mistral.ai",
     "dashscope-intl.aliyuncs.com", "dashscope.aliyuncs.com", "generativelanguage.googleapis.com",
     "gateway.ai.cloudflare.com", "inference.baseten.co", "integrate.api.nvidia.com", "models.github.ai",
-    "models.inference.ai.azure.com", "ollama.com", "open.bigmodel.cn", "openrouter.ai", "qianfan.baidubce.com",
+    "models.inference.ai.azure.com", "open.bigmodel.cn", "openrouter.ai", "qianfan.baidubce.com",
     "router.huggingface.co",
 })  # fmt: skip
 """Hosts of which everything is an API for models."""
 
 _DOMAINS = (
-    ".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com", ".inference.ai.azure.com",
-    ".models.ai.azure.com", ".api.openai.com", ".api.cognitive.microsoft.com", "-aiplatform.googleapis.com",
-    ".endpoints.huggingface.cloud", ".cloud.databricks.com", ".azuredatabricks.net", ".ml.cloud.ibm.com",
-    ".api.baseten.co", ".modal.run",
+    ".openai.azure.com", ".services.ai.azure.com", ".inference.ai.azure.com", ".models.ai.azure.com", ".api.openai.com",
+    "-aiplatform.googleapis.com", ".endpoints.huggingface.cloud", ".ml.cloud.ibm.com", ".api.baseten.co",
 )  # fmt: skip
 """Ends of hosts, where the names before them are regions and customers."""
 
 _POSTED = (
-    "/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", ":generateContent",
+    "/chat/completions", "/v1/completions", ":generateContent",
     ":streamGenerateContent", "/inference/v1/generate", "/embeddings", "/v1/rerank", "/v1/moderations",
     "/v1/images/generations", "/v1/audio/speech", "/v1/audio/transcriptions", "/count_tokens", "/v1/responses/compact",
     "/v1/responses/input_tokens", "/v1/messages/batches", ":countTokens", ":embedContent", ":batchEmbedContents",
 )  # fmt: skip
 """Ends of paths to which nothing but model servers is posted, no matter what the body holds."""
 
-_OLLAMA_POSTED = ("/api/show", "/api/embed")
+_POSTED_WITH_MODEL = ("/v1/responses", "/api/show", "/api/embed")
+"""The same where the body names a model: other APIs have such paths, of surveys and of broadcasts."""
+
 _LISTED = ("/v1/models", "/v1beta/models", "/openai/models")
 _OLLAMA_LISTED = ("/api/tags", "/api/version", "/api/ps")
 _OLLAMA_PORT = 11434
@@ -145,7 +145,7 @@ def _kind_of(host: str, port: int | None, path: str) -> _Kind:
     # Other APIs have such paths too: of a blog its tags.
     if path in _OLLAMA_LISTED and (port == _OLLAMA_PORT or host.replace(".", "").isdigit() or "." not in host):
         return "listed"
-    if path.endswith(_OLLAMA_POSTED):
+    if path.endswith(_POSTED_WITH_MODEL):
         return "named"
     return "other" if protocol_of_path("POST", path) is None else "maybe"
 
