@@ -44,10 +44,8 @@ def _redirected_connect(original: Any, library: Any, patches: Patches) -> Any:
 def _target_of(req: Any) -> Redirected | None:
     body = req.body
     # A payload that is no stream has its bytes.
-    content = body if isinstance(body, (bytes, bytearray)) else getattr(body, "_value", None)
-    if not isinstance(content, (bytes, bytearray)):
-        content = None
-    return target_of(req.method, str(req.url), None if content is None else bytes(content))
+    content = body if isinstance(body, bytes) else getattr(body, "_value", None)
+    return target_of(req.method, str(req.url), content if isinstance(content, bytes) else None)
 
 
 def _is_plain(connector: Any, library: Any) -> bool:

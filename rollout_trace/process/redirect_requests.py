@@ -52,9 +52,12 @@ def _redirected_send(original: Any, kind: Any, patches: Patches) -> Any:
 
 def _target_of(request: Any) -> Redirected | None:
     body = request.body
-    content = body.encode() if isinstance(body, str) else bytes(body) if isinstance(body, (bytes, bytearray)) else None
-    # Without a body there is none to search, which is not the same as one that cannot be read.
-    return target_of(request.method or "GET", request.url or "", b"" if body is None else content)
+    if body is None:
+        # None to search, which is not the same as one that cannot be read.
+        body = b""
+    elif isinstance(body, str):
+        body = body.encode()
+    return target_of(request.method or "GET", request.url or "", body if isinstance(body, bytes) else None)
 
 
 def _request_to(target: Redirected, request: Any) -> Any:

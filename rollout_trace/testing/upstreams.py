@@ -79,6 +79,12 @@ def _other(name: str) -> str:
     return name.lower() if name.isupper() else name.upper()
 
 
+def base_addresses(environ: Mapping[str, str]) -> list[str]:
+    """The addresses of model servers that SDKs read from these variables; none where they are not set."""
+    found = ((one, _given(one, environ)) for one in _UPSTREAMS)
+    return [_with_scheme(one, base) for one, base in found if base is not None]
+
+
 def upstream_of(path: str, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Where a request to the loopback server was going, whose client has its address from ``child_environment``.
 
