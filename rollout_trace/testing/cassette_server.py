@@ -96,24 +96,29 @@ class ReplayingServer(CassetteServer):
         super().__init__(unseen, environ)
         self._matcher = matcher
         self._timing = timing
-        self._unmatched: list[Unmatched] = []
+        self._unanswered: list[Unmatched | ValueError] = []
         self._found_lock = threading.Lock()
 
     @property
-    def unmatched(self) -> list[Unmatched]:
-        """The requests that no recorded exchange answers, in the order they came."""
+    def unanswered(self) -> list[Unmatched | ValueError]:
+        """The requests that no recorded exchange answers, in the order they came; an error where ``normalize`` failed."""
         with self._found_lock:
-            return list(self._unmatched)
+            return list(self._unanswered)
 
     def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
         """The recorded answer; status 404, which no SDK sends again, with the difference where there is none."""
-        found = self._matcher.take(request)
+        found: Exchange | Unmatched | ValueError
+        try:
+            found = self._matcher.take(request)
+        except ValueError as failure:
+            found = failure
         if isinstance(found, Exchange):
             return self._replay(found, record)
         with self._found_lock:
-            self._unmatched.append(found)
+            self._unanswered.append(found)
+        text = found.text() if isinstance(found, Unmatched) else str(found)
         # In a line: the difference is what the test fails with.
-        message = " ".join(found.text().partition("\n\n")[0].split())
+        message = " ".join(text.partition("\n\n")[0].split())
         error = {"message": message, "type": "not_recorded", "code": 404, "status": "NOT_FOUND"}
         return json_response(404, {"type": "error", "error": error})
 

@@ -21,17 +21,22 @@ from rollout_trace.view.numbers import of
 
 from . import cassette
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
-from .matching import Matcher, MatchOptions, Paint, changes_text, unused_text
+from .live_calls import LiveCalls
+from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
 from .rollout import RecordedRollout
 from .routing import ModelTraffic
 from .unseen import UnseenCalls
-from .upstreams import child_environment
+from .upstreams import base_addresses, child_environment
 
 if TYPE_CHECKING:
     from rollout_trace.engines.profiles import EngineName
 
     from ._server import LoopbackServer
 
+_NOT_REDIRECTED = (
+    "It was sent through a library whose calls cannot be replayed (httpx, httpx2, aiohttp and requests can). A child "
+    "process that reads OPENAI_BASE_URL or the like can be replayed."
+)
 Mode = Literal["record", "replay", "off"]
 
 _KEPT = ("rollout_trace", "python", "packages")
@@ -83,7 +88,9 @@ class ObservedTest:
         """What the cassettes held when the test began."""
         self._made_in_test: int | None = None
         self._unused: Sequence[Exchange] = ()
-        self._shown = 0
+        self._live_calls: LiveCalls | None = None
+        self._shown = 0, 0
+        """How many unanswered requests, and refused hosts, were shown."""
         self._environ = dict(os.environ)
         self.trajectory = Trajectory(name="test", task=to_task(self.name))
         self._trajectories: list[Trajectory] = []
@@ -113,6 +120,8 @@ class ObservedTest:
             self._matcher = Matcher([one.exchanges for one in self._before], self._options.matching)
             timing = self._options.timing
             self._server = ReplayingServer(self._matcher, timing=timing, unseen=unseen, environ=self._environ)
+            self._live_calls = LiveCalls()
+            self._ending.callback(self._live_calls.undo)
         elif self.mode == "record":
             self._server = RecordingServer(unseen, environ=self._environ)
         if self._server is not None:
@@ -149,7 +158,7 @@ class ObservedTest:
             self.set_variables(keys)
         environment.for_children.update(variables)
         self._ending.callback(environment.for_children.clear)
-        self._ending.callback(redirect(ModelTraffic(server.url).route).undo)
+        self._ending.callback(redirect(ModelTraffic(server.url, base_addresses(self._environ)).route).undo)
 
     def set_variables(self, variables: dict[str, str]) -> None:
         """Sets environment variables until the test ends."""
@@ -169,17 +178,26 @@ class ObservedTest:
             late = {id(one) for found in self._before for one in found.exchanges[_made_in_test(found) :]}
             self._unused = [one for one in self._matcher.unused() if id(one) not in late]
 
-    def unmatched(self, *, width: int = 100, paint: Paint | None = None) -> list[str]:
+    def unanswered(self, *, width: int = 100, paint: Paint | None = None) -> list[str]:
         """What is wrong with each call that no recorded one answers, for people; those since the last time."""
-        if not isinstance(self._server, ReplayingServer):
+        if not isinstance(self._server, ReplayingServer) or self._live_calls is None:
             return []
-        found = self._server.unmatched[self._shown :]
-        self._shown += len(found)
-        return [one.text(width=width, paint=paint, test=self._nodeid) for one in found]
+        found = self._server.unanswered[self._shown[0] :]
+        hosts = self._live_calls.refused[self._shown[1] :]
+        self._shown = self._shown[0] + len(found), self._shown[1] + len(hosts)
+        texts = [
+            one.text(width=width, paint=paint, test=self._nodeid) if isinstance(one, Unmatched) else str(one)
+            for one in found
+        ]
+        return [*texts, *(f"a live call to {host} was refused. {_NOT_REDIRECTED}" for host in dict.fromkeys(hosts))]
 
     def unused(self, *, width: int = 100, paint: Paint | None = None) -> str:
         """The recorded calls that the test's function did not make, for people; empty where it made all."""
-        return unused_text(self._unused, width=width, paint=paint) if self._unused else ""
+        if not self._unused:
+            return ""
+        made = f"{of(len(self._unused), 'recorded call')} {'was' if len(self._unused) == 1 else 'were'} not made:"
+        listed = unused_text(self._unused, width=width, paint=paint)
+        return f"{made}\n{listed}\n\nIf that is meant, record again: pytest --replay=record {self._nodeid}"
 
     def unreachable(self) -> list[str]:
         """While recording: why servers gave no answer, a sentence each."""

@@ -118,7 +118,7 @@ class _Hooks:
 def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> BaseException | None:
     """What to fail the test with instead of its own outcome; None: that stays."""
     width, paint = _look(item.config)
-    texts = test.unmatched(width=width, paint=paint)
+    texts = test.unanswered(width=width, paint=paint)
     if texts and error is not None:
         texts.append(_made_at(item, error))
     elif not texts and error is None and (unused := test.unused(width=width, paint=paint)):
@@ -151,7 +151,7 @@ def _conclude(item: pytest.Item, test: ObservedTest) -> None:
             item.stash[_RESULT] = {"test": item.nodeid, "text": f"not recorded: the test failed{problems}"}
         else:
             item.stash[_RESULT] = {"test": item.nodeid, "text": test.save(width=width, paint=paint)}
-    late = test.unmatched(width=width, paint=paint)
+    late = test.unanswered(width=width, paint=paint)
     if late:
         raise CassetteError("\n\n".join(late))
 

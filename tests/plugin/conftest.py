@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI, OpenAI
 
 from rollout_trace.testing import Reply, ScriptedServer
 
@@ -22,6 +24,19 @@ def script(request: dict[str, Any]) -> str | Reply:
     if len(results) == len(cities):
         return " ".join(f"{city}: {result}." for city, result in zip(cities, results, strict=True)) or "Hello."
     return Reply(tool_calls=[("weather", json.dumps({"city": cities[len(results)]}))])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def everything_is_imported() -> None:
+    """What a call imports on the way: pytester forgets what is first imported in one of its runs."""
+    with ScriptedServer("hello") as server, OpenAI(base_url=server.base_url, api_key="x") as client:
+        list(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}], stream=True))
+        asyncio.run(_call(server.base_url))
+
+
+async def _call(url: str) -> None:
+    async with AsyncOpenAI(base_url=url, api_key="x") as client:
+        await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
 
 
 @pytest.fixture

@@ -212,7 +212,13 @@ class TestBoth:
 """)
     result = project.replay()
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*2 recorded calls*", "*user: What is the weat*"])
+    result.stdout.fnmatch_lines(
+        [
+            "*2 recorded calls were not made:",
+            "*user: What is the weat*",
+            "*record again: pytest --replay=record test_agent.py::TestBoth::test_half",
+        ]
+    )
 
 
 def test_a_compressed_cassette(project: Project) -> None:
@@ -267,7 +273,9 @@ def test_bad(rollout):
     project.monkeypatch.setenv("MODEL_URL", project.model.base_url)
     result = project.run("--replay=off", "--rollout-dir=seen")
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*- rollout -*", "*Rome: 4 degrees.*", "*rollout-trace show seen/test_agent-test_bad.jsonl*"])
+    result.stdout.fnmatch_lines(
+        ["*- rollout -*", "*Rome: 4 degrees.*", "*rollout-trace show seen/test_agent-test_bad.jsonl*"]
+    )
     seen = project.pytester.path / "seen"
     assert [path.name for path in seen.rglob("*.jsonl")] == ["test_agent-test_bad.jsonl"]
     (written,) = rt.read(seen)
@@ -275,7 +283,10 @@ def test_bad(rollout):
     assert written.error is not None
     assert written.error.type == "AssertionError"
     project.run("--replay=off", "--rollout-dir=seen", "--rollout-keep=all")
-    assert sorted(path.name for path in seen.rglob("*.jsonl")) == ["test_agent-test_bad.jsonl", "test_agent-test_good.jsonl"]
+    assert sorted(path.name for path in seen.rglob("*.jsonl")) == [
+        "test_agent-test_bad.jsonl",
+        "test_agent-test_good.jsonl",
+    ]
 
 
 def test_calls_of_fixtures_are_the_tests_too(project: Project) -> None:
@@ -293,7 +304,7 @@ def test_one(warm):
     project.record().assert_outcomes(passed=1)
     assert len(exchanges_of(project.cassette(PATH))) == 6
     project.replay().assert_outcomes(passed=1)
-    project.change('Bern', 'Kyiv', "test_agent.py")
+    project.change("Bern", "Kyiv", "test_agent.py")
     result = project.replay()
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["*Kyiv*"])
@@ -320,3 +331,53 @@ def test_never():
     first.assert_outcomes(skipped=2, xfailed=1)
     project.monkeypatch.setenv("CI", "true")
     project.replay("-k", "never").assert_outcomes(skipped=1, deselected=2)
+
+
+def test_a_normalizer_that_fails_is_named(project: Project) -> None:
+    project.tests(
+        """
+@pytest.mark.replay("one.jsonl", normalize=lambda body: body["nothing"])
+def test_one():
+    agent.MODEL = os.environ["NAME"]
+    solve("hello")
+""".replace("os.environ", "__import__('os').environ")
+    )
+    project.monkeypatch.setenv("NAME", "scripted")
+    project.record().assert_outcomes(passed=1)
+    project.monkeypatch.setenv("NAME", "other")
+    result = project.replay()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*normalize*KeyError*nothing*"])
+
+
+def test_a_live_call_past_the_libraries_is_refused(project: Project) -> None:
+    project.tests("""
+import http.client
+
+@pytest.mark.replay("one.jsonl")
+def test_one():
+    try:
+        http.client.HTTPSConnection("bedrock-runtime.eu-west-1.amazonaws.com").request("POST", "/")
+    except OSError as error:
+        print(error)
+""")
+    project.pytester.path.joinpath("one.jsonl").write_text("")
+    project.replay("--replay=replay").assert_outcomes(errors=1)
+    (project.pytester.path / "one.jsonl").unlink()
+    project.tests("""
+import http.client
+import os
+
+@pytest.mark.replay("one.jsonl")
+def test_one():
+    if "LIVE" in os.environ:
+        try:
+            http.client.HTTPSConnection("bedrock-runtime.eu-west-1.amazonaws.com").request("POST", "/")
+        except OSError as error:
+            print(error)
+""")
+    project.record().assert_outcomes(passed=1)
+    project.monkeypatch.setenv("LIVE", "1")
+    result = project.replay()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["a live call to bedrock-runtime.eu-west-1.amazonaws.com was refused*"])

@@ -74,10 +74,10 @@ def test_a_recorded_call_that_is_not_made_fails(project: Project) -> None:
     project.tests(ONE)
     project.record().assert_outcomes(passed=1)
     project.change('solve("What', '"Paris: 5 degrees. Rome: 4 degrees." or solve("What', "test_agent.py")
-    project.change("    rollout.assert_steps(3)\n", "", "test_agent.py")
+    project.change("rollout.assert_steps(3)", "pass", "test_agent.py")
     result = project.replay()
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*3*not*"])
+    result.stdout.fnmatch_lines(["3 recorded calls were not made:", "   1. scripted, user: *"])
 
 
 def test_an_agent_that_swallows_the_error_fails_too(project: Project) -> None:

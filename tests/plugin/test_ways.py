@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -31,9 +32,7 @@ async def test_async(rollout{more}):
 
 @pytest.mark.parametrize(("mark", "more"), [("asyncio", ""), ("anyio", ", anyio_backend")])
 def test_async_tests(project: Project, mark: str, more: str) -> None:
-    project.tests(
-        "@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n" + ASYNC.format(mark=mark, more=more)
-    )
+    project.tests("@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n" + ASYNC.format(mark=mark, more=more))
     project.record().assert_outcomes(passed=1)
     project.replay().assert_outcomes(passed=1)
     project.change("in Rome", "in Oslo", "test_agent.py")
@@ -189,9 +188,11 @@ def test_retries_cut_streams_and_early_ends_replay_as_they_were(project: Project
 from agent import begin, client
 import openai
 
-def ask(**options):
-    return client(max_retries=options.pop("max_retries", 2), **options.pop("client", {})).chat.completions.create(
-        model="scripted", messages=begin(options.pop("text")), **options)
+CLIENTS = []
+
+def ask(text, stream=False, **options):
+    CLIENTS.append(client(**options))
+    return CLIENTS[-1].chat.completions.create(model="scripted", messages=begin(text), stream=stream)
 
 def text_of(stream, events=None):
     text = ""
@@ -204,25 +205,27 @@ def text_of(stream, events=None):
 
 @pytest.mark.replay("faults.jsonl")
 def test_faults(rollout):
-    print("RETRY", ask(text="one").choices[0].message.content)
+    print("RETRY", ask("one").choices[0].message.content)
     with pytest.raises(Exception) as cut:
-        text_of(ask(text="two", stream=True))
+        text_of(ask("two", stream=True))
     print("CUT", type(cut.value).__name__)
     with pytest.raises(openai.InternalServerError) as error:
-        ask(text="three")
+        ask("three")
     print("ERROR", error.value.status_code)
-    print("CLOSED", text_of(ask(text="four", stream=True), events=4))
+    print("CLOSED", text_of(ask("four", stream=True), events=4))
     with pytest.raises(openai.APITimeoutError):
-        ask(text="five", client={"timeout": 0.3}, max_retries=0)
+        ask("five", timeout=0.3, max_retries=0)
     print("STATUS", [(step.status, len(step.attempts)) for step in rollout.steps])
+    for one in CLIENTS:
+        one.close()
 """)
     first = project.record("-s")
     first.assert_outcomes(passed=1)
     again = project.replay("-s")
     again.assert_outcomes(passed=1)
-    said = [line for line in first.stdout.lines if line.lstrip(".").split(" ")[0].isupper()]
-    assert len(said) == 5
-    assert said == [line for line in again.stdout.lines if line.lstrip(".").split(" ")[0].isupper()]
+    said = re.findall(r"^(?:\S+ )?([A-Z]+ .*)$", str(first.stdout), re.MULTILINE)
+    assert [line.split()[0] for line in said] == ["RETRY", "CUT", "ERROR", "CLOSED", "STATUS"]
+    assert said == re.findall(r"^(?:\S+ )?([A-Z]+ .*)$", str(again.stdout), re.MULTILINE)
     outcomes = [one.outcome for one in exchanges_of(project.cassette("faults.jsonl"))]
     assert outcomes == ["complete", "complete", "cut", "complete", "closed", "closed"]
 
