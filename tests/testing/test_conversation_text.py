@@ -1,4 +1,4 @@
-"""The short conversation that a failed test shows: what is in it, how it is cut, and that no text can steer a terminal."""
+"""The short conversation that a failed test shows: what is in it, how it is cut, that no text can steer a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, ErrorInfo, ToolRun
@@ -44,12 +44,15 @@ def eventful() -> rt.Trajectory:
     answer = second.completion
     assert answer is not None
     thread = [*(second.messages or ()), sent_back(answer), user("And 3 + 3? " + "Take your time. " * 40)]
-    drifted = step(3, thread, replace(says("Six, " * 90), reasoning="hm"), **with_tokens([1, 2, 3, 4, 5, 6, 7, 88], [9]))
+    drifted = step(
+        3, thread, replace(says("Six, " * 90), reasoning="hm"), **with_tokens([1, 2, 3, 4, 5, 6, 7, 88], [9])
+    )
     new = step(4, [user("Another.")], says(None, ("search", '{"query": "x"}'), ("fetch", "{}")))
+    failure = ErrorInfo(type="OSError", message="x")
     runs = [
         *whole.tool_runs,
         ToolRun(tool_call_id="call-search", name="search", result="found", step_id="step-4"),
-        ToolRun(tool_call_id="call-fetch", name="fetch", error=ErrorInfo(type="OSError", message="x"), step_id="step-4"),
+        ToolRun(tool_call_id="call-fetch", name="fetch", error=failure, step_id="step-4"),
     ]
     drifted = replace(drifted, finish_reason="length")
     return rt.Trajectory(
@@ -58,23 +61,39 @@ def eventful() -> rt.Trajectory:
     )  # fmt: skip
 
 
-EVENTFUL_80 = """\
+EVENTFUL = """\
 solver  5 steps, failed, reward 0.5
     system    Be brief.
     user      What is 2 + 2?
   0 assistant calls calculator {"expression": "2 + 2"}  [stop]
     tool      calculator → 4
   1 assistant It is 4.  [stop]
-  2           a new conversation
   2 assistant (no answer)  [error]
     error     APIError (HTTP 500): down
-"""
+  3 !         drift (retokenized) at token 7 of the prompt, against step 1: its
+              text became other ids than those it came from
+    tool      calculator → 4
+    assistant It is 4.
+    user      And 3 + 3? Take your time. Take your time. Take your time. Take
+              your time. Take your time. Take your time. Take your time. Take
+              your time. Take your time. Take your time. Tak... (477 more)
+  3 assistant (thinks) hm
+    assistant Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six,
+              Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six,
+              Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six, Six,
+              Six, Six, Six, Six, Six, Six, Six, Six, Six, S... (209 more)
+              [length]
+  4           a new conversation
+    user      Another.
+  4 assistant calls search {"query": "x"}
+    assistant calls fetch {}
+    tool      search → found
+    tool      fetch failed: OSError: x
+    error     ValueError: gave up"""
 
 
 def test_errors_drift_limits_and_other_events() -> None:
-    text = conversation_text([eventful()], width=80)
-    print(text)
-    assert max(map(len, text.splitlines())) <= 80
+    assert conversation_text([eventful()], width=80) == EVENTFUL
 
 
 def test_texts_are_cut_at_the_width() -> None:
@@ -101,7 +120,7 @@ def test_the_middle_is_left_out_of_a_long_one() -> None:
 def test_many_trajectories_share_the_lines() -> None:
     text = conversation_text([conversation()] * 30, most_lines=24)
     assert len(text.splitlines()) <= 25
-    assert text.splitlines()[-1] == "... and 25 more trajectories"
+    assert text.splitlines()[-1] == "... and 24 more trajectories"
     assert conversation_text([]) == ""
 
 
@@ -133,7 +152,7 @@ def test_a_text_of_megabytes() -> None:
     assert "... (2,999," in text
 
 
-@PROFILE
+@settings(PROFILE, max_examples=30)
 @given(trajectories())
 def test_any_trajectory_can_be_shown(trajectory: rt.Trajectory) -> None:
     text = conversation_text([trajectory], width=60)
