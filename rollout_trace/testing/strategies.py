@@ -191,8 +191,8 @@ class _Agent:
     def _chosen(self, requests: list[_Request]) -> _Request:
         """The next request: nearly always the last that an answer led to."""
         kinds = ["on", "on", "on"]
+        kinds += ["drift", "drift"] if self._options.with_drift and self._has_ids else []
         kinds += ["fork", "anew"] if self._options.with_forks else []
-        kinds += ["drift"] if self._options.with_drift else []
         kind = self._draw(st.sampled_from(kinds))
         if kind == "anew" and len(requests) > 1:
             requests.append(self._first())

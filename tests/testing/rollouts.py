@@ -30,10 +30,10 @@ def weather(city: str) -> str:
     return f"{len(city)} degrees in {city}"
 
 
-def chat(server: ScriptedServer) -> None:
+def chat(server: ScriptedServer, engine: Any = "vllm") -> None:
     tool: Any = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
-    with rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm") as client:
+    with rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine=engine) as client:
         while True:
             message = client.chat.completions.create(model="m", messages=messages, tools=[tool]).choices[0].message
             messages.append(message.model_dump(exclude_none=True))

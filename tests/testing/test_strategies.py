@@ -25,7 +25,7 @@ FEW = settings(PROFILE, max_examples=40)
 # `trl_rollout` raises where a trajectory is not one row.
 EXPORTERS: list[Callable[[list[rt.Trajectory]], Any]] = [
     export.atif, export.chat, export.distillation, export.nemo_rl, export.skyrl, export.slime, export.steps,
-    export.tinker, export.trl, export.trl_dpo, export.trl_kto, export.verifiers, export.verl, export.verl_prompts,
+    export.tinker, export.trl, export.trl_dpo, export.trl_kto, export.verifiers, export.verl,
 ]  # fmt: skip
 
 
