@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .rollout import RecordedRollout
     from .script import Answer, Fault, Reply, Script, ToolCall
     from .scripted import ScriptedServer
+    from .strategies import trajectories
     from .tokenizer import ByteTokenizer
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "rollout_trace.testing.rollout": ("RecordedRollout",),
     "rollout_trace.testing.script": ("Answer", "Fault", "Reply", "Script", "ToolCall"),
     "rollout_trace.testing.scripted": ("ScriptedServer",),
+    "rollout_trace.testing.strategies": ("trajectories",),
     "rollout_trace.testing.tokenizer": ("ByteTokenizer",),
 }
 
@@ -52,6 +54,7 @@ __all__ = [
     "load_exchanges",
     "load_reports",
     "pack_exchanges",
+    "trajectories",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, submodules=("normalize",))

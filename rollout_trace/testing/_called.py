@@ -74,7 +74,7 @@ def _is_condition(wanted: Any) -> bool:
 
 
 def _compares_itself(wanted: Any) -> bool:
-    """Whether ``==`` is the value's own, as that of matchers in libraries for tests: these may be callable, or classes."""
+    """Whether ``==`` is the value's own, as that of the matchers of libraries, which may be classes or callable."""
     kind: Any = type(wanted)
     return kind.__eq__ not in (object.__eq__, type.__eq__)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rollout_trace.engines.profiles import sends_no_ids
+from rollout_trace.engines.profiles import can_request_ids, sends_no_ids
 from rollout_trace.guard import printable
 from rollout_trace.train.selection import n_sampled, reason_left_out
 
@@ -18,26 +18,37 @@ _NOT_MEANT = frozenset({"error", "cancelled", "abandoned", "superseded", "cached
 """Reasons for which a step has nothing to be trained on."""
 
 
-def trainable_problems(
-    trajectories: Sequence[Trajectory], index: Mapping[str, int], *, logprobs: bool = True
-) -> list[str]:
-    """A line for each step that cannot be trained on though its call ended well, and for each fatal finding on a whole
-    trajectory.
+def step_names(trajectories: Sequence[Trajectory]) -> dict[str, str]:
+    """What messages call each step, by its id: its index, as the conversation has it, and whose it is."""
+    is_one = len(trajectories) == 1
+    return {
+        step.id: f"step {at}" if is_one else f"step {at} of {printable(trajectory.name, 60)}"
+        for trajectory in trajectories
+        for at, step in enumerate(trajectory.steps)
+    }
+
+
+def trainable_problems(trajectories: Sequence[Trajectory], *, logprobs: bool = True) -> list[str]:
+    """Lines on the steps that cannot be trained on though their calls ended well, one for those with the same problem.
 
     Args:
-        index: of each step by its id, as the lines name it.
+        trajectories: those of a rollout.
         logprobs: whether ids without logprobs are a problem too.
     """
-    lines: list[str] = []
+    names, found = step_names(trajectories), dict[str, list[str]]()
     for trajectory in trajectories:
         findings = trajectory.check()
         for step in trajectory.steps:
             what = _problem(step, [one for one in findings if one.step_id == step.id], logprobs)
             if what is not None:
-                lines.append(f"  step {index.get(step.id, step.index)}: {what}")
-    if not any(trajectory.steps for trajectory in trajectories):
-        lines.append("  no call to a model was recorded.")
-    return lines
+                found.setdefault(what, []).append(names[step.id])
+    if not names:
+        return ["  no call to a model was recorded."]
+    return [f"  {_listed(steps)}: {what}" for what, steps in found.items()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4:,} more" if len(names) > 4 else "")
 
 
 def _problem(step: Step, findings: Sequence[Finding], logprobs: bool) -> str | None:
@@ -62,7 +73,7 @@ def _why(step: Step, reason: str | None, findings: Sequence[Finding]) -> str:
 
 def _remedy(step: Step) -> str:
     server = f" (engine {step.engine!r})" if step.engine is not None else ""
-    if sends_no_ids(step.engine, step.protocol):
+    if sends_no_ids(step.engine, step.protocol) or not can_request_ids(step.protocol):
         return (
             f"This server{server} sends no token ids: run the agent against one that does, such as vLLM or SGLang, "
             "or make ids from the text with trajectory.retokenize(tokenizer)."

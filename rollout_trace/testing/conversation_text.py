@@ -25,6 +25,8 @@ _GUTTER = 14
 """Columns before what is said: the number of the step, and the role."""
 _LEAST = 24
 """Columns that a text has, however narrow the terminal is."""
+_MORE = 20
+"""Columns for what says how much was left out."""
 _LINES = {"system": 1, "developer": 1, "tool": 2, "user": 3, "assistant": 4}
 """Lines that a text of each role has at most."""
 _ROLE_STYLES = {"assistant": "bold", "tool": "cyan", "user": "bold", "system": "dim", "developer": "dim"}
@@ -189,13 +191,14 @@ class _Picture:
         # Far more than is shown: a text may be of megabytes.
         shown = one_line(text[: 16 * self._room])
         lines = _wrapped(shown, self._room, _LINES.get(role, 4), len(text))
-        ending = f"  [{end}]" if end else ""
+        ending = f"[{_fit(end, self._room - 2)}]" if end else ""
+        if ending and _columns(lines[-1]) + 2 + _columns(ending) > self._room:
+            lines.append("")
         for at, line in enumerate(lines):
-            is_last = at == len(lines) - 1
-            if is_last and ending and _columns(line) + _columns(ending) > self._room and len(ending) < self._room // 2:
-                line = _fit(line, self._room - _columns(ending))
-            whole = self._line(index if not at else "", role if not at else "", line, style)
-            yield whole + _painted(_fit(ending, self._room // 2), "dim", self._paint) if is_last else whole
+            whole = self._line("" if at else index, "" if at else role, line, style)
+            if ending and at == len(lines) - 1:
+                whole += ("  " if line else " " * _GUTTER) + _painted(ending, "dim", self._paint)
+            yield whole
 
 
 def _part_text(part: Part) -> str:
@@ -221,9 +224,10 @@ def _wrapped(text: str, room: int, most: int, length: int) -> list[str]:
         lines.append(rest[:end].rstrip())
         rest = rest[end:].lstrip()
     if rest:
-        shown = sum(map(len, lines))
-        more = f"... ({max(length - shown, len(rest)):,} more)"
-        lines[-1] = f"{lines[-1][: _fitting(lines[-1], room - len(more))]}{more}"
+        last = lines[-1][: _fitting(lines[-1], room - _MORE)].rstrip()
+        # One for each end of a line, where a space was.
+        shown = sum(map(len, lines[:-1])) + len(last) + len(lines) - 1
+        lines[-1] = f"{last}... ({max(length - shown, len(rest)):,} more)"
     return lines or [""]
 
 

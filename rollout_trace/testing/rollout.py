@@ -16,7 +16,7 @@ from rollout_trace.view.numbers import of
 from ._called import calls_text, in_order, matching_runs, wanted_text
 from ._endings import ending_text, ends_as
 from ._tool_runs import InferredToolRun, runs_of
-from ._trainable import trainable_problems
+from ._trainable import step_names, trainable_problems
 from .conversation_text import conversation_text
 
 if TYPE_CHECKING:
@@ -280,12 +280,12 @@ class RecordedRollout:
         Fails too where no step has token ids: drift could not be seen.
         """
         __tracebackhide__ = True
-        events, index = self.drift(), {step.id: at for at, step in enumerate(self.steps)}
+        events, names = self.drift(), step_names(self.trajectories)
         if events:
-            lines = [f"  step {index.get(one.step_id, one.step_id)}: {printable(str(one), 400)}" for one in events]
+            lines = [f"  {_drift_text(one, names)}" for one in events]
             self._fail("\n".join([f"expected no drift, found {of(len(events), 'place')}:", *lines]))
         if not any(step.prompt_token_ids is not None for step in self.steps):
-            problems = trainable_problems(self.trajectories, index, logprobs=False)
+            problems = trainable_problems(self.trajectories, logprobs=False)
             self._fail("\n".join(["no step has token ids, so drift cannot be seen:", *problems]))
 
     def assert_trainable(self, *, logprobs: bool = True) -> list[Row]:
@@ -300,13 +300,12 @@ class RecordedRollout:
             The training rows.
         """
         __tracebackhide__ = True
-        index = {step.id: at for at, step in enumerate(self.steps)}
-        problems = trainable_problems(self.trajectories, index, logprobs=logprobs)
+        problems = trainable_problems(self.trajectories, logprobs=logprobs)
         if problems:
             self._fail("\n".join(["expected a rollout that can be trained on:", *problems]))
         rows = self.sequences()
         if not rows:
-            self._fail(f"expected a rollout that can be trained on: none of {of(len(index), 'step')} can.")
+            self._fail(f"expected a rollout that can be trained on: none of {of(len(self.steps), 'step')} can.")
         return rows
 
     # What these have in common
@@ -325,10 +324,10 @@ class RecordedRollout:
         return steps[-1]
 
     def _errors(self) -> Iterator[str]:
-        index = {step.id: at for at, step in enumerate(self.steps)}
+        names = step_names(self.trajectories)
         for step in self.steps:
             if step.status == "error" or (step.error is not None and step.status != "superseded"):
-                yield f"  step {index[step.id]}: {_status_text(step)}"
+                yield f"  {names[step.id]}: {_status_text(step)}"
         for run in self._runs():
             if run.error is not None:
                 yield f"  tool {printable(run.name or '?', 80)}: {_error_text(run.error)}"
@@ -358,6 +357,16 @@ def _error_text(error: Any) -> str:
 
 def _status_text(step: Step) -> str:
     return f"its status is {step.status!r}{'' if step.error is None else f', {_error_text(step.error)}'}."
+
+
+def _drift_text(event: Drift, names: Mapping[str, str]) -> str:
+    from rollout_trace.train.drift import MEANINGS
+
+    step, previous = names.get(event.step_id, event.step_id), names.get(event.previous_step_id, event.previous_step_id)
+    return (
+        f"{step}: its prompt leaves {previous} at token {event.position:,} ({event.kind}: {MEANINGS[event.kind]}): "
+        f"expected {list(event.expected)}, found {list(event.found)}."
+    )
 
 
 def _hint(name: str) -> str:

@@ -181,7 +181,7 @@ def test_retries_cut_streams_and_early_ends_replay_as_they_were(project: Project
         "after a retry",
         Fault("a stream that is cut off", cut_after=3),
         Fault(status=503, headers={"x-should-retry": "false"}),
-        Reply("long " * 50),
+        Fault(Reply("long " * 50), hold_after=6),
         Fault("never", hold=True),
     ]
     project.tests("""
