@@ -47,7 +47,7 @@ def encode_exchanges(exchanges: Iterable[Exchange]) -> bytes:
 
     An exchange of which a key cannot be cut is left out, with a warning.
     """
-    kept = [clean for exchange in exchanges if (clean := _without_keys(exchange)) is not None]
+    kept = [clean for exchange in exchanges if (clean := without_keys(exchange)) is not None]
     bases = _Bases()
     return b"[%s]" % b",".join([dumps(_record(exchange, at, bases)) for at, exchange in enumerate(kept)])
 
@@ -122,7 +122,7 @@ def _is_inside(text: bytes, at: int) -> bool:
 # Keys
 
 
-def _without_keys(exchange: Exchange) -> Exchange | None:
+def without_keys(exchange: Exchange) -> Exchange | None:
     """The exchange without the keys of this process's clients; None where they cannot be cut out of its bytes.
 
     Token ids would spell what was cut out of the text beside them, and a stream may have a key in pieces.
