@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from rollout_trace.data.exchange import Exchange
 
-from ._messages import RequestRecord, Response, json_response
+from ._messages import ConnectionCut, Part, RequestRecord, Response, json_response
 from ._server import LoopbackServer
 from .recordings import load_exchanges
 
@@ -21,18 +22,20 @@ _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "conte
 
 
 class ReplayServer(LoopbackServer):
-    """Serves the exchanges of a folder or a packed file (see `recordings`), or those given as a list.
+    """Serves the exchanges of a cassette, a folder or a packed file (see `recordings`), or those given as a list.
 
         with ReplayServer("recordings/") as server:
             client = OpenAI(base_url=server.base_url_for("chat_ids"), api_key="none")
 
-    Under `base_url` a request is answered with the first recording that has its method, path and an equal body (equal
-    as JSON, in any order of keys); `match` replaces this rule. Under `base_url_for(name)` every request is answered
-    with that recording. Status, headers, bytes and chunk boundaries are the recorded ones. A request without a
-    recording is answered with status 404 and the name of the closest recording. `port` is the port to listen on; 0
-    means any free one.
+    Under `base_url` a request is answered with the recording that has its method, path and an equal body (equal
+    as JSON, in any order of keys); `match` replaces this rule. Of several such recordings (a call that was tried again)
+    each answers once, in their order, and the last one from then on. Under `base_url_for(name)` every request is
+    answered with that recording. Status, headers, bytes and chunk boundaries are the recorded ones. A recording that
+    ended early, or had no answer, ends with its connection closed where its bytes end. A request without a recording is
+    answered with status 404 and the name of the closest recording. `port` is the port to listen on; 0 means any free
+    one.
 
-    Raises ValueError if the source holds something other than exchanges, for example trajectories.
+    Raises ValueError if the source holds something other than exchanges, for example trajectories without them.
     """
 
     def __init__(self, source: str | Path | Iterable[Exchange], *, match: Match | None = None, port: int = 0) -> None:
@@ -40,6 +43,8 @@ class ReplayServer(LoopbackServer):
         exchanges = load_exchanges(source) if isinstance(source, (str, Path)) else source
         self.exchanges = {exchange.name: exchange for exchange in exchanges}
         self._match = match or matches
+        self._answered: set[str] = set()
+        self._lock = threading.Lock()
 
     def base_url_for(self, name: str) -> str:
         """Base URL under which every request is answered with one recording. Raises KeyError for an unknown name."""
@@ -53,8 +58,16 @@ class ReplayServer(LoopbackServer):
             name = unquote(record.path.removeprefix(_REPLAY_PREFIX).split("/")[0])
             exchange = self.exchanges.get(name)
         else:
-            exchange = next((e for e in self.exchanges.values() if self._match(record, e)), None)
+            exchange = self._next([e for e in self.exchanges.values() if self._match(record, e)])
         return self._not_recorded(record) if exchange is None else _replay(exchange)
+
+    def _next(self, matching: list[Exchange]) -> Exchange | None:
+        if not matching:
+            return None
+        with self._lock:
+            found = next((e for e in matching if e.name not in self._answered), matching[-1])
+            self._answered.add(found.name)
+        return found
 
     def _not_recorded(self, record: RequestRecord) -> Response:
         message = f"no recording matches {record.method} {record.path}"
@@ -72,8 +85,24 @@ def matches(record: RequestRecord, exchange: Exchange) -> bool:
 
 
 def _replay(exchange: Exchange) -> Response:
+    if exchange.status is None:
+        return Response(before=[_cut])
     headers = [(name, value) for name, value in exchange.headers if name not in _HOP_BY_HOP]
-    return Response(exchange.status, headers, exchange.chunks, exchange.chunked)
+    parts: list[Part] = list(exchange.chunks)
+    if exchange.outcome != "complete":
+        # What is behind the cut is never sent, but is counted by `content-length`, so that the body is seen to be cut.
+        parts += [_cut, bytes(_missing(exchange))]
+    return Response(exchange.status, headers, parts, exchange.chunked)
+
+
+def _missing(exchange: Exchange) -> int:
+    """Bytes of an answer that did not come; 1 where it is not known."""
+    length = next((value for name, value in exchange.headers if name == "content-length"), "")
+    return max(1, int(length) - len(exchange.response)) if length.isdecimal() else 1
+
+
+def _cut() -> None:
+    raise ConnectionCut
 
 
 def _differences(record: RequestRecord, exchange: Exchange) -> list[str]:
