@@ -5,6 +5,7 @@ A request repeats nearly all of an earlier one of its conversation: of it, what 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -46,6 +47,9 @@ def encode_exchanges(exchanges: Iterable[Exchange]) -> bytes:
     """The table as JSON. Keys of this process's clients are cut out of it.
 
     An exchange of which a key cannot be cut is left out, with a warning.
+
+    Raises:
+        ValueError: the chunk sizes of an exchange do not add up to its response, or its chunk times are not as many.
     """
     kept = [clean for exchange in exchanges if (clean := without_keys(exchange)) is not None]
     bases = _Bases()
@@ -53,7 +57,8 @@ def encode_exchanges(exchanges: Iterable[Exchange]) -> bytes:
 
 
 def _record(exchange: Exchange, at: int, bases: _Bases) -> dict[str, Any]:
-    times = [round(seconds * 1e3, 3) for seconds in exchange.chunk_times]
+    _check_chunks(exchange)
+    times = [round(seconds * 1e3, 3) for seconds in exchange.chunk_times if math.isfinite(seconds)]
     values = {
         "name": exchange.name,
         "method": exchange.method,
@@ -68,10 +73,24 @@ def _record(exchange: Exchange, at: int, bases: _Bases) -> dict[str, Any]:
         "headers": [list(header) for header in exchange.headers] or None,
         "response": body_record(exchange.response),
         "chunk_sizes": list(exchange.chunk_sizes),
-        "chunk_times_ms": times or None,
+        "chunk_times_ms": times if times and len(times) == len(exchange.chunk_times) else None,
         "outcome": None if exchange.outcome == "complete" else exchange.outcome,
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_chunks(exchange: Exchange) -> None:
+    total, times = sum(exchange.chunk_sizes), len(exchange.chunk_times)
+    if total != len(exchange.response):
+        raise ValueError(
+            f"exchange {exchange.name!r} has chunk_sizes that add up to {total}, and a response of "
+            f"{len(exchange.response)} bytes. Without pieces, give (len(response),)."
+        )
+    if times and times != len(exchange.chunk_sizes):
+        raise ValueError(
+            f"exchange {exchange.name!r} has {len(exchange.chunk_sizes)} chunk_sizes and {times} chunk_times. Give one "
+            "time for each piece, or none."
+        )
 
 
 class _Base(NamedTuple):

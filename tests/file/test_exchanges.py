@@ -169,6 +169,55 @@ def test_a_reference_to_what_is_not_there_is_refused() -> None:
         decode(json.dumps(line).encode())
 
 
+def test_what_could_not_be_read_is_not_written() -> None:
+    with pytest.raises(ValueError, match=r"exchange '1' has chunk_sizes that add up to 3, and a response of 2 bytes"):
+        encode(cassette(exchange(sizes=(1, 2))))
+    with pytest.raises(ValueError, match=r"exchange '1' has 1 chunk_sizes and 2 chunk_times"):
+        encode(cassette(exchange(chunk_times=(0.5, 0.75))))
+    (found,) = back(cassette(exchange(chunk_times=(float("nan"),))))
+    assert found.chunk_times == ()
+
+
+def test_a_list_of_exchanges_becomes_a_tuple() -> None:
+    given: Any = [exchange()]
+    trajectory = Trajectory(id="t", exchanges=given)
+    assert trajectory.exchanges == (exchange(),)
+    trajectory.exchanges = given * 2
+    assert trajectory.exchanges == (exchange(), exchange())
+
+
+def damaged(line: bytes, data: st.DataObject) -> bytes:
+    """A cassette with a few of its values replaced."""
+    record = json.loads(line)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place: Any = record["exchanges"]
+        while isinstance(place, (list, dict)) and place:
+            above = place
+            key = data.draw(st.sampled_from(list(range(len(place))) if isinstance(place, list) else list(place)))
+            place = place[key]
+        above[key] = data.draw(
+            st.sampled_from([None, -1, 0, 3, 2**70, 0.5, "", "A", "\ud83d", [], [0, 1, 2], {}, True])
+        )
+    return json.dumps(record).encode()
+
+
+@PROFILE
+@given(st.data())
+def test_a_damaged_table_is_refused_or_read(data: st.DataObject) -> None:
+    line = damaged(encode(with_exchanges()), data)
+    problems = [str(one) for one in check_line(line, None)[1]]
+    refused = ""
+    try:
+        found = decode(line)
+    except BadLine as error:
+        refused = str(error)
+    assert bool(refused) <= bool(problems)
+    if refused:
+        return
+    assert all(sum(one.chunk_sizes) == len(one.response) for one in found.exchanges)
+    assert decode(encode(found)).exchanges == found.exchanges
+
+
 # Keys
 
 
