@@ -6,6 +6,7 @@ A request repeats nearly all of an earlier one of its conversation: of it, what 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -24,6 +25,8 @@ MOST = 8
 """Earlier requests with which one is compared: as many conversations may take turns, and each still finds its own."""
 _REFERENCE = 64
 """Bytes that a reference takes at most; a request that shares less is written whole."""
+_UNPACKED = 64 * 1024 * 1024
+"""Most bytes of a compressed response that are searched for keys."""
 
 
 class BadExchange(ValueError):
@@ -148,7 +151,7 @@ def without_keys(exchange: Exchange) -> Exchange | None:
     """
     if not credentials.any_known():
         return exchange
-    had = credentials.spoils(exchange.request, exchange.response)
+    had = credentials.spoils(exchange.request, _unpacked(exchange))
     response, sizes = credentials.cut_pieces(exchange.response, exchange.chunk_sizes)
     clean = replace(
         exchange,
@@ -160,13 +163,12 @@ def without_keys(exchange: Exchange) -> Exchange | None:
         response=response,
         chunk_sizes=sizes,
     )
-    # The last look is at the bytes as they are written, as at the rest of the line.
-    if (had and credentials.has_tokens(response)) or _is_spoiled(clean):
+    if (had and credentials.has_tokens(_unpacked(exchange))) or _is_spoiled(clean):
         guard.warn_once(
             "exchange-with-key",
             f"the exchange {clean.name} ({clean.method} {clean.path}) is not written to the file: a key of a client is "
-            "in its bytes in a form that cannot be cut (as token ids, or in pieces of a stream). A replay lacks it: "
-            "keep the key out of the prompt.",
+            "in its bytes in a form that cannot be cut (as token ids, in pieces of a stream, or compressed). A replay "
+            "lacks it: keep the key out of the prompt.",
         )
         return None
     return clean
@@ -174,7 +176,20 @@ def without_keys(exchange: Exchange) -> Exchange | None:
 
 def _is_spoiled(exchange: Exchange) -> bool:
     written = dumps(_record(exchange, 0, _Bases()))
-    return credentials.spoils(exchange.request, exchange.response) or credentials.found_in(written)
+    # The last look is at the bytes as they are written, as at the rest of the line.
+    return credentials.spoils(exchange.request, _unpacked(exchange)) or credentials.found_in(written)
+
+
+def _unpacked(exchange: Exchange) -> bytes:
+    """The response as far as it can be unpacked; as it is where it is not compressed, or in another way."""
+    coding = next((value.strip().lower() for name, value in exchange.headers if name == "content-encoding"), "")
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        return exchange.response
+    try:
+        # Either of the two forms; one that was cut is unpacked as far as it goes.
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(exchange.response, _UNPACKED)
+    except zlib.error:
+        return exchange.response
 
 
 def _cut_or_none(text: str | None) -> str | None:

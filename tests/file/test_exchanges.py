@@ -9,6 +9,7 @@ import itertools
 import json
 import logging
 import pickle
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from rollout_trace.file.validate import validate
 from rollout_trace.file.validate_line import check_line
 from rollout_trace.record.redaction import Redactor
 from tests.file.test_format import with_exchanges
+from tests.file.test_linear import peak
 from tests.strategies import PROFILE
 
 KEY = "sk-proj-0123456789abcdef"
@@ -136,11 +138,11 @@ def test_bytes_that_are_no_text_are_differences_too() -> None:
 
 def test_exchanges_are_put_together_when_they_are_read() -> None:
     """Each request is whole in memory: the square of the conversation, which a file of rollouts need not pay."""
-    trajectory = decode(encode(talk(200, said=2000)))
-    held = len(pickle.dumps(encode(trajectory)))
-    found = trajectory.exchanges
-    assert sum(len(one.request) for one in found) > 40 * held
-    assert trajectory.exchanges is found
+    line = encode(talk(200, said=2000))
+    trajectory = decode(line)
+    assert peak(lambda: decode(line)) < 8 * len(line)
+    assert sum(len(one.request) for one in trajectory.exchanges) > 80 * len(line)
+    assert trajectory.exchanges is trajectory.exchanges
 
 
 # What does not fit
@@ -285,30 +287,41 @@ IN_PIECES = b"".join(
 ESCAPED = b'{"choices":[{"message":{"content":"%s"}}]}' % KEY.replace("-", "\\u002d").encode()
 
 
+ECHO = b'{"error":"bad key %s"}' % KEY.encode()
+
+
 @pytest.mark.parametrize(
-    ("request_", "response"),
+    ("request_", "response", "coding"),
     [
-        (f"my key is {KEY}", IDS % b"hello"),
-        ("hi", IDS % KEY.encode()),
-        ("hi", b'{"content":"%s","logprobs":{"content":[{"token":"sk"}]}}' % KEY.encode()),
-        ("hi", IN_PIECES),
-        ("hi", ESCAPED),
+        (f"my key is {KEY}", IDS % b"hello", None),
+        (f"my key is {KEY}", gzip.compress(IDS % b"hello"), "gzip"),
+        ("hi", IDS % KEY.encode(), None),
+        ("hi", b'{"content":"%s","logprobs":{"content":[{"token":"sk"}]}}' % KEY.encode(), None),
+        ("hi", IN_PIECES, None),
+        ("hi", ESCAPED, None),
+        ("hi", gzip.compress(ECHO), "gzip"),
+        ("hi", gzip.compress(ECHO * 9000)[:-9], "gzip"),
+        ("hi", zlib.compress(ECHO), "deflate"),
     ],
-    ids=["ids-of-the-prompt", "ids-of-the-answer", "tokens", "in-pieces", "escaped"],
+    ids=["prompt", "packed-prompt", "ids", "tokens", "in-pieces", "escaped", "gzip", "cut-gzip", "deflate"],
 )
 def test_an_exchange_that_spells_a_key_is_left_out_and_said(
-    request_: str, response: bytes, caplog: pytest.LogCaptureFixture
+    request_: str, response: bytes, coding: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     guard.reset()
     caplog.set_level(logging.WARNING, "rollout_trace")
     first, last = exchange({"messages": ["a" * 100]}), exchange({"messages": ["a" * 100, "b"]}, name="3")
-    assert cut(first, exchange({"messages": [request_]}, response, name="2"), last) == (first, last)
+    headers = () if coding is None else (("content-encoding", coding),)
+    spelled = exchange({"messages": [request_]}, response, name="2", headers=headers)
+    assert cut(first, spelled, last) == (first, last)
     assert "the exchange 2 (POST /v1/chat/completions) is not written to the file: a key of a client" in caplog.text
     assert KEY not in caplog.text
 
 
-def test_without_a_key_in_it_an_exchange_with_ids_is_kept() -> None:
-    sent = exchange({"messages": ["hi"]}, IDS % b"hello")
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "identity"])
+def test_without_a_key_in_it_an_exchange_with_ids_is_kept(coding: str) -> None:
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress}.get(coding, bytes)
+    sent = exchange({"messages": ["hi"]}, pack(IDS % b"hello"), headers=(("content-encoding", coding),))
     assert cut(sent) == (sent,)
 
 
