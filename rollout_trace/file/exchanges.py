@@ -54,13 +54,15 @@ def encode_exchanges(exchanges: Iterable[Exchange]) -> bytes:
     Raises:
         ValueError: the chunk sizes of an exchange do not add up to its response, or its chunk times are not as many.
     """
+    exchanges = list(exchanges)
+    for exchange in exchanges:
+        _check_chunks(exchange)
     kept = [clean for exchange in exchanges if (clean := without_keys(exchange)) is not None]
     bases = _Bases()
     return b"[%s]" % b",".join([dumps(_record(exchange, at, bases)) for at, exchange in enumerate(kept)])
 
 
 def _record(exchange: Exchange, at: int, bases: _Bases) -> dict[str, Any]:
-    _check_chunks(exchange)
     times = [round(seconds * 1e3, 3) for seconds in exchange.chunk_times if math.isfinite(seconds)]
     values = {
         "name": exchange.name,

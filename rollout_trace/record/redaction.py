@@ -100,6 +100,11 @@ def cut_keys(trajectory: Trajectory) -> None:
         return
     from rollout_trace.data.redact import redacted
 
+    if trajectory.exchanges:
+        from rollout_trace.file.exchanges import without_keys
+
+        kept = [one for exchange in trajectory.exchanges if (one := without_keys(exchange)) is not None]
+        object.__setattr__(trajectory, "exchanges", tuple(kept))
     clean = redacted(trajectory, credentials.change)
     if clean is trajectory:
         return

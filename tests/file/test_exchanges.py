@@ -176,6 +176,12 @@ def test_what_could_not_be_read_is_not_written() -> None:
         encode(cassette(exchange(sizes=(1, 2))))
     with pytest.raises(ValueError, match=r"exchange '1' has 1 chunk_sizes and 2 chunk_times"):
         encode(cassette(exchange(chunk_times=(0.5, 0.75))))
+    credentials.remember(KEY)
+    with rt.trajectory() as trajectory:
+        trajectory.exchanges = (exchange(sizes=(1, 2)),)
+    assert trajectory.steps == []
+    with pytest.raises(ValueError, match="add up to 3"):
+        trajectory.to_json()
     (found,) = back(cassette(exchange(chunk_times=(float("nan"),))))
     assert found.chunk_times == ()
 
@@ -320,9 +326,21 @@ def test_an_exchange_that_spells_a_key_is_left_out_and_said(
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "identity"])
 def test_without_a_key_in_it_an_exchange_with_ids_is_kept(coding: str) -> None:
-    pack = {"gzip": gzip.compress, "deflate": zlib.compress}.get(coding, bytes)
-    sent = exchange({"messages": ["hi"]}, pack(IDS % b"hello"), headers=(("content-encoding", coding),))
+    body = IDS % b"hello"
+    packed = {"gzip": gzip.compress(body), "deflate": zlib.compress(body)}.get(coding, body)
+    sent = exchange({"messages": ["hi"]}, packed, headers=(("content-encoding", coding),))
     assert cut(sent) == (sent,)
+
+
+def test_keys_are_not_in_memory_either() -> None:
+    credentials.remember(KEY)
+    spelled = exchange({"messages": ["hi"]}, IDS % KEY.encode(), name="2")
+    with rt.trajectory() as trajectory:
+        trajectory.exchanges = (exchange(response=ECHO), spelled, exchange(name="3"))
+    assert trajectory.steps == []
+    assert [one.name for one in trajectory.exchanges] == ["1", "3"]
+    assert trajectory.exchanges[0].response == ECHO.replace(KEY.encode(), MASK)
+    assert KEY.encode() not in pickle.dumps(trajectory)
 
 
 def test_a_recording_with_rules_keeps_no_exchanges(caplog: pytest.LogCaptureFixture) -> None:
