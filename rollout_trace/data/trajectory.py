@@ -304,6 +304,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "group_id": user_values.text_id,
     "rollout_index": user_values.position,
     "metadata": user_values.metadata,
+    "exchanges": lambda value, _: tuple(value),
 }
 
 _FIELDS = tuple((item.name, item.default, item.default_factory) for item in fields(Trajectory))

@@ -48,7 +48,8 @@ def encode(trajectory: Trajectory) -> bytes:
     """The line of a trajectory, its newline included. Keys of this process's clients are cut out of it.
 
     Raises:
-        ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
+        ValueError: the trajectory is open, a step has more or fewer logprobs than completion ids, or the pieces of an
+            exchange do not make its response.
     """
     if trajectory.is_open:
         raise ValueError(

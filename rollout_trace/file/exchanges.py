@@ -5,6 +5,8 @@ A request repeats nearly all of an earlier one of its conversation: of it, what 
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -23,6 +25,8 @@ MOST = 8
 """Earlier requests with which one is compared: as many conversations may take turns, and each still finds its own."""
 _REFERENCE = 64
 """Bytes that a reference takes at most; a request that shares less is written whole."""
+_UNPACKED = 64 * 1024 * 1024
+"""Most bytes of a compressed response that are searched for keys."""
 
 
 class BadExchange(ValueError):
@@ -46,14 +50,20 @@ def encode_exchanges(exchanges: Iterable[Exchange]) -> bytes:
     """The table as JSON. Keys of this process's clients are cut out of it.
 
     An exchange of which a key cannot be cut is left out, with a warning.
+
+    Raises:
+        ValueError: the chunk sizes of an exchange do not add up to its response, or its chunk times are not as many.
     """
-    kept = [clean for exchange in exchanges if (clean := _without_keys(exchange)) is not None]
+    exchanges = list(exchanges)
+    for exchange in exchanges:
+        _check_chunks(exchange)
+    kept = [clean for exchange in exchanges if (clean := without_keys(exchange)) is not None]
     bases = _Bases()
     return b"[%s]" % b",".join([dumps(_record(exchange, at, bases)) for at, exchange in enumerate(kept)])
 
 
 def _record(exchange: Exchange, at: int, bases: _Bases) -> dict[str, Any]:
-    times = [round(seconds * 1e3, 3) for seconds in exchange.chunk_times]
+    times = [round(seconds * 1e3, 3) for seconds in exchange.chunk_times if math.isfinite(seconds)]
     values = {
         "name": exchange.name,
         "method": exchange.method,
@@ -68,10 +78,24 @@ def _record(exchange: Exchange, at: int, bases: _Bases) -> dict[str, Any]:
         "headers": [list(header) for header in exchange.headers] or None,
         "response": body_record(exchange.response),
         "chunk_sizes": list(exchange.chunk_sizes),
-        "chunk_times_ms": times or None,
+        "chunk_times_ms": times if times and len(times) == len(exchange.chunk_times) else None,
         "outcome": None if exchange.outcome == "complete" else exchange.outcome,
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_chunks(exchange: Exchange) -> None:
+    total, times = sum(exchange.chunk_sizes), len(exchange.chunk_times)
+    if total != len(exchange.response):
+        raise ValueError(
+            f"exchange {exchange.name!r} has chunk_sizes that add up to {total}, and a response of "
+            f"{len(exchange.response)} bytes. Without pieces, give (len(response),)."
+        )
+    if times and times != len(exchange.chunk_sizes):
+        raise ValueError(
+            f"exchange {exchange.name!r} has {len(exchange.chunk_sizes)} chunk_sizes and {times} chunk_times. Give one "
+            "time for each piece, or none."
+        )
 
 
 class _Base(NamedTuple):
@@ -122,14 +146,14 @@ def _is_inside(text: bytes, at: int) -> bool:
 # Keys
 
 
-def _without_keys(exchange: Exchange) -> Exchange | None:
+def without_keys(exchange: Exchange) -> Exchange | None:
     """The exchange without the keys of this process's clients; None where they cannot be cut out of its bytes.
 
     Token ids would spell what was cut out of the text beside them, and a stream may have a key in pieces.
     """
     if not credentials.any_known():
         return exchange
-    had = credentials.spoils(exchange.request, exchange.response)
+    had = credentials.spoils(exchange.request, _unpacked(exchange))
     response, sizes = credentials.cut_pieces(exchange.response, exchange.chunk_sizes)
     clean = replace(
         exchange,
@@ -141,13 +165,12 @@ def _without_keys(exchange: Exchange) -> Exchange | None:
         response=response,
         chunk_sizes=sizes,
     )
-    # The last look is at the bytes as they are written, as at the rest of the line.
-    if (had and credentials.has_tokens(response)) or _is_spoiled(clean):
+    if (had and credentials.has_tokens(_unpacked(exchange))) or _is_spoiled(clean):
         guard.warn_once(
             "exchange-with-key",
             f"the exchange {clean.name} ({clean.method} {clean.path}) is not written to the file: a key of a client is "
-            "in its bytes in a form that cannot be cut (as token ids, or in pieces of a stream). A replay lacks it: "
-            "keep the key out of the prompt.",
+            "in its bytes in a form that cannot be cut (as token ids, in pieces of a stream, or compressed). A replay "
+            "lacks it: keep the key out of the prompt.",
         )
         return None
     return clean
@@ -155,7 +178,20 @@ def _without_keys(exchange: Exchange) -> Exchange | None:
 
 def _is_spoiled(exchange: Exchange) -> bool:
     written = dumps(_record(exchange, 0, _Bases()))
-    return credentials.spoils(exchange.request, exchange.response) or credentials.found_in(written)
+    # The last look is at the bytes as they are written, as at the rest of the line.
+    return credentials.spoils(exchange.request, _unpacked(exchange)) or credentials.found_in(written)
+
+
+def _unpacked(exchange: Exchange) -> bytes:
+    """The response as far as it can be unpacked; as it is where it is not compressed, or in another way."""
+    coding = next((value.strip().lower() for name, value in exchange.headers if name == "content-encoding"), "")
+    if coding not in ("gzip", "x-gzip", "deflate"):
+        return exchange.response
+    try:
+        # Either of the two forms; one that was cut is unpacked as far as it goes.
+        return zlib.decompressobj(zlib.MAX_WBITS | 32).decompress(exchange.response, _UNPACKED)
+    except zlib.error:
+        return exchange.response
 
 
 def _cut_or_none(text: str | None) -> str | None:

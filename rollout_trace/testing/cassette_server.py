@@ -6,8 +6,9 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
@@ -18,7 +19,7 @@ from rollout_trace.wire.recognise import protocol_of_request
 from ._messages import ConnectionCut, RequestRecord, Response, json_response
 from ._server import LoopbackServer
 from .matching import Matcher, Request, Unmatched
-from .replay import HOP_BY_HOP
+from .replay import response_of
 from .routing import ORIGIN_HEADER
 from .upstream import Forwarding
 from .upstreams import upstream_of
@@ -123,29 +124,11 @@ class ReplayingServer(CassetteServer):
         return json_response(404, {"type": "error", "error": error})
 
     def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
-        if exchange.status is None:
-            self._pause(exchange.duration)
-            if exchange.outcome == "closed":
-                wait_for_close(record.socket, self.closing)
-            raise ConnectionCut
-        parts: list[bytes | Callable[[], None]] = []
-        before = 0.0
-        times = exchange.chunk_times or (0.0,) * len(exchange.chunk_sizes)
-        for chunk, at in zip(exchange.chunks, times, strict=True):
-            if self._timing and at > before:
-                parts.append(lambda seconds=at - before: self._pause(seconds))  # type: ignore[misc]
-            parts.append(chunk)
-            before = max(before, at)
-        if exchange.outcome != "complete":
-            if exchange.outcome == "closed":
-                parts.append(lambda: wait_for_close(record.socket, self.closing))
-            parts.append(_cut)
-        headers = [(name, value) for name, value in exchange.headers if name not in HOP_BY_HOP]
-        length = next((int(value) for name, value in exchange.headers if name == "content-length"), None)
-        return Response(exchange.status, headers, parts, exchange.chunked, length=length)
+        leave = partial(wait_for_close, record.socket, self.closing)
+        return response_of(exchange, wait=self._wait if self._timing else None, leave=leave)
 
-    def _pause(self, seconds: float | None) -> None:
-        if self._timing and seconds and self.closing.wait(seconds):
+    def _wait(self, seconds: float) -> None:
+        if self.closing.wait(seconds):
             raise ConnectionCut
 
 
@@ -187,7 +170,3 @@ def wait_for_close(connection: socket.socket | None, closing: threading.Event, s
         readable, _, _ = select.select([connection], [], [], 0.05)
         if readable:
             return
-
-
-def _cut() -> None:
-    raise ConnectionCut
