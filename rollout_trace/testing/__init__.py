@@ -13,21 +13,27 @@ if TYPE_CHECKING:
 
     from ._messages import RequestRecord
     from ._server import LoopbackServer
+    from .conversations import by_conversation
     from .recordings import load_exchanges, load_reports, pack_exchanges
     from .replay import ReplayServer
+    from .rules import by_content, when
     from .script import Answer, Fault, Reply, Script, ToolCall
     from .scripted import ScriptedServer
     from .tokenizer import ByteTokenizer
+    from .traffic import Latency, RateLimit
 
 _HOMES = {
     "rollout_trace.data.exchange": ("Exchange",),
     "rollout_trace.testing._messages": ("RequestRecord",),
     "rollout_trace.testing._server": ("LoopbackServer",),
+    "rollout_trace.testing.conversations": ("by_conversation",),
     "rollout_trace.testing.recordings": ("load_exchanges", "load_reports", "pack_exchanges"),
     "rollout_trace.testing.replay": ("ReplayServer",),
+    "rollout_trace.testing.rules": ("by_content", "when"),
     "rollout_trace.testing.script": ("Answer", "Fault", "Reply", "Script", "ToolCall"),
     "rollout_trace.testing.scripted": ("ScriptedServer",),
     "rollout_trace.testing.tokenizer": ("ByteTokenizer",),
+    "rollout_trace.testing.traffic": ("Latency", "RateLimit"),
 }
 
 __all__ = [
@@ -35,16 +41,21 @@ __all__ = [
     "ByteTokenizer",
     "Exchange",
     "Fault",
+    "Latency",
     "LoopbackServer",
+    "RateLimit",
     "ReplayServer",
     "Reply",
     "RequestRecord",
     "Script",
     "ScriptedServer",
     "ToolCall",
+    "by_content",
+    "by_conversation",
     "load_exchanges",
     "load_reports",
     "pack_exchanges",
+    "when",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -15,6 +15,14 @@ class ConnectionCut(Exception):
     """Raised by a part of a response to close the connection there, without a proper end."""
 
 
+class ConnectionReset(ConnectionCut):
+    """Raised to reset the connection (RST)."""
+
+
+class ConnectionStalled(ConnectionCut):
+    """Raised to send nothing more until the client leaves, or the server closes."""
+
+
 @dataclass
 class RequestRecord:
     """One request and its answer. Filled in while it is served; final once `LoopbackServer.wait_idle` returns."""
@@ -54,6 +62,7 @@ class Response:
     parts: Sequence[Part] = ()
     chunked: bool = False
     before: Sequence[Callable[[], None]] = ()  # run before the head is sent
+    after: Sequence[Callable[[], None]] = ()  # run once it is sent, or was broken off
 
 
 def json_bytes(value: object) -> bytes:
