@@ -126,9 +126,7 @@ class Conversations:
             if text in task:
                 return _script_of(answers)
         known = ", ".join(map(repr, self._factory))
-        raise LookupError(
-            f"no conversation of the script begins with {task!r}, only {known}: add it, or '' for any other"
-        )
+        raise LookupError(f"the script has no conversation that begins with {task!r}, only {known}: add it, or ''")
 
 
 def _start(messages: Sequence[Message]) -> str:
