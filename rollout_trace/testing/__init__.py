@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ._messages import RequestRecord
     from ._server import LoopbackServer
     from .conversations import by_conversation
+    from .real_tokenizer import RealTokenizer
     from .recordings import load_exchanges, load_reports, pack_exchanges
     from .replay import ReplayServer
     from .rules import by_content, when
@@ -27,6 +28,7 @@ _HOMES = {
     "rollout_trace.testing._messages": ("RequestRecord",),
     "rollout_trace.testing._server": ("LoopbackServer",),
     "rollout_trace.testing.conversations": ("by_conversation",),
+    "rollout_trace.testing.real_tokenizer": ("RealTokenizer",),
     "rollout_trace.testing.recordings": ("load_exchanges", "load_reports", "pack_exchanges"),
     "rollout_trace.testing.replay": ("ReplayServer",),
     "rollout_trace.testing.rules": ("by_content", "when"),
@@ -44,6 +46,7 @@ __all__ = [
     "Latency",
     "LoopbackServer",
     "RateLimit",
+    "RealTokenizer",
     "ReplayServer",
     "Reply",
     "RequestRecord",
