@@ -118,6 +118,8 @@ def _as_function(script: AnyScript) -> ScriptFunction:
         return lambda request: constant
     if isinstance(script, Mapping):
         raise TypeError("the script is a dict: give it to by_conversation(), or use a list or a function")
+    if not isinstance(script, Sequence):
+        raise TypeError(f"the script is {script!r}: use a function of the request, a list of answers, or one answer")
     return Script(script)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -12,14 +13,15 @@ from .rules import Message, text_of
 from .script import Answer, Fault, Faults, Reply, Script, reply_of
 
 Answers = Generator[Answer, Any, object] | Sequence[Answer] | Callable[[Any], Answer] | str | Reply | Fault
-Factory = Callable[[Any], Answers] | Mapping[str, Answers]
+Factory = Callable[..., Answers] | Mapping[str, Answers]
 _ASKING = ("user", "prompt")
 
 
 def by_conversation(factory: Factory, *, faults: Faults | None = None) -> Conversations:
     """A script that answers each conversation by itself, however many run at the same time.
 
-    `factory` is called with the first request of each conversation, and returns what answers it: a list of answers, a
+    `factory` is called with the first request of each conversation (and, if it has a parameter `messages`, with its
+    messages as chat messages), and returns what answers it: a list of answers, a
     function of the request, one answer for all, or a generator, which is the natural way to write a conversation down:
 
         def weather(request):
@@ -120,7 +122,8 @@ class Conversations:
 
     def _script(self, request: Any, messages: Sequence[Message]) -> Callable[[Any], Answer]:
         if callable(self._factory):
-            return _script_of(self._factory(request))
+            keywords = {"messages": messages} if "messages" in inspect.signature(self._factory).parameters else {}
+            return _script_of(self._factory(request, **keywords))
         task = next((text_of(message) for message in messages if message.get("role") in _ASKING), "")
         for text, answers in self._factory.items():
             if text in task:
