@@ -32,6 +32,10 @@ class _Clock:
         self._wait = wait
         self._due: float | None = None
 
+    def restart(self) -> None:
+        """Count from now: what a test held back is not made up for."""
+        self._due = None
+
     def after(self, seconds: float) -> Callable[[], None]:
         """A pause that ends so many seconds after the end of the one before."""
 
@@ -58,6 +62,10 @@ class Delivery:
     @property
     def fault(self) -> Fault:
         return self.answer if isinstance(self.answer, Fault) else Fault(self.answer)
+
+    def _held(self) -> None:
+        self.hold()
+        self._clock.restart()
 
     @cached_property
     def _clock(self) -> _Clock:
@@ -91,7 +99,7 @@ class Delivery:
         """Insert what the fault does between the pieces, at its counts."""
         fault = self.fault
         places: list[tuple[int | None, Callable[[], None]]] = [
-            (fault.hold_after, self.hold),
+            (fault.hold_after, self._held),
             (fault.cut_after, _reset if fault.reset else _cut),
             (fault.stall_after, _stall),
         ]
@@ -142,7 +150,7 @@ class Delivery:
         # Also where it is no time at all: the clock of the chunks begins here.
         pauses: list[Callable[[], None]] = [self._clock.after(self.pace.first_token + fault.delay + tokens)]
         if fault.hold:
-            pauses.append(self.hold)
+            pauses.append(self._held)
         if fault.stall:
             pauses.append(_stall)
         if fault.reset and fault.cut_after is None:

@@ -65,9 +65,12 @@ class Response:
     after: Sequence[Callable[[], None]] = ()  # run once it is sent, or was broken off
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
 def json_bytes(value: object) -> bytes:
     """Compact UTF-8 JSON, as the engines write it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(value).encode()
 
 
 def json_response(status: int, value: object, headers: Iterable[tuple[str, str]] = ()) -> Response:

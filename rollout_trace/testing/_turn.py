@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from rollout_trace._cached import cached_property
+
 from ._sampling import Completion, Sampler, Token
 from .tokenizer import AnyTokenizer
 
@@ -38,7 +40,7 @@ class Turn:
     def tokenizer(self) -> AnyTokenizer:
         return self.sampler.tokenizer
 
-    @property
+    @cached_property
     def id(self) -> str:
         return self.prefix + self._name("response")
 

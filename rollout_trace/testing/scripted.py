@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,12 +25,57 @@ from ._responses_api import ResponsesApi
 from ._sampling import Sampler
 from ._server import LoopbackServer
 from ._turn import Row, Turn
-from .script import Answer, AnyScript, Faults, reply_of
+from .script import Answer, AnyScript, Fault, Faults, Reply, reply_of
 from .tokenizer import AnyTokenizer, ByteTokenizer
 from .traffic import Latency, Meter, RateLimit, Slots
 
 
 class ScriptedServer(LoopbackServer):
+    """A loopback model server whose answers come from a script, for tests of an agent.
+
+        with ScriptedServer(lambda request: "4") as server:
+            client = OpenAI(base_url=server.base_url, api_key="none")
+
+    `script` is a function of the request's JSON that returns a `str`, a `Reply`, a `Fault`, or a list of them (one for
+    each attempt of an equal request; the last repeats). It may have a second parameter for the index of the choice, and
+    by their names: `messages`, those of the request as chat messages, whatever its protocol; `record`, the
+    `RequestRecord`. Concurrent requests call it on several threads. Instead of a function: one answer for all requests,
+    a list of answers to successive requests, `by_conversation(...)` or `by_content(...)`. A server that runs already
+    gets its script with `server.script = ...` or `server.answers("first", "second")`.
+
+    It serves every protocol of the core, under any prefix (so Azure's paths, too). POST `…/chat/completions`,
+    `…/completions`, `…/responses` (GET and DELETE of stored ones, `previous_response_id`) and `/inference/v1/generate`
+    have the JSON shape of vLLM 0.32: ids if the request has `return_token_ids` (Responses: `enable_response_messages`),
+    logprobs if it asks for them. POST `/generate` is SGLang's. POST `…/messages` is Anthropic's: give its client
+    `server.url` as `base_url`. POST `…/models/MODEL:generateContent` and `:streamGenerateContent` (events with
+    `alt=sse`, else one JSON array) are Google's, with ids and logprobs if the `generationConfig` has
+    `responseLogprobs`: give its client `http_options={"base_url": server.url}`. POST `/api/chat` and `/api/generate`
+    are Ollama's: give its client `host=server.url`. Without the script: `…/models`, `…/embeddings`, `/tokenize`,
+    `/detokenize`, `/version`, and the counts of tokens of Anthropic and Google. Nothing is random: response ids are
+    hashes of `seed` and the number of the request, logprobs of `seed` and the token ids.
+
+    Args:
+        script: what answers the requests.
+        model: name in `/models`; requests may name any model unless `strict_model` is true.
+        tokenizer: what makes the ids: a `ByteTokenizer` (the default), a `RealTokenizer`, or what that one takes.
+        seed: of ids and logprobs.
+        delay: seconds before every answer, beside the latency.
+        latency: seconds before the first token, or a `Latency`.
+        tokens_per_second: of each answer; None: all at once.
+        max_parallel: number of answers at the same time; other requests wait for their turn. None: no limit.
+        rate_limit: when requests get status 429 in place of an answer.
+        faults: what goes wrong, by the number of the request that asks for an answer, from 1: a dict, or a function of
+            the number. A fault that hides the answer takes none from the script; an answer that is broken off is given
+            again to an equal request.
+        chunk_tokens: number of tokens per event of a stream.
+        chunk_bytes: cuts the bytes of every answer into HTTP chunks of that size.
+        strict_model: whether a request that names another model is refused.
+        port: the port to listen on; 0: any free one.
+
+    Raises:
+        ValueError: a number makes no sense, or the tokenizer is none.
+    """
+
     def __init__(
         self,
         script: AnyScript = (),
@@ -57,6 +103,8 @@ class ScriptedServer(LoopbackServer):
         self._holds = Holds()
         self._latency = _latency(latency, tokens_per_second, delay)
         self._meter = Meter(rate_limit)
+        # Hundreds of threads that compute at the same time slow each other, and the streams that are under way.
+        self._making = threading.Lock()
         self._slots = Slots(_positive("max_parallel", max_parallel))
         self._chunk_tokens = chunk_tokens
         self._chunk_bytes = chunk_bytes
@@ -146,6 +194,13 @@ class ScriptedServer(LoopbackServer):
         if delivery.fault.hides_reply:
             status = delivery.fault.status or 500
             return delivery.error(api.refusal(ask, status, f"the script answers with status {status}"))
+        with self._making:
+            return self._made(api, ask, prompts, answers, delivery)
+
+    def _made(
+        self, api: Api, ask: Ask, prompts: list[list[int]], answers: list[Reply | Fault], delivery: Any
+    ) -> Response:
+        count = len(answers) // len(prompts)
         asked = [prompt for prompt in prompts for _ in range(count)]
         rows = [
             Row(prompt, self._sampler.sample(reply_of(answer), prompt, api.limits(ask.request)))

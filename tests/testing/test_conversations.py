@@ -92,6 +92,16 @@ def test_a_dict_of_conversations_by_a_text_of_the_task() -> None:
         assert chat(server, "anything") == "What?"
 
 
+def test_the_first_messages_of_a_conversation_whatever_the_protocol() -> None:
+    def echo(request: Any, *, messages: Any) -> list[Answer]:
+        return [f"you said {messages[-1]['content']}"]
+
+    with ScriptedServer(by_conversation(echo)) as server:
+        assert chat(server, "a") == "you said a"
+        google = post(server, GOOGLE, {"contents": [{"role": "user", "parts": [{"text": "b"}]}]})[1]
+        assert json.loads(google)["candidates"][0]["content"]["parts"] == [{"text": "you said b"}]
+
+
 def test_a_task_that_no_conversation_is_for() -> None:
     with pytest.raises(LookupError, match="no conversation that begins with 'news', only 'weather'"):
         with ScriptedServer(by_conversation({"weather": "x"})) as server:
