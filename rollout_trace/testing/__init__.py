@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from ._messages import RequestRecord
     from ._server import LoopbackServer
     from ._tool_runs import InferredToolRun
+    from .conversations import by_conversation
+    from .real_tokenizer import RealTokenizer
     from .recordings import load_exchanges, load_reports, pack_exchanges
     from .replay import ReplayServer
     from .rollout import RecordedRollout
+    from .rules import by_content, when
     from .script import Answer, Fault, Reply, Script, ToolCall
     from .scripted import ScriptedServer
     from .strategies import trajectories
     from .tokenizer import ByteTokenizer
+    from .traffic import Latency, RateLimit
 
 _HOMES = {
     "rollout_trace.data.exchange": ("Exchange",),
@@ -31,10 +35,14 @@ _HOMES = {
     "rollout_trace.testing.recordings": ("load_exchanges", "load_reports", "pack_exchanges"),
     "rollout_trace.testing.replay": ("ReplayServer",),
     "rollout_trace.testing.rollout": ("RecordedRollout",),
+    "rollout_trace.testing.conversations": ("by_conversation",),
+    "rollout_trace.testing.real_tokenizer": ("RealTokenizer",),
+    "rollout_trace.testing.rules": ("by_content", "when"),
     "rollout_trace.testing.script": ("Answer", "Fault", "Reply", "Script", "ToolCall"),
     "rollout_trace.testing.scripted": ("ScriptedServer",),
     "rollout_trace.testing.strategies": ("trajectories",),
     "rollout_trace.testing.tokenizer": ("ByteTokenizer",),
+    "rollout_trace.testing.traffic": ("Latency", "RateLimit"),
 }
 
 __all__ = [
@@ -43,7 +51,10 @@ __all__ = [
     "Exchange",
     "Fault",
     "InferredToolRun",
+    "Latency",
     "LoopbackServer",
+    "RateLimit",
+    "RealTokenizer",
     "RecordedRollout",
     "ReplayServer",
     "Reply",
@@ -51,10 +62,13 @@ __all__ = [
     "Script",
     "ScriptedServer",
     "ToolCall",
+    "by_content",
+    "by_conversation",
     "load_exchanges",
     "load_reports",
     "pack_exchanges",
     "trajectories",
+    "when",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES, submodules=("normalize",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import struct
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -13,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
-from ._messages import ConnectionCut, RequestRecord, Response
+from ._messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response
 
 
 class Owner(Protocol):
@@ -106,15 +107,32 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         owner, record = self.http_server.owner, self._read()
         owner.begin(record)
+        response: Response | None = None
         try:
-            self._send(owner.respond(record), record)
-        except (ConnectionCut, OSError):
+            response = owner.respond(record)
+            self._send(response, record)
+        except (ConnectionCut, OSError) as error:
             record.completed = False
             self.close_connection = True
+            self._break_off(error)
         finally:
+            for action in response.after if response is not None else ():
+                action()
             owner.end()
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
+
+    def _break_off(self, error: BaseException) -> None:
+        try:
+            if isinstance(error, ConnectionStalled):
+                while self.connection.recv(65536):
+                    pass  # what the client still sends; it leaves with nothing
+            if isinstance(error, ConnectionReset):
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Closed here, since `shutdown`, which the server calls first, would end it properly.
+                socket.close(self.connection.detach())
+        except OSError:
+            pass  # the client left first
 
     def _read(self) -> RequestRecord:
         url = urlsplit(self.path)

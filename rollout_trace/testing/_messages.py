@@ -16,6 +16,14 @@ class ConnectionCut(Exception):
     """Raised by a part of a response to close the connection there, without a proper end."""
 
 
+class ConnectionReset(ConnectionCut):
+    """Raised to reset the connection (RST)."""
+
+
+class ConnectionStalled(ConnectionCut):
+    """Raised to send nothing more until the client leaves, or the server closes."""
+
+
 @dataclass
 class RequestRecord:
     """One request and its answer. Filled in while it is served; final once `LoopbackServer.wait_idle` returns."""
@@ -61,11 +69,15 @@ class Response:
     before: Sequence[Callable[[], None]] = ()  # run before the head is sent
     stream: Generator[bytes, None, None] | None = None  # instead of `parts`
     length: int | None = None  # of the body, where it is not that of `parts`
+    after: Sequence[Callable[[], None]] = ()  # run once it is sent, or was broken off
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def json_bytes(value: object) -> bytes:
     """Compact UTF-8 JSON, as the engines write it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(value).encode()
 
 
 def json_response(status: int, value: object, headers: Iterable[tuple[str, str]] = ()) -> Response:

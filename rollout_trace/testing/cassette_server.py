@@ -21,10 +21,9 @@ from ._server import LoopbackServer
 from .matching import Matcher, Request, Unmatched
 from .replay import response_of
 from .routing import ORIGIN_HEADER
+from .unseen import UnseenCalls, call_id_of, is_unseen
 from .upstream import Forwarding
 from .upstreams import upstream_of
-
-from .unseen import UnseenCalls, call_id_of, is_unseen
 
 if TYPE_CHECKING:
     import socket
@@ -125,7 +124,11 @@ class ReplayingServer(CassetteServer):
 
     def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
         leave = partial(wait_for_close, record.socket, self.closing)
-        return response_of(exchange, wait=self._wait if self._timing else None, leave=leave)
+        response = response_of(exchange, wait=self._wait if self._timing else None, leave=leave)
+        if exchange.status is None:
+            for part in response.before:
+                part()
+        return response
 
     def _wait(self, seconds: float) -> None:
         if self.closing.wait(seconds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rollout_trace.clients import recorder
@@ -72,14 +73,7 @@ class UnseenCall:
     def watch(self, response: Response) -> Response:
         """The same response; what is sent of it is recorded."""
         recorder.answered(self._call, response.status, dict(response.headers))
-        return Response(
-            response.status,
-            response.headers,
-            chunked=response.chunked,
-            before=response.before,
-            stream=self._recorded(response),
-            length=_length(response),
-        )
+        return replace(response, parts=(), stream=self._recorded(response), length=_length(response))
 
     def _recorded(self, response: Response) -> Generator[bytes, None, None]:
         try:
