@@ -145,10 +145,15 @@ def details_of(recorded: Any, now: Any, path: str = "") -> Iterator[Detail]:
     if isinstance(recorded, dict) and isinstance(now, dict):
         for key in {**recorded, **now}:
             yield from details_of(recorded.get(key, MISSING), now.get(key, MISSING), _joined(path, key))
-    elif isinstance(recorded, list) and isinstance(now, list) and max(len(recorded), len(now)) < 10_000:
+    elif isinstance(recorded, list) and isinstance(now, list) and not _is_flat(recorded, now):
         yield from _list_details(recorded, now, path)
     elif not _equal(recorded, now):
         yield Detail(path, recorded, now)
+
+
+def _is_flat(*lists: list[Any]) -> bool:
+    """Whether lists hold texts and numbers alone, token ids for one: they are compared as a whole."""
+    return not any(isinstance(item, (dict, list)) for one in lists for item in one)
 
 
 def _list_details(recorded: list[Any], now: list[Any], path: str) -> Iterator[Detail]:

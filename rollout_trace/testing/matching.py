@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
-from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
 
 from ._changes import changes_text, unused_text
@@ -57,7 +55,6 @@ class Matcher:
         Raises:
             ValueError: ``normalize`` failed, or returned what is no JSON value.
         """
-        request = _without_keys(request)
         with self._lock:
             found = self._find(request)
             if isinstance(found, RecordedCall):
@@ -91,7 +88,7 @@ class Matcher:
         if found is not None:
             return found
         if self._normal is None:  # Not before it is needed: it reads every request of the cassette.
-            self._normal = CallIndex(self._trajectories, self._ordered, partial(_normal_key, self._options))
+            self._normal = CallIndex(self._trajectories, self._ordered, _normal_key(self._options))
         key = key_of(request, self._options)
         found = self._normal.reply(key) or self._use(request, self._exact, exact)  # By normal forms, more may be due.
         return found or self._use(request, self._normal, key) or self._facts(request, self._normal, key)
@@ -166,11 +163,14 @@ def _exact_key(request: Request) -> tuple[str, str, bytes]:
     return request.method.upper(), request.path, request.body
 
 
-def _normal_key(options: MatchOptions, call: RecordedCall) -> bytes:
-    return key_of(request_of(call.exchange), options)
+def _normal_key(options: MatchOptions) -> Callable[[RecordedCall], Hashable]:
+    known: dict[Hashable, bytes] = {}  # Samples of one prompt, and attempts of one call, have equal bytes.
 
+    def key(call: RecordedCall) -> bytes:
+        request = request_of(call.exchange)
+        exact = _exact_key(request)
+        if exact not in known:
+            known[exact] = key_of(request, options)
+        return known[exact]
 
-def _without_keys(request: Request) -> Request:
-    """The request as a cassette holds it: keys of this process's clients are cut out there."""
-    body = credentials.cut_bytes(request.body)
-    return request if body is request.body else Request(**{**vars(request), "body": body})
+    return key

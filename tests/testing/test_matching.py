@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.testing import normalize
 from rollout_trace.testing.matching import Matcher, MatchOptions, Request, Unmatched
@@ -194,6 +195,25 @@ def test_bodies_that_are_not_json_are_compared_as_bytes() -> None:
     matcher = Matcher([[recorded]])
     assert matcher.take(Request("POST", "/v1/files", b"--boundary\r\n\xff")) is recorded
     assert reason(matcher.take(Request("POST", "/v1/files", b"--boundary\r\n\xfe"))) == "not_recorded"
+
+
+def test_a_key_that_was_cut_out_of_the_cassette() -> None:
+    key = "sk-Zb81nQ4vT7"
+    recorded = exchange("openai.chat", [Turn("user", f"My key is {credentials.MASK}")])
+    try:
+        credentials.remember(key)
+        assert Matcher([[recorded]]).take(request("openai.chat", [Turn("user", f"My key is {key}")])) is recorded
+        found = Matcher([[recorded]]).take(request("openai.chat", [Turn("user", f"The key is {key}")]))
+        assert isinstance(found, Unmatched)
+        assert key not in found.text()
+    finally:
+        credentials.forget_all()
+
+
+def test_the_model_of_a_path_can_be_ignored() -> None:
+    recorded = exchange("google.generate_content", TURNS)
+    other = Request("POST", recorded.path.replace("flash", "pro"), recorded.request)
+    assert Matcher([[recorded]], MatchOptions(ignore=("model",))).take(other) is recorded
 
 
 def test_an_empty_cassette() -> None:
