@@ -39,14 +39,17 @@ class Paper:
 
     def row(self, label: str, text: str, style: str) -> list[str]:
         """A value with its label."""
-        return [f"    {label:<{_LABEL}}{self.paint(text, style)}"]
+        return [f"    {self._label(label, style)}{self.paint(text, style)}"]
+
+    def _label(self, label: str, style: str) -> str:
+        return self.paint(label, style) + " " * (_LABEL - len(label))
 
     def both(self, found: Windows) -> list[str]:
         """Two texts around what differs."""
         lines = []
         for label, window, style in (("recorded", found.recorded, "red"), ("now", found.now, "green")):
             changed = self.paint(window.changed, style) if window.changed else ""
-            lines.append(f"    {label:<{_LABEL}}{window.before}{changed}{window.after}".rstrip())
+            lines.append(f"    {self._label(label, style)}{window.before}{changed}{window.after}".rstrip())
         if self.has_marks:
             marks = "^" * max(1, cells(found.now.changed))
             lines.append(" " * (4 + _LABEL + cells(found.now.before)) + marks)

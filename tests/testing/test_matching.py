@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
-from rollout_trace.testing import normalize
-from rollout_trace.testing.matching import Matcher, MatchOptions, Request, Unmatched
-from tests.testing.matching_cases import PROTOCOLS, TURNS, WITH_TOOLS, Turn, edited, exchange, request
+from rollout_trace.testing import load_exchanges, normalize
+from rollout_trace.testing.matching import Matcher, MatchOptions, Request, Unmatched, unused_text
+from tests.testing.matching_cases import PROTOCOLS, TURNS, WITH_TOOLS, Turn, edited, exchange, request, same_request
 
 
 def reason(found: Exchange | Unmatched) -> str:
@@ -227,3 +228,30 @@ def test_a_deep_body_is_compared_as_bytes() -> None:
     matcher = Matcher([[recorded]])
     assert reason(matcher.take(Request("POST", "/v1/chat/completions", deep[:-2]))) == "not_recorded"
     assert matcher.take(Request("POST", "/v1/chat/completions", deep)) is recorded
+
+
+RECORDED = sorted((Path(__file__).parent.parent / "data").glob("wire_*.jsonl.xz"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
+def test_what_engines_were_asked(path: Path) -> None:
+    recorded = load_exchanges(path)
+    assert recorded
+    matcher = Matcher([recorded], MatchOptions(order="free"))
+    assert all(isinstance(matcher.take(same_request(one)), Exchange) for one in recorded)
+    assert matcher.unused() == []
+    # As another client writes the same: other bytes.
+    matcher = Matcher([recorded], MatchOptions(order="free"))
+    respelled = [respell(one) for one in recorded]
+    assert all(isinstance(matcher.take(one), Exchange) for one in respelled)
+    assert matcher.unused() == []
+    assert all(unused_text([one], width=80).count("\n") == 0 for one in recorded)
+    found = matcher.take(respelled[0])
+    assert isinstance(found, Exchange) or max(map(len, found.text(width=80).splitlines())) <= 80
+
+
+def respell(recorded: Exchange) -> Request:
+    try:
+        return edited(recorded, lambda body: None)
+    except ValueError:  # One was sent broken, to see the error.
+        return same_request(recorded)
