@@ -45,15 +45,17 @@ def differences(recorded: NormalForm, now: NormalForm) -> list[Difference]:
     found = [] if recorded.target == now.target else [_changed("target", "path", recorded.target, now.target)]
     found += _of_messages(recorded.messages, now.messages)
     found += _of_tools(recorded.tools, now.tools)
-    if digest_of(recorded.model) != digest_of(now.model):
+    if recorded.model != now.model:
         found.append(_changed("model", "model", recorded.model, now.model))
     for name in {**recorded.settings, **now.settings}:
         details = tuple(details_of(recorded.settings.get(name, MISSING), now.settings.get(name, MISSING)))
         if details:
             found.append(Difference("setting", name, "changed", details))
-    if digest_of(recorded.body) != digest_of(now.body):
-        found.append(_changed("body", "body", recorded.body, now.body))
-    return found
+    if found:
+        return found
+    # No object; or the parts are equal, and grouped in another way.
+    details = tuple(details_of(recorded.body, now.body))
+    return [Difference("body", "body", "changed", details)] if details else []
 
 
 def _changed(part: Any, name: str, recorded: Any, now: Any) -> Difference:

@@ -49,12 +49,12 @@ class NormalForm(NamedTuple):
     """None: it generates nothing, and ``settings`` are its whole body."""
     target: str
     """Method and path, where the request generates nothing."""
-    model: Any
+    model: str | None
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     settings: dict[str, Any]
     body: Any
-    """The whole normal body, where it is no object; else None."""
+    """The whole normal body."""
 
 
 def protocol_of(request: Request) -> str | None:
@@ -78,17 +78,17 @@ def form_of(request: Request, options: MatchOptions) -> NormalForm:
     """The parts of a request's normal form. Raises as ``key_of``."""
     protocol, body = _compared(request, options)
     target = "" if protocol else target_of(request)
-    if not isinstance(body, dict):
-        return NormalForm(protocol, target, _model_in_path(protocol, request, options), (), (), {}, body)
-    rest = dict(body)
+    rest = dict(body) if isinstance(body, dict) else {}
+    model = _model_in_path(protocol, request, options)
+    if model is None and isinstance(rest.get("model"), str):
+        model = rest.pop("model")
     if protocol is None:
-        return NormalForm(None, target, rest.pop("model", None), (), (), rest, None)
-    model = rest.pop("model", None) or _model_in_path(protocol, request, options)
+        return NormalForm(None, target, model, (), (), rest, body)
     messages, tools = tuple(_messages(protocol, rest)), tuple(_tools(rest))
     settings = _settings(protocol, rest)
     if (stream := _stream_in_path(protocol, request)) is not None:
         settings["stream"] = stream
-    return NormalForm(protocol, target, model, messages, tools, settings, None)
+    return NormalForm(protocol, target, model, messages, tools, settings, body)
 
 
 def target_of(request: Request) -> str:
