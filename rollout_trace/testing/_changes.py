@@ -50,10 +50,10 @@ def changes_text(
     for i, j in _pairs(before, after):
         if i is None and j is not None:
             line = paper.row("now", call_line(request_of(after[j]), paper.room), "green")
-            blocks.append((j, [f"+ {names[1][j]} added", *line]))
+            blocks.append((j, [*paper.wrapped(f"+ {names[1][j]} added", "bold"), *line]))
         elif i is not None and j is None:
             line = paper.row("recorded", call_line(request_of(before[i]), paper.room), "red")
-            blocks.append((i, [f"- {names[0][i]} removed", *line]))
+            blocks.append((i, [*paper.wrapped(f"- {names[0][i]} removed", "bold"), *line]))
         elif i is not None and j is not None and (lines := _pair_lines(names[1][j], before[i], after[j], paper)):
             blocks.append((j, lines))
     blocks.sort(key=lambda block: block[0])
@@ -104,10 +104,10 @@ def _likeness(old: Exchange, new: Exchange) -> float:
 
 def _pair_lines(name: str, old: Exchange, new: Exchange, paper: Paper) -> list[str]:
     found = differences(*(form_of(request_of(one), _EXACT) for one in (old, new)))
-    lines = [f"~ {name} changed: {summary(found, 'the old one')}"] if found else []
+    lines = paper.wrapped(f"~ {name} changed: {summary(found, 'the old one')}", "bold") if found else []
     if len(found) == 1:
         lines += difference_lines(found, paper)
     answers = answer_of(old), answer_of(new)
     if answers[0] != answers[1]:
-        lines += [f"~ answer of {name} changed", *paper.both(windows(*answers, paper.room))]
+        lines += [*paper.wrapped(f"~ answer of {name} changed", "bold"), *paper.both(windows(*answers, paper.room))]
     return lines

@@ -45,15 +45,17 @@ def differences(recorded: NormalForm, now: NormalForm) -> list[Difference]:
     found = [] if recorded.target == now.target else [_changed("target", "path", recorded.target, now.target)]
     found += _of_messages(recorded.messages, now.messages)
     found += _of_tools(recorded.tools, now.tools)
-    if digest_of(recorded.model) != digest_of(now.model):
+    if recorded.model != now.model:
         found.append(_changed("model", "model", recorded.model, now.model))
     for name in {**recorded.settings, **now.settings}:
         details = tuple(details_of(recorded.settings.get(name, MISSING), now.settings.get(name, MISSING)))
         if details:
             found.append(Difference("setting", name, "changed", details))
-    if digest_of(recorded.body) != digest_of(now.body):
-        found.append(_changed("body", "body", recorded.body, now.body))
-    return found
+    if found:
+        return found
+    # No object; or the parts are equal, and grouped in another way.
+    details = tuple(details_of(recorded.body, now.body))
+    return [Difference("body", "body", "changed", details)] if details else []
 
 
 def _changed(part: Any, name: str, recorded: Any, now: Any) -> Difference:
@@ -145,10 +147,15 @@ def details_of(recorded: Any, now: Any, path: str = "") -> Iterator[Detail]:
     if isinstance(recorded, dict) and isinstance(now, dict):
         for key in {**recorded, **now}:
             yield from details_of(recorded.get(key, MISSING), now.get(key, MISSING), _joined(path, key))
-    elif isinstance(recorded, list) and isinstance(now, list) and max(len(recorded), len(now)) < 10_000:
+    elif isinstance(recorded, list) and isinstance(now, list) and not _is_flat(recorded, now):
         yield from _list_details(recorded, now, path)
     elif not _equal(recorded, now):
         yield Detail(path, recorded, now)
+
+
+def _is_flat(*lists: list[Any]) -> bool:
+    """Whether lists hold texts and numbers alone, token ids for one: they are compared as a whole."""
+    return not any(isinstance(item, (dict, list)) for one in lists for item in one)
 
 
 def _list_details(recorded: list[Any], now: list[Any], path: str) -> Iterator[Detail]:

@@ -20,11 +20,14 @@ def summary(found: Sequence[Difference], other: str) -> str:
         found: what differs.
         other: the call that it differs from.
     """
+    if not found:
+        return f"it differs from {other}"
     if len(found) == 1:
         return _of_one(found[0], other)
     names = list(dict.fromkeys(_named(one) for one in found))
     if len(names) == 1:
-        return f"its {names[0]} differ from those of {other}"
+        are = "differ from those" if names == ["tools"] else "differs from that"
+        return f"its {names[0]} {are} of {other}"
     shown = names if len(names) <= 4 else [*names[:3], f"{len(names) - 3} more places"]
     return f"it differs from {other} in {', '.join(shown[:-1])} and {shown[-1]}"
 

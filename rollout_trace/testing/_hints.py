@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 
 from rollout_trace import guard
@@ -20,7 +21,7 @@ _TEXT_FIELDS = frozenset({"content", "text", "parts", "input", "output", "argume
 
 def hints(request: Request, found: Sequence[Difference], facts: Facts, test: str | None) -> Iterator[tuple[str, str]]:
     """Things to try, the likely first: in words, and what to type."""
-    command = f"pytest --replay=record{f' {test}' if test else ''}"
+    command = f"pytest --replay=record{f' {shlex.quote(guard.printable(test))}' if test else ''}"
     if facts.reason == "nothing_recorded":
         yield "Record it:", command
         return

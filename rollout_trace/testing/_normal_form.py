@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.wire.protocols import model_in_path, record_of
 from rollout_trace.wire.recognise import protocol_of_request
 
@@ -49,12 +49,12 @@ class NormalForm(NamedTuple):
     """None: it generates nothing, and ``settings`` are its whole body."""
     target: str
     """Method and path, where the request generates nothing."""
-    model: Any
+    model: str | None
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
     settings: dict[str, Any]
     body: Any
-    """The whole normal body, where it is no object; else None."""
+    """The whole normal body."""
 
 
 def protocol_of(request: Request) -> str | None:
@@ -69,7 +69,7 @@ def key_of(request: Request, options: MatchOptions) -> bytes:
         ValueError: ``normalize`` failed, or returned what is no JSON value.
     """
     protocol, body = _compared(request, options)
-    head = [protocol, model_in_path(protocol, request.path), _stream_in_path(protocol, request)]
+    head = [protocol, _model_in_path(protocol, request, options), _stream_in_path(protocol, request)]
     head.append(None if protocol else target_of(request))
     return digest_of([head, body])
 
@@ -78,17 +78,17 @@ def form_of(request: Request, options: MatchOptions) -> NormalForm:
     """The parts of a request's normal form. Raises as ``key_of``."""
     protocol, body = _compared(request, options)
     target = "" if protocol else target_of(request)
-    if not isinstance(body, dict):
-        return NormalForm(protocol, target, model_in_path(protocol, request.path), (), (), {}, body)
-    rest = dict(body)
+    rest = dict(body) if isinstance(body, dict) else {}
+    model = _model_in_path(protocol, request, options)
+    if model is None and isinstance(rest.get("model"), str):
+        model = rest.pop("model")
     if protocol is None:
-        return NormalForm(None, target, rest.pop("model", None), (), (), rest, None)
-    model = rest.pop("model", None) or model_in_path(protocol, request.path)
+        return NormalForm(None, target, model, (), (), rest, body)
     messages, tools = tuple(_messages(protocol, rest)), tuple(_tools(rest))
     settings = _settings(protocol, rest)
     if (stream := _stream_in_path(protocol, request)) is not None:
         settings["stream"] = stream
-    return NormalForm(protocol, target, model, messages, tools, settings, None)
+    return NormalForm(protocol, target, model, messages, tools, settings, body)
 
 
 def target_of(request: Request) -> str:
@@ -128,7 +128,8 @@ def _plain(value: Any) -> Any:
 
 
 def _compared(request: Request, options: MatchOptions) -> tuple[str | None, Any]:
-    protocol, body = protocol_of(request), parsed(request.body)
+    # A cassette has none of the keys that its process knew; one that this process knows may be in either.
+    protocol, body = protocol_of(request), parsed(credentials.cut_bytes(request.body))
     if options.normalize is not None and request.body:
         body = _normalized(options.normalize, request, body)
     if isinstance(body, dict):
@@ -164,6 +165,10 @@ def _normalized(normalize: Any, request: Request, body: Any) -> Any:
 def _line_of(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+
+
+def _model_in_path(protocol: str | None, request: Request, options: MatchOptions) -> str | None:
+    return None if "model" in options.ignore else model_in_path(protocol, request.path)
 
 
 def _stream_in_path(protocol: str | None, request: Request) -> str | None:

@@ -7,6 +7,8 @@ import textwrap
 from ._text_parts import Paint, Windows, cells, unpainted
 
 _LABEL = 10
+EMPTY = "(empty)"
+"""Stands for a text of no length."""
 
 
 class Paper:
@@ -39,14 +41,18 @@ class Paper:
 
     def row(self, label: str, text: str, style: str) -> list[str]:
         """A value with its label."""
-        return [f"    {label:<{_LABEL}}{self.paint(text, style)}"]
+        return [f"    {self._label(label, style)}{self.paint(text or EMPTY, style)}"]
+
+    def _label(self, label: str, style: str) -> str:
+        return self.paint(label, style) + " " * (_LABEL - len(label))
 
     def both(self, found: Windows) -> list[str]:
         """Two texts around what differs."""
         lines = []
         for label, window, style in (("recorded", found.recorded, "red"), ("now", found.now, "green")):
             changed = self.paint(window.changed, style) if window.changed else ""
-            lines.append(f"    {label:<{_LABEL}}{window.before}{changed}{window.after}".rstrip())
+            text = f"{window.before}{changed}{window.after}" or self.paint(EMPTY, "dim")
+            lines.append(f"    {self._label(label, style)}{text}".rstrip())
         if self.has_marks:
             marks = "^" * max(1, cells(found.now.changed))
             lines.append(" " * (4 + _LABEL + cells(found.now.before)) + marks)

@@ -85,16 +85,16 @@ class CallIndex:
     ) -> None:
         self._calls: dict[Hashable, list[RecordedCall]] = {}
         self._replies: dict[Hashable, _Replies] = {}
-        keys: list[list[Hashable]] = [[] for _ in trajectories]
+        self._keys: list[list[Hashable]] = [[] for _ in trajectories]
         for call in (call for calls in trajectories for call in calls):
             found = key(call)
             if call.generates:
                 self._calls.setdefault(found, []).append(call)
-                keys[call.trajectory].append(found)
+                self._keys[call.trajectory].append(found)
             else:
                 self._replies.setdefault(found, _Replies()).add(call)
         self._times = {found: len(calls) for found, calls in self._calls.items()}
-        self.order = RecordedOrder(keys, ordered)
+        self.order = RecordedOrder(self._keys, ordered)
         for call in (call for calls in self._calls.values() for call in calls if call.is_used):
             self.order.made(call.trajectory, call.position)
 
@@ -110,6 +110,10 @@ class CallIndex:
         while calls and calls[0].is_used:
             calls.pop(0)
         return (call for call in calls if not call.is_used)
+
+    def key_of(self, call: RecordedCall) -> Hashable:
+        """The key of a generating exchange."""
+        return self._keys[call.trajectory][call.position]
 
     def times(self, key: Hashable) -> int:
         """How many generating exchanges were recorded with this key."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain
 
-from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
 
 from ._changes import changes_text, unused_text
@@ -58,7 +55,6 @@ class Matcher:
         Raises:
             ValueError: ``normalize`` failed, or returned what is no JSON value.
         """
-        request = _without_keys(request)
         with self._lock:
             found = self._find(request)
             if isinstance(found, RecordedCall):
@@ -88,45 +84,44 @@ class Matcher:
 
     def _find(self, request: Request) -> RecordedCall | Facts:
         exact = _exact_key(request)
-        found = self._exact.reply(exact) or self._use(request, self._due(self._exact.unused(exact)))
+        found = self._exact.reply(exact) or self._use(request, self._exact, exact)
         if found is not None:
             return found
         if self._normal is None:  # Not before it is needed: it reads every request of the cassette.
-            self._normal = CallIndex(self._trajectories, self._ordered, partial(_normal_key, self._options))
+            self._normal = CallIndex(self._trajectories, self._ordered, _normal_key(self._options))
         key = key_of(request, self._options)
-        # Those of equal bytes once more: by normal forms, more may be due.
-        due = self._due(chain(self._exact.unused(exact), self._normal.unused(key)))
-        return self._normal.reply(key) or self._use(request, due) or self._facts(request, self._normal, key)
+        found = self._normal.reply(key) or self._use(request, self._exact, exact)  # By normal forms, more may be due.
+        return found or self._use(request, self._normal, key) or self._facts(request, self._normal, key)
 
     @property
     def _order(self) -> RecordedOrder:
         # By normal forms as soon as they are known: a request that was made in other bytes counts there.
         return (self._normal or self._exact).order
 
-    def _due(self, calls: Iterator[RecordedCall]) -> Iterator[RecordedCall]:
-        order = self._order
-        return (call for call in calls if order.is_due(call.trajectory, call.position))
+    def _is_due(self, call: RecordedCall) -> bool:
+        return self._order.is_due(call.trajectory, call.position)
 
-    def _use(self, request: Request, due: Iterator[RecordedCall]) -> RecordedCall | None:
-        """Uses one of the calls that are due: the first, or the next attempt of what the client's call was given."""
+    def _use(self, request: Request, index: CallIndex, key: Hashable) -> RecordedCall | None:
+        """Uses a recorded call of a key that is due; None where there is none."""
+        due = filter(self._is_due, index.unused(key))
         chosen = next(due, None)
         if chosen is None:
             return None
         if request.call is not None:
-            chosen = self._attempt(request.call, [chosen, *due])
+            chosen = self._next_attempt(request.call, index, key) or _first_attempt(chosen, due)
             self._attempts[request.call] = chosen
         chosen.is_used = True
         self._number(request, is_retry=chosen.attempt > 1)
         self._order.made(chosen.trajectory, chosen.position)
         return chosen
 
-    def _attempt(self, call: str, due: list[RecordedCall]) -> RecordedCall:
+    def _next_attempt(self, call: str, index: CallIndex, key: Hashable) -> RecordedCall | None:
+        """The next recorded attempt of what a client's call was given before, if it fits."""
         before = self._attempts.get(call)
         following = before.next_attempt if before is not None else None
-        if following is not None and following in due:
-            return following
-        # The later attempts of a recorded call are kept for the call that was given its first.
-        return next((one for one in due if one.attempt == 1), due[0])
+        if following is None or following.is_used or index.key_of(following) != key or not self._is_due(following):
+            return None
+        return following
 
     def _number(self, request: Request, *, is_retry: bool) -> int:
         """Number of the call that a request is an attempt of, among those that the test made."""
@@ -159,15 +154,23 @@ class Matcher:
         )
 
 
+def _first_attempt(chosen: RecordedCall, others: Iterator[RecordedCall]) -> RecordedCall:
+    # Later attempts of a recorded call are kept for the client's call that was given its first.
+    return chosen if chosen.attempt == 1 else next((one for one in others if one.attempt == 1), chosen)
+
+
 def _exact_key(request: Request) -> tuple[str, str, bytes]:
     return request.method.upper(), request.path, request.body
 
 
-def _normal_key(options: MatchOptions, call: RecordedCall) -> bytes:
-    return key_of(request_of(call.exchange), options)
+def _normal_key(options: MatchOptions) -> Callable[[RecordedCall], Hashable]:
+    known: dict[Hashable, bytes] = {}  # Samples of one prompt, and attempts of one call, have equal bytes.
 
+    def key(call: RecordedCall) -> bytes:
+        request = request_of(call.exchange)
+        exact = _exact_key(request)
+        if exact not in known:
+            known[exact] = key_of(request, options)
+        return known[exact]
 
-def _without_keys(request: Request) -> Request:
-    """The request as a cassette holds it: keys of this process's clients are cut out there."""
-    body = credentials.cut_bytes(request.body)
-    return request if body is request.body else Request(**{**vars(request), "body": body})
+    return key

@@ -94,6 +94,9 @@ def of_messages() -> Iterator[Case]:
     yield "a text that became parts", unmatched([[exchange(CHAT, TURNS[:1])]], edited(_with_image(1), _first_part))
     yield "a date", one_message("Today is Monday, November 23, 2026.", "Today is Tuesday, January 5, 2027.")
     yield "an id", one_message(f"Session {_uuid(1)}", f"Session {_uuid(2)}")
+    tokens = [exchange("openai.completions", (), prompt=list(range(500)))]
+    changed = request("openai.completions", (), prompt=[*range(250), 7, *range(251, 500)])
+    yield "token ids", unmatched([tokens], changed)
     yield "a name", unmatched([[exchange(CHAT, TURNS[:1])]], edited(exchange(CHAT, TURNS[:1]), _with_name))
 
 

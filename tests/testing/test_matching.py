@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
-from rollout_trace.testing import normalize
-from rollout_trace.testing.matching import Matcher, MatchOptions, Request, Unmatched
-from tests.testing.matching_cases import PROTOCOLS, TURNS, WITH_TOOLS, Turn, edited, exchange, request
+from rollout_trace.testing import load_exchanges, normalize
+from rollout_trace.testing.matching import Matcher, MatchOptions, Request, Unmatched, unused_text
+from tests.testing.matching_cases import PROTOCOLS, TURNS, WITH_TOOLS, Turn, edited, exchange, request, same_request
 
 
 def reason(found: Exchange | Unmatched) -> str:
@@ -196,6 +198,25 @@ def test_bodies_that_are_not_json_are_compared_as_bytes() -> None:
     assert reason(matcher.take(Request("POST", "/v1/files", b"--boundary\r\n\xfe"))) == "not_recorded"
 
 
+def test_a_key_that_was_cut_out_of_the_cassette() -> None:
+    key = "sk-Zb81nQ4vT7"
+    recorded = exchange("openai.chat", [Turn("user", f"My key is {credentials.MASK}")])
+    try:
+        credentials.remember(key)
+        assert Matcher([[recorded]]).take(request("openai.chat", [Turn("user", f"My key is {key}")])) is recorded
+        found = Matcher([[recorded]]).take(request("openai.chat", [Turn("user", f"The key is {key}")]))
+        assert isinstance(found, Unmatched)
+        assert key not in found.text()
+    finally:
+        credentials.forget_all()
+
+
+def test_the_model_of_a_path_can_be_ignored() -> None:
+    recorded = exchange("google.generate_content", TURNS)
+    other = Request("POST", recorded.path.replace("flash", "pro"), recorded.request)
+    assert Matcher([[recorded]], MatchOptions(ignore=("model",))).take(other) is recorded
+
+
 def test_an_empty_cassette() -> None:
     for matcher in (Matcher([]), Matcher([[], []])):
         assert reason(matcher.take(request("openai.chat", TURNS))) == "nothing_recorded"
@@ -207,3 +228,30 @@ def test_a_deep_body_is_compared_as_bytes() -> None:
     matcher = Matcher([[recorded]])
     assert reason(matcher.take(Request("POST", "/v1/chat/completions", deep[:-2]))) == "not_recorded"
     assert matcher.take(Request("POST", "/v1/chat/completions", deep)) is recorded
+
+
+RECORDED = sorted((Path(__file__).parent.parent / "data").glob("wire_*.jsonl.xz"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
+def test_what_engines_were_asked(path: Path) -> None:
+    recorded = load_exchanges(path)
+    assert recorded
+    matcher = Matcher([recorded], MatchOptions(order="free"))
+    assert all(isinstance(matcher.take(same_request(one)), Exchange) for one in recorded)
+    assert matcher.unused() == []
+    # As another client writes the same: other bytes.
+    matcher = Matcher([recorded], MatchOptions(order="free"))
+    respelled = [respell(one) for one in recorded]
+    assert all(isinstance(matcher.take(one), Exchange) for one in respelled)
+    assert matcher.unused() == []
+    assert all(unused_text([one], width=80).count("\n") == 0 for one in recorded)
+    found = matcher.take(respelled[0])
+    assert isinstance(found, Exchange) or max(map(len, found.text(width=80).splitlines())) <= 80
+
+
+def respell(recorded: Exchange) -> Request:
+    try:
+        return edited(recorded, lambda body: None)
+    except ValueError:  # One was sent broken, to see the error.
+        return same_request(recorded)
