@@ -64,10 +64,10 @@ def encode(trajectory: Trajectory) -> bytes:
 
         record, rows = _line(redacted(trajectory, credentials.change))
         line = credentials.cut_bytes(dumps(record, orjson.OPT_APPEND_NEWLINE))
-    exchanges = trajectory.exchanges
-    if exchanges:
-        # Put in behind the search for keys too, which it does by exchange: a size of a body that was cut has to fit.
-        line = b'%s,"exchanges":%s}\n' % (line[:-2], encode_exchanges(exchanges))
+    # Put in behind the search for keys too, which it does by exchange: a size of a body that was cut has to fit.
+    exchanges = encode_exchanges(trajectory.exchanges) if trajectory.exchanges else b"[]"
+    if exchanges != b"[]":
+        line = b'%s,"exchanges":%s}\n' % (line[:-2], exchanges)
     return line if rows.is_empty else _with_arrays(line, rows)
 
 

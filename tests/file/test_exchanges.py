@@ -320,6 +320,7 @@ def test_an_exchange_that_spells_a_key_is_left_out_and_said(
     headers = () if coding is None else (("content-encoding", coding),)
     spelled = exchange({"messages": [request_]}, response, name="2", headers=headers)
     assert cut(first, spelled, last) == (first, last)
+    assert b'"exchanges"' not in encode(cassette(spelled))
     assert "the exchange 2 (POST /v1/chat/completions) is not written to the file: a key of a client" in caplog.text
     assert KEY not in caplog.text
 
