@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import json
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from ._director import FaultPlan, as_reply
 from .rules import Message, text_of
 from .script import Answer, Fault, Faults, Reply, Script, reply_of
 
-Answers = Generator[Answer, Any, object] | Sequence[Answer] | Callable[[Any], Answer] | str | Reply | Fault
+Answers = Iterator[Answer] | Sequence[Answer] | Callable[[Any], Answer] | str | Reply | Fault
 Factory = Callable[..., Answers] | Mapping[str, Answers]
 _ASKING = ("user", "prompt")
 
@@ -162,7 +162,7 @@ def _was_said(one: _Conversation, messages: Sequence[Message]) -> bool:
 
 
 def _script_of(answers: Answers) -> Callable[[Any], Answer]:
-    if isinstance(answers, Generator):
+    if isinstance(answers, Iterator):
         return _Generated(answers)
     if callable(answers):
         return answers
@@ -175,16 +175,19 @@ def _script_of(answers: Answers) -> Callable[[Any], Answer]:
 
 
 class _Generated:
-    """Takes the answers of a generator, and sends it each request after the first."""
+    """Takes the answers of an iterator; a generator is sent each request after the first."""
 
-    def __init__(self, generator: Generator[Answer, Any, object]) -> None:
-        self._generator = generator
+    def __init__(self, answers: Iterator[Answer]) -> None:
+        self._answers = answers
         self._count = 0
 
     def __call__(self, request: Any) -> Answer:
         self._count += 1
         try:
-            return next(self._generator) if self._count == 1 else self._generator.send(request)
+            if self._count > 1 and isinstance(self._answers, Generator):
+                answer: Answer = self._answers.send(request)
+                return answer
+            return next(self._answers)
         except StopIteration:
             given = f"{self._count - 1} answers"
             raise IndexError(

@@ -94,10 +94,14 @@ class RealTokenizer:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Ids of a conversation, with the beginning of the answer."""
-        return self.encode(self._render([for_template(one) for one in messages], tools, True), special=True)
+        """Ids of a conversation; ends with the beginning of the answer by default."""
+        text = self._render([for_template(one) for one in messages], tools, add_generation_prompt)
+        return self.encode(text, special=True)
 
     def assistant_parts(self, message: Mapping[str, Any]) -> list[Part]:
         """The ids of an assistant message without its end token, split by the field that each run encodes."""

@@ -82,7 +82,7 @@ def _run(server: LoopbackServer, given: argparse.Namespace) -> int:
 
 
 def _wait_for_end(stop: threading.Event) -> None:
-    while sys.stdin.buffer.read1(65536):
+    for _ in sys.stdin:
         pass
     stop.set()
 

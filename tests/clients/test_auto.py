@@ -31,12 +31,12 @@ class Server(ScriptedServer):
 
     def __init__(self, answers: dict[str, Callable[[], Response]]) -> None:
         super().__init__("fine")
-        self.answers = answers
+        self.told = answers
 
     def answer(self, record: RequestRecord) -> Response:
         if record.method == "POST":
             return super().answer(record)
-        return self.answers.get(record.path, lambda: NOT_FOUND)()
+        return self.told.get(record.path, lambda: NOT_FOUND)()
 
 
 def models(*owners: str | None) -> Callable[[], Response]:

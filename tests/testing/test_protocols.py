@@ -127,7 +127,7 @@ def test_a_response_goes_on_from_one_that_is_stored(stream: bool) -> None:
             second = client.responses.create(**arguments)
         assert client.responses.retrieve(second.id).output_text == second.output_text == "Sunny."
         assert second.previous_response_id == first.id
-        whole = [
+        whole: list[Any] = [
             {"role": "user", "content": "Is it sunny?"},
             {
                 "role": "assistant",

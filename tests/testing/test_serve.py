@@ -16,7 +16,7 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
-from rollout_trace.testing import Exchange, Reply, ScriptedServer, pack_exchanges
+from rollout_trace.testing import Answer, Exchange, Reply, ScriptedServer, pack_exchanges
 from rollout_trace.testing.serve import main
 
 COMMAND = [sys.executable, "-m", "rollout_trace.testing.serve"]
@@ -119,7 +119,7 @@ def test_answers_in_json(tmp_path: Path) -> None:
 
 def test_rollouts_are_answered_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
-    answers = iter([Reply("a one", reasoning="hm"), "a two", "a other", "b one"])
+    answers: Iterator[Answer] = iter([Reply("a one", reasoning="hm"), "a two", "a other", "b one"])
     with ScriptedServer(lambda request: next(answers)) as server, rt.recording(path):
         for said in (["a", "go on"], ["a"], ["b"]):
             with rt.trajectory():
