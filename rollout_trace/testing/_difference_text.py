@@ -37,19 +37,17 @@ def _named(one: Difference) -> str:
 
 
 def _of_one(one: Difference, other: str) -> str:
-    name, detail = beginning(one.name, 40), one.details[0]
-    if one.part == "messages":
-        if one.kind == "moved":
-            return f"its {name} was {detail.recorded} in {other}"
-        if one.kind == "added":
-            return f"its {name} is not in {other}"
-        if one.kind == "removed":
-            return f"it lacks {name} of {other}"
+    name = beginning(one.name, 40)
     if one.part == "tools":
         if one.kind == "moved":
             return f"its tools are in another order than those of {other}"
-        verb = {"added": "is new to", "removed": "is missing from", "changed": "differs in"}[one.kind]
-        return f"the tool {name} {verb} its tools, compared with {other}"
+        name = f"tool {name}"
+    if one.kind == "moved":
+        return f"its {name} was {one.details[0].recorded} in {other}"
+    if one.kind == "added":
+        return f"its {name} is not in {other}"
+    if one.kind == "removed":
+        return f"it lacks {'the ' if one.part == 'tools' else ''}{name} of {other}"
     return f"its {name} differs from that of {other}"
 
 

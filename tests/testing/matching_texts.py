@@ -142,6 +142,11 @@ def of_calls() -> Iterator[Case]:
     said = [Turn("user", text) for text in texts]
     recorded = [[exchange(CHAT, said)]]
     yield "a moved message", unmatched(recorded, request(CHAT, [said[0], said[2], said[1]]))
+    search, fetch, find = ({"type": "function", "function": {"name": name}} for name in ("search", "fetch", "find"))
+    tooled = [[exchange(CHAT, TURNS[:1], tools=[search, fetch])]]
+    yield "a new tool", unmatched(tooled, request(CHAT, TURNS[:1], tools=[search, fetch, find]))
+    yield "a tool less", unmatched(tooled, request(CHAT, TURNS[:1], tools=[search]))
+    yield "tools in another order", unmatched(tooled, request(CHAT, TURNS[:1], tools=[fetch, search]))
     yield "a message less", unmatched(recorded, request(CHAT, [said[0], said[2]]))
     yield "one in the place of another", unmatched(recorded, request(CHAT, [*said[:2], Turn("assistant", "Rome.")]))
     yield "much", unmatched(recorded, request(CHAT, TURNS[1:], a=1, b=1, c=1, d=1, e=1, f=1, g=1), width=120)
