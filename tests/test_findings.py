@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, PolicySpan
 from rollout_trace.data.model import CUT_OFF, ErrorInfo, Step, TokenIssue, new_step
 from rollout_trace.data.tokens import as_int32
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.train.check_codes import CODES, ISSUE_CODES
 from rollout_trace.train.checks import DEGENERATE_LENGTH, Finding, check
 from rollout_trace.train.selection import NEVER_ALLOWED, reason_left_out
@@ -386,7 +387,7 @@ def exchanges() -> Iterator[tuple[str, Exchange]]:
 def recorded() -> list[list[Step]]:
     """The steps of every recorded exchange."""
     return [
-        decode(protocol, one.request, one.response, content_type=one.content_type, status=one.status)
+        decode(protocol, one.request, one.response, content_type=one.content_type, status=one.status or 0)
         for protocol, one in exchanges()
     ]
 

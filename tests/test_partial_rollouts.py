@@ -12,10 +12,11 @@ import pytest
 from openai import OpenAI
 
 import rollout_trace as rt
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import PolicySpan
 from rollout_trace.data.model import Completion, Step
 from rollout_trace.testing import Fault, ScriptedServer
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
 
 DATA = Path(__file__).parent / "data" / "wire_vllm_extras.jsonl.xz"

@@ -288,7 +288,7 @@ class Recorded(LoopbackServer):
         kind = RECORDED[record.path, bool(record.json.get("stream"))]
         names = {"moe": f"moe_{kind}", "mask": f"mask_{kind}_topk5".replace("stream_topk5", "topk5_stream")}
         one = recorded()[names[self.server]]
-        return Response(one.status, [("content-type", one.content_type)], one.chunks)
+        return Response(one.status or 0, [("content-type", one.content_type)], one.chunks)
 
 
 def given(report: ProbeReport) -> dict[str, set[str]]:

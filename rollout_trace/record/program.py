@@ -1,7 +1,8 @@
 """The program's trajectory: takes the calls that a process makes outside of every ``rt.trajectory`` block.
 
 Only where ``start`` was called, as ``rollout-trace run`` does. It is opened by the first such call, and closed at the
-end of the process. Each task of a process pool has its own. A test's own trajectory takes its place while the test runs.
+end of the process. Each task of a process pool has its own. A test's own trajectory takes its
+place while the test runs.
 """
 
 from __future__ import annotations

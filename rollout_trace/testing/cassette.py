@@ -22,7 +22,7 @@ from rollout_trace.file.writer import check_path
 TEST = "test"
 """The entry of a trajectory's ``metadata`` that names the test it was recorded in."""
 IN_TEST = "test_exchanges"
-"""The entry with the number of exchanges that the test itself made; those after them were made while it was torn down."""
+"""The entry with the number of exchanges that the test itself made; those after them its fixtures made at their end."""
 _LOCK_TIMEOUT = 60.0
 
 

@@ -101,7 +101,7 @@ class ReplayingServer(CassetteServer):
 
     @property
     def unanswered(self) -> list[Unmatched | ValueError]:
-        """The requests that no recorded exchange answers, in the order they came; an error where ``normalize`` failed."""
+        """The requests that no recorded exchange answers, in their order; an error where ``normalize`` failed."""
         with self._found_lock:
             return list(self._unanswered)
 

@@ -167,7 +167,7 @@ class ObservedTest:
         self._ending.callback(_restore, before)
 
     def run_ended(self, error: BaseException | None) -> None:
-        """To be called when the test's function has ended, with the exception that ended it, before its fixtures end."""
+        """To be called with the exception that the test's function raised, if any, before its fixtures end."""
         if error is not None:
             self.trajectory.status = "failed"
         if self._server is not None:
@@ -233,12 +233,12 @@ class ObservedTest:
 
     def _with_exchanges(self, exchanges: Sequence[Exchange]) -> list[Trajectory]:
         """Copies of the trajectories that hold their exchanges: the agent keeps its own as they are."""
-        place = {step.call_id: index for index, one in enumerate(self._trajectories) for step in one.steps}
+        place = {step.call_id or "": index for index, one in enumerate(self._trajectories) for step in one.steps}
         own = self._trajectories.index(self.trajectory)
         shares: list[list[Exchange]] = [[] for _ in self._trajectories]
         late = {exchange.name for exchange in exchanges[self._made_in_test :]}
         for exchange in exchanges:
-            shares[place.get(exchange.call_id, own)].append(exchange)
+            shares[place.get(exchange.call_id or "", own)].append(exchange)
         copies = []
         for index, (original, share) in enumerate(zip(self._trajectories, shares, strict=True)):
             if index != own and not (share or original.steps or original.tool_runs):

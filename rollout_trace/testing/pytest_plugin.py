@@ -77,7 +77,7 @@ def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, righ
     """How trajectories differ that a plain ``assert`` compares, and a short conversation."""
     if not any(type(one).__module__.startswith("rollout_trace.") for one in (left, right)):
         return None
-    from .conversation_text import compare_repr
+    from .compare_repr import compare_repr
 
     return compare_repr(op, left, right)
 

@@ -256,7 +256,7 @@ def _rollout_path(item: pytest.Item) -> Path | None:
     folder = item.config.getoption("--rollout-dir") or item.config.getini("rollout_dir")
     if not folder:
         return None
-    return item.config.invocation_params.dir / folder / f"{item.path.stem}-{_file_name(item)}.jsonl"
+    return Path(item.config.invocation_params.dir, folder, f"{item.path.stem}-{_file_name(item)}.jsonl")
 
 
 def _write_rollout(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:

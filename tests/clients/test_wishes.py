@@ -14,10 +14,11 @@ import httpx
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.integration import wrap_httpx
 from rollout_trace.testing import Fault, LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 
 from .either import Kind, done, drive, each
 from .engine_servers import LlamaServer, SGLang, on, posted
@@ -487,7 +488,7 @@ class Recorded(LoopbackServer):
 
     def answer(self, record: RequestRecord) -> Response:
         one = self.exchange
-        return Response(one.status, [("content-type", one.content_type)], one.chunks)
+        return Response(one.status or 0, [("content-type", one.content_type)], one.chunks)
 
 
 def step_of(name: str, engine: Any) -> rt.Step:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import rollout_trace as rt
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.data.exchange import Exchange
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
 from tests.consumers.recorded import DATA
 from tests.wire.extras_reader import Choice, read

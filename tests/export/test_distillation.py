@@ -15,10 +15,11 @@ from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace import export
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import TopTokens
 from rollout_trace.data.model import Step
 from rollout_trace.testing import Reply, ScriptedServer
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
 
 DATA = Path(__file__).parents[1] / "data" / "wire_vllm_extras.jsonl.xz"
@@ -45,7 +46,9 @@ def exchange(name: str) -> Exchange:
 def teacher_step(name: str, **facts: Any) -> Step:
     """A recorded call that scored its prompt."""
     one = exchange(name)
-    steps = decode(PROTOCOLS[one.path], one.request, one.response, content_type=one.content_type, status=one.status)
+    steps = decode(
+        PROTOCOLS[one.path], one.request, one.response, content_type=one.content_type, status=one.status or 0
+    )
     return replace(steps[0], id=f"scores-{name}", index=9, model="big", **facts)
 
 

@@ -96,7 +96,9 @@ def recorded_lines() -> list[bytes]:
     """A line of each recorded exchange whose engine sent texts and ids."""
     found = []
     for protocol, one in corpus():
-        steps = decode_exchange(protocol, one.request, one.response, content_type=one.content_type, status=one.status)
+        steps = decode_exchange(
+            protocol, one.request, one.response, content_type=one.content_type, status=one.status or 0
+        )
         if any(step.token_texts is not None and step.completion_token_ids is not None for step in steps):
             found.append(encode(Trajectory(steps=steps)))
     return found

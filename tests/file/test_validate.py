@@ -132,7 +132,9 @@ def test_what_is_recorded_is_good() -> None:
     count = 0
     for protocol, exchange in corpus():
         kind = exchange.content_type or None
-        steps = rt.wire.decode(protocol, exchange.request, exchange.response, content_type=kind, status=exchange.status)
+        steps = rt.wire.decode(
+            protocol, exchange.request, exchange.response, content_type=kind, status=exchange.status or 0
+        )
         for at, step in enumerate(steps):
             object.__setattr__(step, "index", at)  # As a recording does.
         assert [str(one) for one in check_line(encode(rt.Trajectory(steps=steps)), None)[1]] == [], exchange.name

@@ -83,7 +83,7 @@ def compare(steps: list[Step], undamaged: list[Step]) -> None:
 @cache
 def _undamaged(protocol: str, exchange: Exchange) -> list[Step]:
     kind = exchange.content_type or None
-    return decode(protocol, exchange.request, exchange.response, content_type=kind, status=exchange.status)
+    return decode(protocol, exchange.request, exchange.response, content_type=kind, status=exchange.status or 0)
 
 
 def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], str | None]:
@@ -102,7 +102,7 @@ def fuzz(seed: int, count: int, deadline: float) -> tuple[int, dict[str, int], s
         else:
             response = only_extras
         try:
-            steps = decode(protocol, request, response, content_type=kind, status=exchange.status)
+            steps = decode(protocol, request, response, content_type=kind, status=exchange.status or 0)
             check(steps)
             if only_extras is not None:
                 compare(steps, _undamaged(protocol, exchange))

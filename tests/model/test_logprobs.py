@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.model import Step
-from rollout_trace.testing.recordings import Exchange
 from tests.model.qwen2 import Qwen2
 from tests.wire.raw import exchanges, steps_of
 

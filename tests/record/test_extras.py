@@ -12,13 +12,14 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.clients import recorder
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import EXTRAS
 from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.record.journal import Journal
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.settings import Settings
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 from tests.file.test_extras import conversation
 
 from .journaled import died, files_of, journaled
@@ -43,7 +44,7 @@ def answer(protocol: str, one: Exchange) -> None:
     """Records an exchange as a client does, its answer in two pieces."""
     call = recorder.begin(Settings(lambda method, path: None), protocol)
     recorder.attempt(call, one.request)
-    recorder.answered(call, one.status, {"content-type": str(one.content_type)})
+    recorder.answered(call, one.status or 0, {"content-type": str(one.content_type)})
     half = len(one.response) // 2
     recorder.receive(call, one.response[:half])
     recorder.receive(call, one.response[half:])

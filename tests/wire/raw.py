@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.model import Step
-from rollout_trace.testing.recordings import Exchange, load_exchanges, load_reports
+from rollout_trace.testing.recordings import load_exchanges, load_reports
 from rollout_trace.wire import decode
 
 PACKED = Path(__file__).parent.parent / "data" / "wire_vllm.jsonl.xz"
@@ -36,7 +37,7 @@ def steps_of(exchange: Exchange) -> list[Step]:
         exchange.request,
         exchange.response,
         content_type=exchange.content_type,
-        status=exchange.status,
+        status=exchange.status or 0,
     )
 
 

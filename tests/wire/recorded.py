@@ -14,9 +14,10 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.model import STEP_FIELDS, Step
 from rollout_trace.data.tokens import same_array
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
 from tests.wire.raw import JSON, SSE, bodies, sse
 from tests.wire.test_damage import JUNK, places
@@ -49,7 +50,7 @@ def steps_of(protocol: str, name: str, response: bytes | None = None) -> list[St
     """What the decoder makes of a recording, or of another answer in its place."""
     exchange = recorded(protocol)[name]
     body = exchange.response if response is None else response
-    return decode(protocol, exchange.request, body, content_type=exchange.content_type, status=exchange.status)
+    return decode(protocol, exchange.request, body, content_type=exchange.content_type, status=exchange.status or 0)
 
 
 def asked(protocol: str, name: str) -> dict[str, Any]:

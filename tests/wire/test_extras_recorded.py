@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import EXTRAS, SamplingMask, TopTokens
 from rollout_trace.data.model import Step
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
 from tests.wire import extras_reader
 from tests.wire.extras_reader import Choice
@@ -47,7 +48,7 @@ def steps_of(name: str) -> list[Step]:
     """What the decoders make of a recording."""
     one = exchanges()[name]
     kind, protocol = one.content_type, PROTOCOLS[one.path]
-    return decode(protocol, one.request, one.response, content_type=kind, status=one.status)
+    return decode(protocol, one.request, one.response, content_type=kind, status=one.status or 0)
 
 
 def choices_of(name: str) -> dict[int, Choice]:
@@ -243,7 +244,7 @@ def test_pairs_of_every_protocol_that_streams_were_compared() -> None:
 
 def test_what_is_refused_has_no_extras() -> None:
     """Errors, one with an empty message: a step with the status, and nothing more."""
-    refused = [name for name, one in exchanges().items() if one.status >= 400]
+    refused = [name for name, one in exchanges().items() if one.status or 0 >= 400]
     assert len(refused) == 19
     for name in refused:
         (step,) = steps_of(name)

@@ -27,7 +27,7 @@ def turns(*names: str) -> tuple[list[Step], Stores]:
             one.request,
             one.response,
             content_type=one.content_type,
-            status=one.status,
+            status=one.status or 0,
             stores=stores,
         )
     return steps, stores

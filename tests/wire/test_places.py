@@ -169,8 +169,8 @@ def test_a_recorded_chat_gives_what_its_bytes_hold(engine: str, exchange: Exchan
     steps = decode(
         "openai.chat", exchange.request, exchange.response, content_type=exchange.content_type, status=exchange.status
     )
-    if exchange.status >= 400:
-        assert [step.status for step in steps] == ["error"]
+    if exchange.status or 0 >= 400:
+        assert [step.status or 0 for step in steps] == ["error"]
         assert steps[0].error is not None
         assert steps[0].error.status == exchange.status
         return

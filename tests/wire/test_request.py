@@ -166,7 +166,7 @@ def test_turns_that_repeat_their_messages_share_them() -> None:
         exchange = exchanges()[f"multiturn_canonical_{turn}"]
         turns += steps_of(
             f"call{turn}", "openai.chat", exchange.request, exchange.response,
-            content_type=exchange.content_type, status=exchange.status, stores=stores,
+            content_type=exchange.content_type, status=exchange.status or 0, stores=stores,
         )  # fmt: skip
     assert [len(step.messages or ()) for step in turns] == [2, 4, 6]
     last = turns[-1].messages or ()

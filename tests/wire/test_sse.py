@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.model import Step
-from rollout_trace.testing.recordings import Exchange
 from rollout_trace.wire import decode
 from rollout_trace.wire import sse as sse_module
 from rollout_trace.wire.sse import Event, events, without_comments

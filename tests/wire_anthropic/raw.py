@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.model import Step
-from rollout_trace.testing.recordings import Exchange, load_exchanges
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
 
 DATA = Path(__file__).parent.parent / "data"
@@ -31,7 +32,9 @@ def exchanges() -> dict[str, Exchange]:
 def steps_of(exchange: Exchange) -> list[Step]:
     """What the decoder makes of an exchange."""
     kind = exchange.content_type
-    return decode("anthropic.messages", exchange.request, exchange.response, content_type=kind, status=exchange.status)
+    return decode(
+        "anthropic.messages", exchange.request, exchange.response, content_type=kind, status=exchange.status or 0
+    )
 
 
 def read(response: bytes, *, content_type: str | None = None, status: int = 200, request: bytes = b"{}") -> Step:

@@ -36,7 +36,7 @@ def rollout(name: str) -> rt.Trajectory:
     """A recorded call that scored a prompt, beside a rollout of the same ids."""
     one = exchange(name)
     body = one.response
-    (scores,) = decode("openai.completions", one.request, body, content_type="application/json", status=one.status)
+    (scores,) = decode("openai.completions", one.request, body, content_type="application/json", status=one.status or 0)
     assert scores.prompt_token_ids is not None
     ids = scores.prompt_token_ids.tolist()
     sampled = Step(
