@@ -106,8 +106,11 @@ def trajectories(
 
 @st.composite
 def _trajectories(draw: DrawFn, options: Options) -> Trajectory:
-    protocol = draw(st.sampled_from(options.protocols))
-    agent = _Agent(draw, options, protocol)
+    protocols, has_ids = options.protocols, options.with_ids is True
+    if options.with_ids is None and (with_place := tuple(filter(can_request_ids, protocols))):
+        has_ids = draw(st.sampled_from([True, True, False]))
+        protocols = with_place if has_ids else protocols
+    agent = _Agent(draw, options, draw(st.sampled_from(protocols)), has_ids)
     agent.run(draw(st.integers(options.min_steps, options.max_steps)))
     failed = options.with_errors and draw(_SELDOM)
     group = draw(st.none() | st.sampled_from(["g1", "g2"]))
@@ -147,16 +150,16 @@ class _Request(NamedTuple):
 class _Agent:
     """Draws the steps of one trajectory, as an agent makes them: each request from the answers before it."""
 
-    def __init__(self, draw: DrawFn, options: Options, protocol: str) -> None:
+    def __init__(self, draw: DrawFn, options: Options, protocol: str, has_ids: bool) -> None:
         self._draw, self._options, self._protocol = draw, options, protocol
         self._dialect: Dialect = DIALECTS[protocol]
         self._tokens = TokenStore()
         self.id = f"{draw(st.integers(0, 2**32)):024x}"
         self.steps: list[Step] = []
         self.tool_runs: list[ToolRun] = []
-        self._has_ids = options.with_ids is True or (
-            options.with_ids is None and can_request_ids(protocol) and draw(st.booleans())
-        )
+        self._has_ids = has_ids
+        # A few trajectories miss something here and there: others could hardly have two steps in a row.
+        self._has_holes = options.with_ids is None and draw(_SELDOM)
         self._engine = "vllm" if self._has_ids else draw(st.none() | st.just("openai"))
         self._names = self._tools()
         # They are empty for a protocol without tools.
@@ -281,11 +284,10 @@ class _Agent:
         """Ids, logprobs and extras of a step, where it has them."""
         if status in ("error", "cancelled"):
             return {}
-        lacks = self._options.with_ids is None and self._draw(_SELDOM)
-        if not self._has_ids or lacks:
+        if not self._has_ids or (self._has_holes and self._draw(st.booleans())):
             return {"token_issue": _MISSING}
         spans = self._tokens.add(np.array(prompt, np.int32), np.array(sampled, np.int32))
-        given = self._options.with_ids or not self._draw(_SELDOM)
+        given = not self._has_holes or self._draw(st.booleans())
         logprobs = self._draw(st.lists(log_probabilities, min_size=len(sampled), max_size=len(sampled)))
         found: dict[str, Any] = {
             "prompt_token_ids": spans[0],

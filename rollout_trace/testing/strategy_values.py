@@ -20,6 +20,8 @@ except ImportError as error:
         "rollout_trace.testing.trajectories needs hypothesis, which is not installed: pip install hypothesis"
     ) from error
 
+__all__ = ["st"]  # For ``strategies``, beside what is defined here: one place says what to install.
+
 Values: TypeAlias = "st.SearchStrategy[Any]"
 
 

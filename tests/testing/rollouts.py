@@ -83,7 +83,7 @@ def google(server: ScriptedServer) -> None:
     client = rt.wrap_google(genai.Client(api_key="none", http_options=options))
     try:
         while True:
-            answer = client.models.generate_content(model="m", contents=contents, config={"tools": [declared]})
+            answer: Any = client.models.generate_content(model="m", contents=contents, config={"tools": [declared]})
             contents.append(answer.candidates[0].content)
             if not answer.function_calls:
                 return

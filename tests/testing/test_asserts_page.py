@@ -25,7 +25,11 @@ AGENT = """
 FIXTURE = """
     import pytest
     import rollout_trace as rt
+    from hypothesis import HealthCheck, settings
     from rollout_trace.testing import RecordedRollout
+
+    settings.register_profile("few", max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    settings.load_profile("few")
 
     @pytest.fixture
     def rollout():

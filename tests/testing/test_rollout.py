@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, ErrorInfo, ToolCall, ToolRun
@@ -70,7 +71,7 @@ def test_a_rollout_is_read_while_the_agent_runs() -> None:
     with ScriptedServer(["one", "two"]) as server, rt.trajectory("outer") as outer:
         rollout = rollout_of(outer)
         assert str(rollout).splitlines()[1:] == [f"{'':14}no call to a model was recorded"]
-        with rt.wrap_openai(rollouts.OpenAI(base_url=server.base_url, api_key="none")) as client:
+        with rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none")) as client:
             for text in ("one", "two"):
                 client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Count."}])
                 assert rollout.text == text
@@ -329,7 +330,7 @@ def test_steps_that_need_no_ids_do_not_fail_a_trainable_rollout() -> None:
 
 def test_trajectories_that_the_agent_opened_inside() -> None:
     with ScriptedServer(lambda _: Reply("ok")) as server:
-        with rt.wrap_openai(rollouts.OpenAI(base_url=server.base_url, api_key="none"), engine="vllm") as client:
+        with rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine="vllm") as client:
             with rt.trajectory("outer") as outer, rt.trajectory("inner") as inner:
                 for _ in range(2):
                     client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi."}])
