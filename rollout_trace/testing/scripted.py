@@ -70,6 +70,7 @@ class ScriptedServer(LoopbackServer):
         chunk_tokens: number of tokens per event of a stream.
         chunk_bytes: cuts the bytes of every answer into HTTP chunks of that size.
         strict_model: whether a request that names another model is refused.
+        scale_out: whether `/inference/v1/generate` is served, as with vLLM's `--enable-scale-out`.
         port: the port to listen on; 0: any free one.
 
     Raises:
@@ -92,6 +93,7 @@ class ScriptedServer(LoopbackServer):
         chunk_tokens: int = 1,
         chunk_bytes: int | None = None,
         strict_model: bool = False,
+        scale_out: bool = False,
         port: int = 0,
     ) -> None:
         super().__init__(port=port)
@@ -109,6 +111,7 @@ class ScriptedServer(LoopbackServer):
         self._chunk_tokens = chunk_tokens
         self._chunk_bytes = chunk_bytes
         self._strict_model = strict_model
+        self._scale_out = scale_out
         self._responses = ResponsesApi()
         # The longest end first: `/chat/completions` ends in `/completions`, too.
         apis: list[Api] = [self._responses, *(api() for api in _APIS)]
@@ -164,6 +167,8 @@ class ScriptedServer(LoopbackServer):
             return self._utility(record)
         if record.method != "POST":
             return json_response(405, api.refusal(None, 405, "Method Not Allowed"))
+        if isinstance(api, VLLMGenerateApi) and not self._scale_out:
+            return json_response(404, {"detail": "Not Found"})
         wait = self._meter.enter()
         if wait is not None:
             return _too_many(api, wait)
