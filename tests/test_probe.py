@@ -219,10 +219,18 @@ def test_a_wrong_setting_is_told(kind: Kind, kind_of_setting: str) -> None:
     assert report.logprobs_mode == "processed"
 
 
+class NoIdsInResponses(ScriptedServer):
+    """An engine that does not know what asks for the ids of a response."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        unknown = b'"enable_response_messages"'
+        return super().answer(dataclasses.replace(record, body=record.body.replace(unknown, b'"unknown"')))
+
+
 def test_every_protocol_that_is_named(kind: Kind) -> None:
-    """The scripted server has ids in chat and completions, and none in responses: each is told."""
+    """A server that has ids in chat and completions, and none in responses: each is told."""
     names = ["openai.chat", "openai.completions", "openai.responses"]
-    with ScriptedServer("blue is nice") as server:
+    with NoIdsInResponses("blue is nice") as server:
         report = probed(kind, server.base_url, protocols=names)
         paths = {record.path for record in server.requests if record.method == "POST"}
     assert paths == {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/inference/v1/generate"}

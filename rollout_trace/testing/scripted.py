@@ -27,7 +27,7 @@ from ._server import LoopbackServer
 from ._turn import Row, Turn
 from .script import Answer, AnyScript, Fault, Faults, Reply, reply_of
 from .tokenizer import AnyTokenizer, ByteTokenizer
-from .traffic import Latency, Meter, RateLimit, Slots
+from .traffic import Latency, Meter, RateLimit, Slots, checked_count, latency_of
 
 
 class ScriptedServer(LoopbackServer):
@@ -70,6 +70,7 @@ class ScriptedServer(LoopbackServer):
         chunk_tokens: number of tokens per event of a stream.
         chunk_bytes: cuts the bytes of every answer into HTTP chunks of that size.
         strict_model: whether a request that names another model is refused.
+        scale_out: whether `/inference/v1/generate` is served, as with vLLM's `--enable-scale-out`.
         port: the port to listen on; 0: any free one.
 
     Raises:
@@ -92,6 +93,7 @@ class ScriptedServer(LoopbackServer):
         chunk_tokens: int = 1,
         chunk_bytes: int | None = None,
         strict_model: bool = False,
+        scale_out: bool = False,
         port: int = 0,
     ) -> None:
         super().__init__(port=port)
@@ -101,14 +103,15 @@ class ScriptedServer(LoopbackServer):
         self._director = Director(script)
         self._plan = FaultPlan(faults)
         self._holds = Holds()
-        self._latency = _latency(latency, tokens_per_second, delay)
+        self._latency = latency_of(latency, tokens_per_second, delay)
         self._meter = Meter(rate_limit)
         # Hundreds of threads that compute at the same time slow each other, and the streams that are under way.
         self._making = threading.Lock()
-        self._slots = Slots(_positive("max_parallel", max_parallel))
+        self._slots = Slots(checked_count("max_parallel", max_parallel))
         self._chunk_tokens = chunk_tokens
         self._chunk_bytes = chunk_bytes
         self._strict_model = strict_model
+        self._scale_out = scale_out
         self._responses = ResponsesApi()
         # The longest end first: `/chat/completions` ends in `/completions`, too.
         apis: list[Api] = [self._responses, *(api() for api in _APIS)]
@@ -164,6 +167,8 @@ class ScriptedServer(LoopbackServer):
             return self._utility(record)
         if record.method != "POST":
             return json_response(405, api.refusal(None, 405, "Method Not Allowed"))
+        if isinstance(api, VLLMGenerateApi) and not self._scale_out:
+            return json_response(404, {"detail": "Not Found"})
         wait = self._meter.enter()
         if wait is not None:
             return _too_many(api, wait)
@@ -275,23 +280,6 @@ def _tokenizer(given: Any) -> AnyTokenizer:
     from .real_tokenizer import RealTokenizer  # it needs packages that a byte tokenizer does not
 
     return RealTokenizer(given)
-
-
-def _latency(latency: float | Latency, tokens_per_second: float | None, delay: float) -> Latency:
-    made = latency if isinstance(latency, Latency) else Latency(first_token=latency)
-    if tokens_per_second is not None:
-        if made.per_token:
-            raise ValueError("`tokens_per_second` and `Latency(per_token=...)` say the same thing: give one of them")
-        if not tokens_per_second > 0:
-            raise ValueError(f"tokens_per_second={tokens_per_second!r}: use more than 0, or None for no limit")
-        made = replace(made, per_token=1 / tokens_per_second)
-    return replace(made, first_token=made.first_token + delay) if delay else made
-
-
-def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and value < 1:
-        raise ValueError(f"{name}={value!r}: use 1 or more, or None for no limit")
-    return value
 
 
 def _too_many(api: Api, wait: float) -> Response:

@@ -116,6 +116,7 @@ def _server(given: argparse.Namespace) -> LoopbackServer:
         tokens_per_second=given.tokens_per_second,
         max_parallel=given.max_parallel,
         rate_limit=None if given.rate_limit is None else RateLimit(given.rate_limit),
+        scale_out=True,
         port=given.port,
     )
 

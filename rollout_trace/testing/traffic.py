@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from ._delivery import Pace
@@ -53,6 +53,25 @@ class RateLimit:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"RateLimit({name}={value!r}): use more than 0")
+
+
+def latency_of(latency: float | Latency, tokens_per_second: float | None, delay: float) -> Latency:
+    """The latency of a server from its arguments. Raises ValueError where they contradict each other."""
+    made = latency if isinstance(latency, Latency) else Latency(first_token=latency)
+    if tokens_per_second is not None:
+        if made.per_token:
+            raise ValueError("`tokens_per_second` and `Latency(per_token=...)` say the same thing: give one of them")
+        if not tokens_per_second > 0:
+            raise ValueError(f"tokens_per_second={tokens_per_second!r}: use more than 0, or None for no limit")
+        made = replace(made, per_token=1 / tokens_per_second)
+    return replace(made, first_token=made.first_token + delay) if delay else made
+
+
+def checked_count(name: str, value: int | None) -> int | None:
+    """A number of things that is 1 or more, or None. Raises ValueError for another."""
+    if value is not None and value < 1:
+        raise ValueError(f"{name}={value!r}: use 1 or more, or None for no limit")
+    return value
 
 
 class Meter:

@@ -49,7 +49,7 @@ def test_the_core_reads_what_the_script_says(protocol: str, stream: bool) -> Non
     path, body = BODIES[protocol]
     if protocol.startswith("google") and stream:
         path = path.replace(":generateContent", ":streamGenerateContent")
-    with ScriptedServer("naïve 🙂") as server:
+    with ScriptedServer("naïve 🙂", scale_out=True) as server:
         usage = {"stream_options": {"include_usage": True}} if stream else {}
         (step,) = steps(server, protocol, path, {"model": "m", "stream": stream, **usage, **body})
     assert step.completion is not None
@@ -68,7 +68,7 @@ def test_the_core_reads_what_the_script_says(protocol: str, stream: bool) -> Non
 def test_generate_of_vllm_has_ids_and_logprobs(stream: bool) -> None:
     parameters = {"n": 2, "logprobs": 2, "max_tokens": 4}
     body = {"model": "m", "token_ids": PROMPT, "sampling_params": parameters, "return_token_ids": True}
-    with ScriptedServer(lambda request, choice: f"four {choice}", chunk_tokens=3) as server:
+    with ScriptedServer(lambda request, choice: f"four {choice}", chunk_tokens=3, scale_out=True) as server:
         found = steps(server, "vllm.generate", VLLM, {**body, "stream": stream, "output_mode": "text"})
     assert [step.completion.content for step in found if step.completion] == ["four", "four"]
     for step in found:
@@ -77,6 +77,14 @@ def test_generate_of_vllm_has_ids_and_logprobs(stream: bool) -> None:
         assert len(values(step.logprobs)) == 4
         assert (step.finish_reason, step.token_issue) == ("length", None)
         assert step.policy_version == "default"
+
+
+def test_generate_of_vllm_is_not_there_unless_it_is_enabled() -> None:
+    with ScriptedServer("x") as server:
+        path, body = BODIES["vllm.generate"]
+        (step,) = steps(server, "vllm.generate", path, body)
+    assert step.error is not None
+    assert step.error.status == 404
 
 
 @STREAMED
@@ -195,7 +203,7 @@ def test_embeddings_are_the_same_in_every_run_and_near_where_texts_are() -> None
 @pytest.mark.parametrize(("protocol", "bad"), [("vllm.generate", {"token_ids": "x"}), ("sglang.generate", {"text": 3})])
 def test_a_request_without_a_prompt_is_refused(protocol: str, bad: dict[str, Any]) -> None:
     path, body = BODIES[protocol]
-    with ScriptedServer("x") as server:
+    with ScriptedServer("x", scale_out=True) as server:
         status, answer, _ = post(server, path, {**body, **bad})
     assert status == 400
     assert next(iter(bad)) in json.loads(answer)["error"]["message"]
@@ -208,7 +216,7 @@ def test_a_script_sees_the_messages_of_any_protocol() -> None:
         seen.append([(message["role"], message["content"]) for message in messages])
         return "x"
 
-    with ScriptedServer(script) as server:
+    with ScriptedServer(script, scale_out=True) as server:
         for path, body in BODIES.values():
             assert post(server, path, body)[0] == 200
     for name, messages in zip(BODIES, seen, strict=True):
