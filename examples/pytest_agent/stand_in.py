@@ -19,6 +19,8 @@ def script(request: dict[str, Any]) -> str | Reply:
     """The answer to one request: first a search, then a refund where one is asked for, then a sentence."""
     messages = request["messages"]
     question = next(message["content"] for message in messages if message["role"] == "user")
+    if "response_format" in request:
+        return json.dumps({"desk": "refunds" if "back" in question else "deliveries", "urgent": "never" in question})
     results = [message["content"] for message in messages if message["role"] == "tool"]
     email = re.search(r"\S+@\S+\.\w+", question)
     if email is None:

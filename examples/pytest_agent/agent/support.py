@@ -17,6 +17,7 @@ from agent.tools import TOOLS, run_tool
 
 SYSTEM = "You are the support agent of a small shop. Look an order up before you refund it. Answer in one sentence."
 MOST_STEPS = 6
+MOST_TOKENS = 100
 
 
 def model() -> str:
@@ -29,7 +30,7 @@ def answer(question: str, shop: Shop | None = None) -> str:
     shop, messages = shop or Shop(), beginning(question)
     with OpenAI() as client:
         for _ in range(MOST_STEPS):
-            message = client.chat.completions.create(model=model(), messages=messages, tools=TOOLS).choices[0].message
+            message = client.chat.completions.create(**asked(messages)).choices[0].message
             if not message.tool_calls:
                 return message.content or ""
             messages += [sent_back(message), *results(shop, message.tool_calls)]
@@ -41,7 +42,7 @@ async def answer_async(question: str, shop: Shop | None = None) -> str:
     shop, messages = shop or Shop(), beginning(question)
     async with AsyncOpenAI() as client:
         for _ in range(MOST_STEPS):
-            done = await client.chat.completions.create(model=model(), messages=messages, tools=TOOLS)
+            done = await client.chat.completions.create(**asked(messages))
             message = done.choices[0].message
             if not message.tool_calls:
                 return message.content or ""
@@ -54,7 +55,7 @@ def answer_in_pieces(question: str, shop: Shop | None = None) -> Iterator[str]:
     shop, messages = shop or Shop(), beginning(question)
     with OpenAI() as client:
         for _ in range(MOST_STEPS):
-            with client.chat.completions.stream(model=model(), messages=messages, tools=TOOLS) as events:
+            with client.chat.completions.stream(**asked(messages)) as events:
                 yield from (event.delta for event in events if event.type == "content.delta")
                 message = events.get_final_completion().choices[0].message
             if not message.tool_calls:
@@ -78,6 +79,11 @@ def results(shop: Shop, calls: Any) -> list[Any]:
         }
         for call in calls
     ]
+
+
+def asked(messages: list[Any]) -> Any:
+    """The arguments of a call."""
+    return {"model": model(), "messages": messages, "tools": TOOLS, "max_tokens": MOST_TOKENS}
 
 
 def sent_back(message: Any) -> Any:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from agent.desk import handle
 from agent.shop import Shop
 from agent.support import answer, answer_async, answer_in_pieces
 
@@ -43,6 +44,13 @@ def test_a_question_is_answered_without_a_refund(rollout, question, expected):
     rollout.assert_called("search_orders")
     rollout.assert_not_called("refund")
     rollout.assert_steps(2)
+
+
+@pytest.mark.replay("cassettes/letter.jsonl")
+def test_a_letter_goes_to_its_desk_first(rollout):
+    assert handle(REFUND) == "refunds: Your lamp is paid back: 18.00."
+
+    rollout.assert_steps(4)
 
 
 @pytest.mark.replay("cassettes/streamed.jsonl")

@@ -1,0 +1,227 @@
+"""`examples/pytest_agent`, copied out of the checkout and run as its users run it, with the network refused."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import rollout_trace as rt
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "pytest_agent"
+
+# Run by every Python that the test starts: the agent's tests, and the agent where it is a process of its own. It refuses
+# what leaves this machine, and writes it down, because an SDK makes an error of its own of what is raised.
+GUARD = """
+import os, sys
+
+def refuse(event, arguments):
+    if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
+        address = arguments[1]
+        host = address[0] if isinstance(address, tuple) else "127.0.0.1"  # a path, of a socket of this machine
+    elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+        host = arguments[0]
+    else:
+        return
+    if host not in ("127.0.0.1", "::1", "localhost", b"127.0.0.1", None):
+        with open(os.environ["REFUSED"], "a") as log:
+            log.write(f"{event} {host}\\n")
+        raise OSError(f"the test refuses the network: {event} {host}")
+
+sys.addaudithook(refuse)
+"""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the example, and where what is refused is written."""
+
+    folder: Path
+    guard: Path
+
+    @property
+    def refused(self) -> list[str]:
+        """What asked for the network, one line each."""
+        log = self.guard / "refused"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
+        """pytest in the copy: its exit code and output."""
+        path = os.pathsep.join([str(self.guard), *filter(None, [os.environ.get("PYTHONPATH")])])
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "PYTEST_", "ROLLOUT_TRACE_"))}
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            cwd=self.folder,
+            env={**kept, "PYTHONPATH": path, "REFUSED": str(self.guard / "refused"), "CI": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Changes a file of the copy."""
+        text = (self.folder / file).read_text()
+        assert text.count(old) == 1, f"{file} of the example should have {old!r} once"
+        (self.folder / file).write_text(text.replace(old, new))
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    left_out = shutil.ignore_patterns("__pycache__", ".*", "rollouts")
+    folder = Path(shutil.copytree(EXAMPLE, tmp_path / "pytest_agent", ignore=left_out))
+    guard = tmp_path / "guard"
+    guard.mkdir()
+    (guard / "sitecustomize.py").write_text(GUARD)
+    return Copy(folder, guard)
+
+
+def outcomes(output: str) -> dict[str, int]:
+    """Of pytest's last line: {"passed": 17}."""
+    last = output.strip().splitlines()[-1]
+    return {word: int(count) for count, word in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])}
+
+
+def test_everything_passes_offline(copy: Copy) -> None:
+    before = {path.name: path.read_bytes() for path in (copy.folder / "tests" / "cassettes").iterdir()}
+
+    code, output = copy.run()
+
+    assert code == 0, output
+    assert outcomes(output) == {"passed": 18}, output
+    assert copy.refused == []
+    after = {path.name: path.read_bytes() for path in (copy.folder / "tests" / "cassettes").iterdir()}
+    assert after == before, "a replay changed a cassette"
+
+
+def test_it_passes_on_two_workers(copy: Copy) -> None:
+    code, output = copy.run("-n", "2")
+
+    assert code == 0, output
+    assert outcomes(output) == {"passed": 18}, output
+    assert copy.refused == []
+
+
+def test_without_the_replay_it_would_ask_the_network(copy: Copy) -> None:
+    """The guard refuses, and is seen to refuse: without this the tests above could not fail."""
+    code, output = copy.run(
+        "--replay=off",
+        "-k",
+        "test_a_lost_lamp_is_paid_back",
+        OPENAI_BASE_URL="http://model.invalid/v1",
+        OPENAI_API_KEY="none",
+    )
+
+    assert code == 1, output
+    assert set(copy.refused) == {"socket.getaddrinfo model.invalid"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """An edit of the agent, a test that it breaks, and what the failure has to say."""
+
+    file: str
+    old: str
+    new: str
+    test: str
+    says: tuple[str, ...]
+
+
+CHANGES = {
+    "prompt": Change(
+        "agent/support.py",
+        "Answer in one sentence.",
+        "Answer in rhymes.",
+        "test_a_lost_lamp_is_paid_back",
+        ("system", "Answer in one sentence.", "Answer in rhymes."),
+    ),
+    "tool described otherwise": Change(
+        "agent/tools.py",
+        "Pays an order back in full.",
+        "Pays a part of an order back.",
+        "test_a_lost_lamp_is_paid_back",
+        ("refund", "Pays an order back in full.", "Pays a part of an order back."),
+    ),
+    "tool renamed": Change(
+        "agent/tools.py",
+        '"search_orders",\n        "Finds',
+        '"find_orders",\n        "Finds',
+        "test_a_lost_lamp_is_paid_back",
+        ("search_orders", "find_orders"),
+    ),
+    "tool result": Change(
+        "agent/shop.py",
+        '"lost in the post"',
+        '"stolen"',
+        "test_a_lost_lamp_is_paid_back",
+        ("tool", "lost in the post", "stolen"),
+    ),
+    "model": Change(
+        "agent/support.py", '"qwen3-8b"', '"qwen3-32b"', "test_a_lost_lamp_is_paid_back", ("qwen3-8b", "qwen3-32b")
+    ),
+    "sampling": Change(
+        "agent/support.py",
+        "MOST_TOKENS = 100",
+        "MOST_TOKENS = 70",
+        "test_a_lost_lamp_is_paid_back",
+        ("max_tokens", "100", "70"),
+    ),
+    "order": Change(
+        "agent/desk.py",
+        '    desk = triage(letter)["desk"]\n    text = answer(letter)\n',
+        '    text = answer(letter)\n    desk = triage(letter)["desk"]\n',
+        "test_a_letter_goes_to_its_desk_first",
+        ("order",),
+    ),
+    "a call fewer": Change(
+        "agent/desk.py",
+        'triage(letter)["desk"]',
+        '"refunds"',
+        "test_a_letter_goes_to_its_desk_first",
+        ("Say which desk",),
+    ),
+    "in another process": Change(
+        "agent/support.py",
+        "Answer in one sentence.",
+        "Answer in rhymes.",
+        "test_replayed.py::test_the_command_line",
+        ("system", "Answer in one sentence.", "Answer in rhymes."),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_regression_is_caught_and_named(copy: Copy, change: Change) -> None:
+    copy.edit(change.file, change.old, change.new)
+    selected = f"tests/{change.test}" if "::" in change.test else f"tests/test_replayed.py::{change.test}"
+
+    code, output = copy.run(selected)
+
+    assert code == 1, output
+    assert outcomes(output).keys() <= {"failed", "error"}, output
+    missing = [text for text in change.says if text not in output]
+    assert not missing, f"the failure does not say {missing}:\n{output}"
+    assert copy.refused == []
+
+
+def test_cassettes_are_rollouts_without_keys_or_addresses(copy: Copy) -> None:
+    cassettes = sorted((copy.folder / "tests" / "cassettes").glob("*.jsonl"))
+    assert cassettes
+    for path in cassettes:
+        trajectories = list(rt.read(path))
+        assert all(one.exchanges for one in trajectories), path
+        assert all("test" in one.metadata for one in trajectories), path
+        text = path.read_text().lower()
+        assert not [word for word in ("authorization", "bearer", "127.0.0.1", "localhost") if word in text], path
+
+
+def test_the_recorded_engine_gave_ids(copy: Copy) -> None:
+    steps = [step for one in rt.read(copy.folder / "tests" / "cassettes" / "vllm.jsonl") for step in one.steps]
+    assert {(step.token_source, step.status) for step in steps} == {("engine", "ok")}
