@@ -2,91 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 import rollout_trace as rt
-
-EXAMPLE = Path(__file__).parent.parent / "examples" / "pytest_agent"
-
-# Run by every Python that the test starts: the agent's tests, and the agent where it is a process of its own. It refuses
-# what leaves this machine, and writes it down, because an SDK makes an error of its own of what is raised.
-GUARD = """
-import os, sys
-
-def refuse(event, arguments):
-    if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
-        address = arguments[1]
-        host = address[0] if isinstance(address, tuple) else "127.0.0.1"  # a path, of a socket of this machine
-    elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-        host = arguments[0]
-    else:
-        return
-    if host not in ("127.0.0.1", "::1", "localhost", b"127.0.0.1", None):
-        with open(os.environ["REFUSED"], "a") as log:
-            log.write(f"{event} {host}\\n")
-        raise OSError(f"the test refuses the network: {event} {host}")
-
-sys.addaudithook(refuse)
-"""
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A copy of the example, and where what is refused is written."""
-
-    folder: Path
-    guard: Path
-
-    @property
-    def refused(self) -> list[str]:
-        """What asked for the network, one line each."""
-        log = self.guard / "refused"
-        return log.read_text().splitlines() if log.exists() else []
-
-    def run(self, *arguments: str, **environment: str) -> tuple[int, str]:
-        """pytest in the copy: its exit code and output."""
-        path = os.pathsep.join([str(self.guard), *filter(None, [os.environ.get("PYTHONPATH")])])
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "PYTEST_", "ROLLOUT_TRACE_"))}
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-            cwd=self.folder,
-            env={**kept, "PYTHONPATH": path, "REFUSED": str(self.guard / "refused"), "CI": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    def edit(self, file: str, old: str, new: str) -> None:
-        """Changes a file of the copy."""
-        text = (self.folder / file).read_text()
-        assert text.count(old) == 1, f"{file} of the example should have {old!r} once"
-        (self.folder / file).write_text(text.replace(old, new))
+from tests.pytest_agent_copy import Copy, copy_to, outcomes
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Copy:
-    left_out = shutil.ignore_patterns("__pycache__", ".*", "rollouts")
-    folder = Path(shutil.copytree(EXAMPLE, tmp_path / "pytest_agent", ignore=left_out))
-    guard = tmp_path / "guard"
-    guard.mkdir()
-    (guard / "sitecustomize.py").write_text(GUARD)
-    return Copy(folder, guard)
-
-
-def outcomes(output: str) -> dict[str, int]:
-    """Of pytest's last line: {"passed": 17}."""
-    last = output.strip().splitlines()[-1]
-    return {word: int(count) for count, word in re.findall(r"(\d+) ([a-z]+)", last.partition(" in ")[0])}
+    return copy_to(tmp_path)
 
 
 def test_everything_passes_offline(copy: Copy) -> None:
