@@ -22,7 +22,7 @@ def test_everything_passes_offline(copy: Copy) -> None:
     code, output = copy.run()
 
     assert code == 0, output
-    assert outcomes(output) == {"passed": 18}, output
+    assert outcomes(output) == {"passed": 19}, output
     assert copy.refused == []
     after = {path.name: path.read_bytes() for path in (copy.folder / "tests" / "cassettes").iterdir()}
     assert after == before, "a replay changed a cassette"
@@ -32,7 +32,7 @@ def test_it_passes_on_two_workers(copy: Copy) -> None:
     code, output = copy.run("-n", "2")
 
     assert code == 0, output
-    assert outcomes(output) == {"passed": 18}, output
+    assert outcomes(output) == {"passed": 19}, output
     assert copy.refused == []
 
 
@@ -95,10 +95,10 @@ CHANGES = {
     ),
     "sampling": Change(
         "agent/support.py",
-        "MOST_TOKENS = 100",
-        "MOST_TOKENS = 70",
+        "MOST_TOKENS = 300",
+        "MOST_TOKENS = 200",
         "test_a_lost_lamp_is_paid_back",
-        ("max_tokens", "100", "70"),
+        ("max_tokens", "300", "200"),
     ),
     "order": Change(
         "agent/desk.py",

@@ -17,7 +17,7 @@ from agent.tools import TOOLS, run_tool
 
 SYSTEM = "You are the support agent of a small shop. Look an order up before you refund it. Answer in one sentence."
 MOST_STEPS = 6
-MOST_TOKENS = 100
+MOST_TOKENS = 300
 
 
 def model() -> str:
