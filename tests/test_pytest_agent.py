@@ -102,17 +102,17 @@ CHANGES = {
     ),
     "order": Change(
         "agent/desk.py",
-        '    desk = triage(letter)["desk"]\n    text = answer(letter)\n',
         '    text = answer(letter)\n    desk = triage(letter)["desk"]\n',
-        "test_a_letter_goes_to_its_desk_first",
-        ("order",),
+        '    desk = triage(letter)["desk"]\n    text = answer(letter)\n',
+        "test_a_letter_is_answered_and_filed",
+        ("call 1 came too early", "the recorded call 4"),
     ),
     "a call fewer": Change(
         "agent/desk.py",
         'triage(letter)["desk"]',
         '"refunds"',
-        "test_a_letter_goes_to_its_desk_first",
-        ("Say which desk",),
+        "test_a_letter_is_answered_and_filed",
+        ("not made", "My lamp never came"),
     ),
     "in another process": Change(
         "agent/support.py",

@@ -1,4 +1,4 @@
-"""A letter's way through the shop: which desk it is for, then the answer."""
+"""What happens to a letter: it is answered, and filed at a desk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from agent.triage import triage
 
 
 def handle(letter: str) -> str:
-    """The answer to a letter, after the name of the desk that it is for."""
-    desk = triage(letter)["desk"]
+    """The answer to a letter, after the name of the desk where it is filed."""
     text = answer(letter)
+    desk = triage(letter)["desk"]
     return f"{desk}: {text}"

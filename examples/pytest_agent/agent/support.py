@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI, LengthFinishReasonError, OpenAI
 
 from agent.shop import Shop
 from agent.tools import TOOLS, run_tool
@@ -55,9 +55,9 @@ def answer_in_pieces(question: str, shop: Shop | None = None) -> Iterator[str]:
     shop, messages = shop or Shop(), beginning(question)
     with OpenAI() as client:
         for _ in range(MOST_STEPS):
-            with client.chat.completions.stream(**asked(messages)) as events:
+            with client.chat.completions.stream(**asked(messages), stream_options={"include_usage": True}) as events:
                 yield from (event.delta for event in events if event.type == "content.delta")
-                message = events.get_final_completion().choices[0].message
+                message = whole(events)
             if not message.tool_calls:
                 return
             messages += [sent_back(message), *results(shop, message.tool_calls)]
@@ -84,6 +84,14 @@ def results(shop: Shop, calls: Any) -> list[Any]:
 def asked(messages: list[Any]) -> Any:
     """The arguments of a call."""
     return {"model": model(), "messages": messages, "tools": TOOLS, "max_tokens": MOST_TOKENS}
+
+
+def whole(events: Any) -> Any:
+    """The message of a stream that has ended; one that was cut at MOST_TOKENS too, as without a stream."""
+    try:
+        return events.get_final_completion().choices[0].message
+    except LengthFinishReasonError as error:
+        return error.completion.choices[0].message
 
 
 def sent_back(message: Any) -> Any:

@@ -47,10 +47,10 @@ def test_a_question_is_answered_without_a_refund(rollout, question, expected):
 
 
 @pytest.mark.replay("cassettes/letter.jsonl")
-def test_a_letter_goes_to_its_desk_first(rollout):
+def test_a_letter_is_answered_and_filed(rollout):
     assert handle(REFUND) == "refunds: Your lamp is paid back: 18.00."
 
-    rollout.assert_steps(4)
+    rollout.assert_called("refund", times=1)
 
 
 @pytest.mark.replay("cassettes/streamed.jsonl")

@@ -6,11 +6,21 @@ what the agent achieves. Answers that have to fit a schema fit it all the same.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from agent.support import MOST_TOKENS, answer_in_pieces
 from agent.triage import DESKS, triage
 
-pytestmark = [pytest.mark.replay("cassettes/vllm.jsonl"), pytest.mark.usefixtures("tiny_vllm")]
+# vLLM is asked for the ids and logprobs of its tokens.
+pytestmark = pytest.mark.replay("cassettes/vllm.jsonl", engine="vllm")
+
+
+@pytest.fixture(autouse=True)
+def local(monkeypatch):
+    """The agent asks a server of our own, for the model that it serves under the name "tiny"."""
+    monkeypatch.setenv("OPENAI_BASE_URL", os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8000/v1"))
+    monkeypatch.setenv("SUPPORT_MODEL", "tiny")
 
 
 def test_the_desk_is_one_of_the_schemas(rollout):
