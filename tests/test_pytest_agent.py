@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rollout_trace as rt
-from tests.pytest_agent_copy import Copy, copy_to, outcomes
+from rollout_trace.testing import ScriptedServer
+from tests.pytest_agent_copy import EXAMPLE, Copy, copy_to, outcomes
 
 
 @pytest.fixture
@@ -62,13 +67,6 @@ class Change:
 
 
 CHANGES = {
-    "prompt": Change(
-        "agent/support.py",
-        "Answer in one sentence.",
-        "Answer in rhymes.",
-        "test_a_lost_lamp_is_paid_back",
-        ("system", "Answer in one sentence.", "Answer in rhymes."),
-    ),
     "tool described otherwise": Change(
         "agent/tools.py",
         "Pays an order back in full.",
@@ -136,6 +134,65 @@ def test_a_regression_is_caught_and_named(copy: Copy, change: Change) -> None:
     missing = [text for text in change.says if text not in output]
     assert not missing, f"the failure does not say {missing}:\n{output}"
     assert copy.refused == []
+
+
+def shown_in_readme(heading: str) -> list[str]:
+    """The lines of the output in a section of the README, without those that begin with $."""
+    section = (EXAMPLE / "README.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```text\n(.*?)```", section, re.S)
+    return [line.rstrip() for block in blocks for line in block.splitlines() if line.strip() and line[0] != "$"]
+
+
+def is_shown(line: str, output: str) -> bool:
+    """Whether pytest's output has the line, whatever time it says it took."""
+    untimed = re.sub(r" in [\d.]+s", "", output)
+    return re.sub(r" in [\d.]+s", "", line) in [one.rstrip() for one in untimed.splitlines()]
+
+
+def test_the_readme_shows_what_a_changed_prompt_fails_with(copy: Copy) -> None:
+    copy.edit("agent/support.py", "Answer in one sentence.", "Answer in rhymes.")
+
+    code, output = copy.run("tests/test_replayed.py::test_a_lost_lamp_is_paid_back", CI="", COLUMNS="90")
+
+    assert code == 1, output
+    assert outcomes(output) == {"failed": 1}, output
+    shown = shown_in_readme("What a failure looks like")
+    assert any("recorded" in line and "Answer in one sentence." in line for line in shown)
+    assert any("now" in line and "Answer in rhymes." in line for line in shown)
+    assert [line for line in shown if not is_shown(line, output)] == [], output
+
+
+def test_what_was_meant_is_recorded_again(copy: Copy) -> None:
+    """The model is the one that the README names: rules, on a server."""
+    copy.edit("agent/support.py", "Answer in one sentence.", "Answer in rhymes.")
+    test = "tests/test_replayed.py::test_a_lost_lamp_is_paid_back"
+    cassettes = copy.folder / "tests" / "cassettes"
+    before = {path.name: path.read_bytes() for path in cassettes.iterdir()}
+
+    with ScriptedServer(stand_in()) as server:
+        address = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-not-in-the-file"}
+        code, output = copy.run(test, "--replay=record", CI="", COLUMNS="90", **address)
+
+    assert code == 0, output
+    shown = shown_in_readme("Recording again")
+    assert [line for line in shown if not is_shown(line, output)] == [], output
+    after = {path.name: path.read_bytes() for path in cassettes.iterdir()}
+    assert {name for name in after if after[name] != before.get(name)} == {"refund.jsonl"}
+    assert b"sk-not-in-the-file" not in after["refund.jsonl"]
+    assert copy.refused == []
+    code, output = copy.run(test)
+    assert code == 0, output
+
+
+def stand_in() -> Callable[[dict[str, Any]], Any]:
+    """The script in the example."""
+    spec = spec_from_file_location("stand_in", EXAMPLE / "stand_in.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    script: Callable[[dict[str, Any]], Any] = module.script
+    return script
 
 
 def test_cassettes_are_rollouts_without_keys_or_addresses(copy: Copy) -> None:
