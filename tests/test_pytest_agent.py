@@ -201,7 +201,7 @@ def test_cassettes_are_rollouts_without_keys_or_addresses(copy: Copy) -> None:
     for path in cassettes:
         trajectories = list(rt.read(path))
         assert all(one.exchanges for one in trajectories), path
-        assert all("test" in one.metadata for one in trajectories), path
+        assert all("test" in (one.metadata or {}) for one in trajectories), path
         text = path.read_text().lower()
         assert not [word for word in ("authorization", "bearer", "127.0.0.1", "localhost") if word in text], path
 
