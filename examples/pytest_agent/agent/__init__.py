@@ -1,0 +1,1 @@
+"""A support agent of a small shop: it looks up orders, and refunds them."""
