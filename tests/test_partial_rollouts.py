@@ -38,7 +38,7 @@ def recorded(*names: str) -> list[Step]:
     for name in names:
         one = exchanges()[name]
         (step,) = decode(
-            PROTOCOLS[one.path], one.request, one.response, content_type=one.content_type, status=one.status
+            PROTOCOLS[one.path], one.request, one.response, content_type=one.content_type, status=one.status or 0
         )
         steps.append(replace(step, id=name, index=len(steps)))
     return steps

@@ -78,7 +78,7 @@ AUTO: Final = EngineProfile("auto")
 _FORMATS: Final = frozenset({"response_format", "text"})
 """Request fields with a grammar in the protocols themselves: of chat, and of Responses."""
 
-_OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
+OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 
 # vLLM 0.32, recorded. `logprobs` of a completions request counts alternatives; 0 gives the sampled token's own logprob.
 # Logprobs are raw since the V1 engine; `--logprobs-mode processed_logprobs` changes that. Grammars: recorded.
@@ -87,7 +87,7 @@ _VLLM = EngineProfile(
     {
         "openai.chat": (Ask({"logprobs": True, "return_token_ids": True}),),
         "openai.completions": (Ask({"logprobs": 0, "return_token_ids": True}),),
-        "openai.responses": (Ask({"enable_response_messages": True, "include": [_OUTPUT_LOGPROBS]}),),
+        "openai.responses": (Ask({"enable_response_messages": True, "include": [OUTPUT_LOGPROBS]}),),
     },
     "raw",
     owned_by="vllm",
@@ -188,6 +188,12 @@ def profile(name: str | None) -> EngineProfile | None:
 def profiles() -> Iterable[EngineProfile]:
     """The profiles of all engines, ``AUTO`` included."""
     return _PROFILES.values()
+
+
+def capture_fields() -> frozenset[str]:
+    """Names of the fields that engines are asked for ids and logprobs by. What is sampled does not depend on them."""
+    asks = (ask for one in profiles() for of_protocol in one.ask.values() for ask in of_protocol)
+    return frozenset(name for ask in asks for name, value in ask.fields.items() if not isinstance(value, list))
 
 
 def profile_of_step(engine: str | None) -> EngineProfile:

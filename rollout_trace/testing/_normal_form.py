@@ -8,11 +8,13 @@ import os
 import re
 import traceback
 from collections.abc import Iterator
+from functools import cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rollout_trace import credentials, guard
+from rollout_trace.engines.profiles import OUTPUT_LOGPROBS, capture_fields
 from rollout_trace.wire.protocols import model_in_path, record_of
 from rollout_trace.wire.recognise import protocol_of_request
 
@@ -133,12 +135,30 @@ def _compared(request: Request, options: MatchOptions) -> tuple[str | None, Any]
     if options.normalize is not None and request.body:
         body = _normalized(options.normalize, request, body)
     if isinstance(body, dict):
-        body = _body_paths.without(body, options.ignore)
+        body = _body_paths.without(_without_capture_fields(body), options.ignore)
         for other, usual in record_of(protocol).request.aliases:
             if other in body and usual not in body:
                 body[usual] = body.pop(other)
         _call_ids.renumber(protocol, body)
     return protocol, body
+
+
+def _without_capture_fields(body: dict[str, Any]) -> dict[str, Any]:
+    """The body without what a recorder adds, and no answer's text depends on.
+
+    Whether it does is decided by the server's address, and a cassette may have been recorded at another one.
+    """
+    kept = {name: value for name, value in body.items() if name not in _captured() and name != "top_logprobs"}
+    if isinstance(included := kept.get("include"), list):
+        kept["include"] = [item for item in included if item != OUTPUT_LOGPROBS]
+        if not kept["include"]:
+            del kept["include"]
+    return kept
+
+
+@cache
+def _captured() -> frozenset[str]:
+    return capture_fields()
 
 
 def _normalized(normalize: Any, request: Request, body: Any) -> Any:

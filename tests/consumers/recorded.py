@@ -292,7 +292,7 @@ def engines() -> list[rt.Trajectory]:
             if protocol is not None:
                 kind, status = exchange.content_type, exchange.status
                 trajectory.steps += decode(
-                    protocol, exchange.request, exchange.response, content_type=kind, status=status
+                    protocol, exchange.request, exchange.response, content_type=kind, status=status or 0
                 )
         found.append(trajectory)
     return found

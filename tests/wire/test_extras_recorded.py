@@ -244,7 +244,7 @@ def test_pairs_of_every_protocol_that_streams_were_compared() -> None:
 
 def test_what_is_refused_has_no_extras() -> None:
     """Errors, one with an empty message: a step with the status, and nothing more."""
-    refused = [name for name, one in exchanges().items() if one.status or 0 >= 400]
+    refused = [name for name, one in exchanges().items() if (one.status or 0) >= 400]
     assert len(refused) == 19
     for name in refused:
         (step,) = steps_of(name)
