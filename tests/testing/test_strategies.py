@@ -121,15 +121,16 @@ def _is_json(text: str | None) -> bool:
 def test_what_agents_leave_is_among_them() -> None:
     missing = set(KINDS)
 
-    # What takes several steps with ids, as drift does, is rare among all.
-    longer = trajectories(min_steps=3, protocols=["openai.chat"], with_errors=False)
+    # What takes several steps, or one protocol, is rare among all.
+    others: list[dict[str, Any]] = [{"protocols": [protocol], "min_steps": 3} for protocol in DIALECTS]
+    for options in ({}, {"min_steps": 3, "with_ids": True, "with_errors": False}, *others):
 
-    @settings(PROFILE, max_examples=300)
-    @given(trajectories() | longer | trajectories(min_steps=3, with_ids=True, with_errors=False))
-    def look(trajectory: rt.Trajectory) -> None:
-        missing.difference_update([kind for kind in missing if KINDS[kind](trajectory)])
+        @settings(PROFILE, max_examples=70)
+        @given(trajectories(**options))
+        def look(trajectory: rt.Trajectory) -> None:
+            missing.difference_update([kind for kind in missing if KINDS[kind](trajectory)])
 
-    look()
+        look()
     assert not missing
 
 
