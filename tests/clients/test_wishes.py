@@ -100,7 +100,7 @@ def test_what_is_asked(
         ("sglang", "/generate", ALL, {"text": "hi"},
          {**EXPERTS, "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 5,
           "return_sampling_mask": True}),
-        ("sglang", "/generate", {"prompt_logprobs": 7, "top_logprobs": 2}, {"logprob_start_len": 3},
+        ("sglang", "/generate", {"prompt_logprobs": 7, "top_logprobs": 2}, {"text": "hi", "logprob_start_len": 3},
          {"return_logprob": True, "top_logprobs_num": 7}),
         ("sglang", "/generate", {}, {"text": "hi"}, {}),
         ("vllm", "/api/generate", ALL, {"sampling_params": {}}, {"sampling_params": {}}),
