@@ -14,6 +14,8 @@ from rollout_trace.engines import detect
 from rollout_trace.record import place
 from rollout_trace.record.log import StepLog
 
+pytest_plugins = ["pytester"]  # The plugin's tests run pytest; only here may a conftest.py name plugins.
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background; some tests interrupt themselves.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 MASK = "[redacted]"
@@ -178,6 +180,38 @@ def cut_bytes(data: bytes) -> bytes:
     return data
 
 
+def cut_pieces(data: bytes, sizes: Sequence[int]) -> tuple[bytes, tuple[int, ...]]:
+    """``cut_bytes`` of bytes that came in pieces: also the sizes that the pieces have then.
+
+    Args:
+        data: the bytes.
+        sizes: of the pieces; they add up to the length of the bytes. A piece may have part of a key.
+    """
+    ends = list(accumulate(sizes))
+    for key in _bytes:
+        if key in data:
+            ends = _moved(ends, data, key)
+            data = data.replace(key, MASK.encode())
+    return data, tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
+
+
+def _moved(ends: Iterable[int], data: bytes, key: bytes) -> list[int]:
+    """Where places of bytes are once the mask stands for the key. Those inside a key are inside the mask."""
+    starts, at = [], data.find(key)
+    while at != -1:
+        starts.append(at)
+        at = data.find(key, at + len(key))
+    moved = []
+    for end in ends:
+        before = bisect_left(starts, end)
+        into = end - starts[before - 1] if before else len(key)
+        # Of the last key before the place, as much counts as the place is behind its beginning.
+        moved.append(end - before * len(key) + before * len(MASK))
+        if into < len(key):
+            moved[-1] += len(key) - into - len(MASK) + min(into, len(MASK))
+    return moved
+
+
 def found_in(data: bytes) -> bool:
     """Whether bytes hold a known key."""
     return any(key in data for key in _bytes)
@@ -227,6 +261,18 @@ def split_in(data: bytes) -> bool:
         for name in _PIECES
         if name in data
     )
+
+
+_TOKENS = re.compile(
+    rb'"[A-Za-z_]*(?:token_ids?|output_ids|input_ids|logprobs|logprobsResult|tokens|context)"\s*:\s*[\[{]'
+    rb'|"token_?[iI]d"\s*:\s*\d'
+)
+"""Where engines put ids and tokens. A count of tokens is a number."""
+
+
+def has_tokens(response: bytes) -> bool:
+    """Whether an answer of a model has token ids, or its text token by token: they spell a key that is cut out."""
+    return _TOKENS.search(response) is not None
 
 
 def _learn_header(value: bytes) -> None:

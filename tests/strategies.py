@@ -1,73 +1,48 @@
-"""Hypothesis strategies: trajectories as agents leave them, with shared prefixes, forks, drift, and what is missing."""
+"""Hypothesis strategies: trajectories with anything in any field, as servers and users may send it.
+
+Those of `rollout_trace.testing.trajectories` are conversations that an agent could have had.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from rollout_trace.data.extras import ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
+from rollout_trace.data.exchange import Exchange
+from rollout_trace.data.extras import ExtraIssue, JSONText
 from rollout_trace.data.lists import ListStore
-from rollout_trace.data.model import (
-    Attempt,
-    Completion,
-    Cost,
-    ErrorInfo,
-    Step,
-    Task,
-    TokenIssue,
-    ToolCall,
-    ToolRun,
-    Usage,
-)
+from rollout_trace.data.model import Attempt, Completion, Step, Task, TokenIssue, ToolCall, ToolRun
 from rollout_trace.data.rows import RowStore
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.testing.strategy_values import (
+    Values,
+    costs,
+    durations,
+    errors,
+    extras,
+    integers,
+    json_values,
+    log_probabilities,
+    names,
+    numbers,
+    objects,
+    prompt,
+    some,
+    texts,
+    times,
+    token_ids,
+    usages,
+)
 
-Values: TypeAlias = "st.SearchStrategy[Any]"
+__all__ = ["PROFILE", "json_values", "texts", "trajectories"]
 
 # The same examples in every run, on every machine.
 PROFILE = settings(max_examples=80)
 
-
-def whole_characters(text: str) -> str:
-    """A high surrogate followed by a low one is one character: in JSON they cannot be told apart."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-texts = st.text(st.characters(exclude_categories=()), max_size=12).map(whole_characters) | st.sampled_from(
-    ["", "plain", '"quoted"\\\n\t', "naïve 数 🐍", "\x00\x1f\x7f\u2028", "cut \ud83d", "\udc0d", "</script>"]
-)
-numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-10, 10)
-integers = st.integers(-5, 5) | st.sampled_from([2**31, 2**53 + 1, 2**63 - 1, 2**64, -(2**63), 10**30])
-durations = st.floats(0, 1e6).map(lambda seconds: round(seconds, 9))
-times = st.datetimes(
-    datetime(1970, 1, 1),
-    datetime(2200, 1, 1),
-    timezones=st.sampled_from([timezone.utc, timezone.utc, timezone(timedelta(hours=5, minutes=30))]),
-)
-json_values: Values = st.recursive(
-    st.none() | st.booleans() | integers | numbers | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=5,
-)
-objects = st.dictionaries(texts, json_values, max_size=2)
-names = texts | st.none()
-
-
-def some(kind: Any, **fields: Values) -> Values:
-    """Objects with any of the optional fields given."""
-    return st.fixed_dictionaries({}, optional=fields).map(lambda given: kind(**given))
-
-
-errors = st.builds(
-    ErrorInfo, type=texts, message=texts, code=st.none() | texts | integers, status=st.none() | st.integers(100, 599)
-)
-usages = some(Usage, input=integers, output=integers, cache_read=integers, reasoning=integers, extra=objects)
-costs = st.builds(Cost, amount=numbers, currency=texts, source=st.sampled_from(["override", "table", "unknown"]))
 tool_calls = some(ToolCall, id=texts, name=texts, arguments=texts, type=texts, extra=objects)
 completions = some(
     Completion,
@@ -210,6 +185,42 @@ step_facts = st.fixed_dictionaries(
         "extra_issues": st.lists(st.builds(ExtraIssue, field=texts, code=texts, message=texts), max_size=2).map(tuple),
     },
 )
+moments = st.floats(0, 1e5).map(lambda seconds: round(seconds, 6))
+_TALK = '{"model": "m", "messages": ["naïve", "数", "🐍", "plain", "é"], "tools": []}'.encode()
+request_bytes = st.one_of(
+    # Those of one conversation, cut anywhere, inside a character too; and any others.
+    st.tuples(
+        st.integers(0, len(_TALK)), st.binary(max_size=3) | texts.map(lambda one: one.encode("utf-8", "replace"))
+    ).map(lambda given: _TALK * 2 + _TALK[: given[0]] + given[1] + _TALK[given[0] :] + _TALK * 2),
+    st.binary(max_size=8),
+    texts.map(lambda one: one.encode("utf-8", "replace")),
+)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> Exchange:
+    """An exchange of any outcome; its pieces may be empty."""
+    pieces = draw(st.lists(st.binary(max_size=6) | st.sampled_from([b"data: {}\n\n", "数".encode()]), max_size=3))
+    timed = draw(st.booleans())
+    return Exchange(
+        name=draw(texts),
+        method=draw(st.sampled_from(["POST", "GET"])),
+        path=draw(texts),
+        request=draw(request_bytes),
+        status=draw(st.none() | st.integers(100, 599)),
+        headers=draw(st.lists(st.tuples(texts, texts), max_size=2).map(tuple)),
+        response=b"".join(pieces),
+        chunk_sizes=tuple(map(len, pieces)),
+        request_content_type=draw(names),
+        protocol=draw(names),
+        call_id=draw(names),
+        chunk_times=tuple(draw(moments) for _ in pieces) if timed else (),
+        outcome=draw(st.sampled_from(["complete", "cut", "unreachable", "closed"])),
+        started_at=draw(st.none() | times),
+        duration=draw(st.none() | durations),
+    )
+
+
 trajectory_facts = st.fixed_dictionaries(
     {},
     optional={
@@ -232,75 +243,9 @@ trajectory_facts = st.fixed_dictionaries(
         "ended_at": times,
         "environment": objects,
         "metadata": objects,
+        "exchanges": st.lists(exchanges(), max_size=4).map(tuple),
     },
 )
-
-# Few different ids, so that prompts often share a prefix by chance too; and the ends of what an id can be.
-token_ids = st.lists(st.sampled_from([0, 1, 2, 7, 2**31 - 1]), max_size=6)
-log_probabilities = st.floats(max_value=0, width=32, allow_nan=False, allow_infinity=False)
-
-
-@st.composite
-def prompt(draw: st.DrawFn, before: list[int], answer: list[int]) -> list[int]:
-    """The next prompt of a conversation: it goes on, repeats (n > 1), forks, drifts by one id, or begins anew."""
-    whole = before + answer
-    kind = draw(st.sampled_from(["on", "on", "repeat", "fork", "drift", "anew"]))
-    new = draw(token_ids)
-    if kind == "repeat":
-        return before
-    if kind == "anew":
-        return new
-    cut = draw(st.integers(0, len(whole))) if kind in ("fork", "drift") else len(whole)
-    if kind == "drift" and cut < len(whole):
-        return [*whole[:cut], whole[cut] ^ 1, *whole[cut + 1 :]]
-    return whole[:cut] + new
-
-
-def _filled(draw: st.DrawFn, dtype: Any, *shape: int) -> Any:
-    """An array of any content: few different rows, as those of answers to one prompt are."""
-    generator = np.random.default_rng(draw(st.integers(0, 2)))
-    if dtype is not np.float32:
-        return generator.integers(0, 200, shape).astype(dtype)
-    values = -generator.random(shape, np.float32)
-    values[:1] = np.nan
-    return values
-
-
-@st.composite
-def extras(draw: st.DrawFn, prompt: int, completion: int, rows: RowStore | None) -> dict[str, Any]:
-    """Any of the fields that are aligned to the ids. ``rows``: a store for those that are shared along prefixes."""
-    k, found = draw(st.integers(0, 3)), {}
-    wanted = draw(st.sets(st.sampled_from(["experts", "scores", "top", "chosen", "mask", "spans"])))
-    if "experts" in wanted:
-        dtype, layers = draw(st.sampled_from([np.uint8, np.uint16, np.int32])), draw(st.sampled_from([2, 2, 0]))
-        positions = draw(st.integers(0, max(0, prompt + completion - 1)))
-        experts = _filled(draw, dtype, positions, layers, 2)
-        start = max(0, prompt + completion - 1 - positions)
-        found["routed_experts"] = experts if rows is None else rows.add("routed_experts", experts, start)
-    if "scores" in wanted:
-        scores = _filled(draw, np.float32, prompt)
-        found["prompt_logprobs"] = scores if rows is None else rows.add("prompt_logprobs", scores)
-    if "top" in wanted:
-        ids, logprobs = _filled(draw, np.int32, prompt, k), _filled(draw, np.float32, prompt, k)
-        if rows is None:
-            found["prompt_top_tokens"] = TopTokens(ids, logprobs)
-        else:
-            spans = rows.add("prompt_top_ids", ids), rows.add("prompt_top_logprobs", logprobs)
-            found["prompt_top_tokens"] = TopTokenRows(*spans)
-    if "chosen" in wanted:
-        found["top_tokens"] = TopTokens(
-            _filled(draw, np.int32, completion, k), _filled(draw, np.float32, completion, k)
-        )
-    if "mask" in wanted:
-        counts = _filled(draw, np.int32, completion) % 4
-        total = int(counts.sum())
-        logprobs = draw(st.none() | st.just(_filled(draw, np.float32, total)))
-        found["sampling_mask"] = SamplingMask(_filled(draw, np.int32, total), counts, logprobs)
-    if "spans" in wanted:
-        cut = draw(st.integers(0, completion))
-        versions = [draw(texts | integers) for _ in range(2)]
-        found["policy_spans"] = (PolicySpan(0, cut, versions[0]), PolicySpan(cut, completion, versions[1]))
-    return found
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 from rollout_trace._field_docs import document_fields
@@ -37,7 +38,7 @@ class Exchange:
     call_id: str | None = None
     """``Step.call_id`` of the call that this is an attempt of; None where it generates nothing, or is not known."""
     chunk_times: tuple[float, ...] = ()
-    """Seconds from the request to each piece of the response. Empty: not known."""
+    """Seconds from the request to each piece of the response; files keep microseconds. Empty: not known."""
     outcome: Outcome = "complete"
     """How it ended: ``complete``, ``cut`` (the server closed the connection before the end), ``unreachable`` (there was
     no answer at all), ``closed`` (the caller went away: a timeout, a cancellation, a stream that was closed early)."""
@@ -58,5 +59,5 @@ class Exchange:
     @property
     def chunks(self) -> list[bytes]:
         """The response in the pieces in which it arrived."""
-        ends = [sum(self.chunk_sizes[: i + 1]) for i in range(len(self.chunk_sizes))]
+        ends = accumulate(self.chunk_sizes)
         return [self.response[end - size : end] for end, size in zip(ends, self.chunk_sizes, strict=True)]

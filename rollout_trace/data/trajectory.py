@@ -304,6 +304,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "group_id": user_values.text_id,
     "rollout_index": user_values.position,
     "metadata": user_values.metadata,
+    "exchanges": lambda value, _: tuple(value),
 }
 
 _FIELDS = tuple((item.name, item.default, item.default_factory) for item in fields(Trajectory))
@@ -322,12 +323,14 @@ def set_final_steps(trajectory: Trajectory, steps: list[Step]) -> None:
     _SLOTS["steps"].__set__(trajectory, steps)
 
 
-_SLOTS: dict[str, Any] = {name: Trajectory.__dict__[name] for name in ("steps", "tool_runs", "environment")}
+_SLOTS: dict[str, Any] = {
+    name: Trajectory.__dict__[name] for name in ("steps", "tool_runs", "environment", "exchanges")
+}
 """The storage of the fields that are completed when they are read."""
 
 
 def _define_completed_fields() -> None:
-    steps, tool_runs, environment = (_SLOTS[name] for name in ("steps", "tool_runs", "environment"))
+    steps, tool_runs, environment, exchanges = _SLOTS.values()
 
     def get_steps(trajectory: Trajectory) -> list[Step]:
         source = _incomplete(trajectory)
@@ -356,10 +359,19 @@ def _define_completed_fields() -> None:
             environment.__set__(trajectory, value)
         return value  # type: ignore[no-any-return]
 
+    def get_exchanges(trajectory: Trajectory) -> tuple[Exchange, ...]:
+        value = exchanges.__get__(trajectory, Trajectory)
+        if callable(value):
+            # Of a file. Made now: each request is whole, which in memory is the square of what the line has.
+            value = value()
+            exchanges.__set__(trajectory, value)
+        return value  # type: ignore[no-any-return]
+
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Trajectory, "steps", property(get_steps, set_steps))  # noqa: B010 - a plain assignment is a type error
     setattr(Trajectory, "tool_runs", property(get_tool_runs, tool_runs.__set__))  # noqa: B010
     setattr(Trajectory, "environment", property(get_environment, environment.__set__))  # noqa: B010
+    setattr(Trajectory, "exchanges", property(get_exchanges, exchanges.__set__))  # noqa: B010
 
 
 _define_completed_fields()

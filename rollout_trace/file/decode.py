@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import struct
@@ -18,6 +17,8 @@ from rollout_trace.data.token_texts import PackedTexts, from_plain
 from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.arrays import ArrayTable, BadArray
+from rollout_trace.file.bodies import BadBody, body_bytes
+from rollout_trace.file.exchanges import BadExchange, read_exchanges
 from rollout_trace.file.extras import alternatives, read_extras
 from rollout_trace.file.records import (
     NOTE_SCHEMA,
@@ -33,8 +34,10 @@ from rollout_trace.file.records import (
     ToolRunRecord,
     TrajectoryRecord,
 )
+from rollout_trace.file.times import from_milliseconds
 
 if TYPE_CHECKING:
+    from rollout_trace.data.exchange import Exchange
     from rollout_trace.data.tokens import FloatArray, IntArray
     from rollout_trace.data.trajectory import Trajectory
 
@@ -112,7 +115,10 @@ def build(parsed: Parsed) -> Trajectory:
         for at, (step, found) in enumerate(zip(record.steps, numbers, strict=True))
     ]
     copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
-    return new_trajectory({**copied, "steps": steps, "tool_runs": list(map(_tool_run, record.tool_runs))})
+    copied.update(steps=steps, tool_runs=list(map(_tool_run, record.tool_runs)))
+    if record.exchanges:
+        copied["exchanges"] = _exchanges(record)
+    return new_trajectory(copied)
 
 
 # Parsing
@@ -470,24 +476,20 @@ def _segment(index: int | None, at: int, segments: _Segments) -> int:
 # Records
 
 
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else round(milliseconds / 1e3, 9)
-
-
 def _body(record: BodyRecord | None, path: str) -> bytes | None:
     if record is None:
         return None
-    if record.base64 is None:
-        try:
-            return (record.text or "").encode()
-        except UnicodeEncodeError as error:
-            problem = f"expected the text of a body, got half a surrogate pair: {error}"
-            raise BadLine(f"{path}.text", problem, "body-bytes") from error
     try:
-        return base64.b64decode(record.base64, validate=True)
-    except ValueError as error:  # Not binascii.Error: text that is not ASCII raises a plain ValueError.
-        problem = f"expected base64, got something else: {error}"
-        raise BadLine(f"{path}.base64", problem, "body-bytes") from error
+        return body_bytes(record)
+    except BadBody as error:
+        raise BadLine(f"{path}.{error.field}", str(error), "body-bytes") from error
+
+
+def _exchanges(record: TrajectoryRecord) -> Callable[[], tuple[Exchange, ...]]:
+    try:
+        return read_exchanges(record.exchanges)
+    except BadExchange as error:
+        raise BadLine("", str(error), error.code) from error
 
 
 def _cost(record: CostRecord | None) -> Cost | None:
@@ -499,12 +501,12 @@ def _cost(record: CostRecord | None) -> Cost | None:
 
 def _attempt(record: AttemptRecord) -> Attempt:
     copied = {name: getattr(record, name) for name in _ATTEMPT_COPIED}
-    return Attempt(**copied, duration=_seconds(record.duration_ms))
+    return Attempt(**copied, duration=from_milliseconds(record.duration_ms))
 
 
 def _tool_run(record: ToolRunRecord) -> ToolRun:
     copied = {name: getattr(record, name) for name in _TOOL_RUN_COPIED}
-    return ToolRun(**copied, duration=_seconds(record.duration_ms))
+    return ToolRun(**copied, duration=from_milliseconds(record.duration_ms))
 
 
 def _step(
@@ -529,8 +531,8 @@ def _step(
         cost=_cost(record.cost),
         attempts=tuple(map(_attempt, record.attempts)),
         extra_issues=tuple(record.extra_issues),
-        latency=_seconds(record.latency_ms),
-        time_to_first_token=_seconds(record.time_to_first_token_ms),
+        latency=from_milliseconds(record.latency_ms),
+        time_to_first_token=from_milliseconds(record.time_to_first_token_ms),
         request_bytes=_body(record.request_bytes, f"$.steps[{at}].request_bytes"),
         response_bytes=_body(record.response_bytes, f"$.steps[{at}].response_bytes"),
     )
@@ -550,5 +552,5 @@ _STEP_COPIED = _copied_fields(
     *("latency_ms", "time_to_first_token_ms", "request_bytes", "response_bytes"),
 )
 _TRAJECTORY_COPIED = _copied_fields(
-    TrajectoryRecord, "schema", "media", "messages", "tools", "segments", "steps", "tool_runs", "arrays"
+    TrajectoryRecord, "schema", "media", "messages", "tools", "segments", "steps", "tool_runs", "exchanges", "arrays"
 )

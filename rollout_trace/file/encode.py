@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Callable, Mapping
-from datetime import datetime, timezone
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +26,13 @@ from rollout_trace.data.model import (
 )
 from rollout_trace.data.trajectory import new_trajectory
 from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
+from rollout_trace.file.bodies import body_record
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
+from rollout_trace.file.exchanges import encode_exchanges
 from rollout_trace.file.extras import extras_of, json_line
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
+from rollout_trace.file.times import milliseconds, time_text
 
 if TYPE_CHECKING:
     from rollout_trace.data.rows import AnyArray
@@ -47,7 +48,8 @@ def encode(trajectory: Trajectory) -> bytes:
     """The line of a trajectory, its newline included. Keys of this process's clients are cut out of it.
 
     Raises:
-        ValueError: the trajectory is open, or a step has more or fewer logprobs than completion ids.
+        ValueError: the trajectory is open, a step has more or fewer logprobs than completion ids, or the pieces of an
+            exchange do not make its response.
     """
     if trajectory.is_open:
         raise ValueError(
@@ -62,6 +64,10 @@ def encode(trajectory: Trajectory) -> bytes:
 
         record, rows = _line(redacted(trajectory, credentials.change))
         line = credentials.cut_bytes(dumps(record, orjson.OPT_APPEND_NEWLINE))
+    exchanges = trajectory.exchanges
+    if exchanges:
+        # Put in behind the search for keys too, which it does by exchange: a size of a body that was cut has to fit.
+        line = b'%s,"exchanges":%s}\n' % (line[:-2], encode_exchanges(exchanges))
     return line if rows.is_empty else _with_arrays(line, rows)
 
 
@@ -268,32 +274,12 @@ def _untrainable(value: Any) -> bool | None:
     return None if value else False
 
 
-def _time(value: datetime) -> str | datetime:
-    if value.tzinfo is None:
-        guard.warn_once("naive-time", f"a time without a time zone ({value}) is taken as UTC.")
-        value = value.replace(tzinfo=timezone.utc)
-    if value.tzinfo is timezone.utc and value.microsecond:
-        return value  # orjson writes this case in the same form, ten times as fast.
-    return value.astimezone(timezone.utc).isoformat(timespec="microseconds")[:-6] + "Z"
-
-
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1e3, 6)
-
-
 def _mapping(value: Any) -> dict[Any, Any]:
     return dict(value) if isinstance(value, Mapping) else {"value": value}
 
 
 def _unchanged(value: Any) -> Any:
     return value
-
-
-def _body(value: bytes) -> dict[str, str]:
-    try:
-        return {"text": value.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 Field = tuple[str, str, "type | None", Callable[[Any], Any]]
@@ -352,8 +338,8 @@ _error = _field_writer(
 )
 _attempt = _field_writer(
     Attempt,
-    _fields("started_at", None, _time),
-    _fields("duration", None, _milliseconds, "_ms"),
+    _fields("started_at", None, time_text),
+    _fields("duration", None, milliseconds, "_ms"),
     _fields("status", int, _whole),
     _fields("error", None, _one(_error)),
     _fields("request_id content_type", str, _text),
@@ -384,8 +370,8 @@ _step_tail = _field_writer(
     _fields("stop_reason", str, _code),
     _fields("usage", None, _one(_usage)),
     _fields("cost", None, _one(_cost)),
-    _fields("started_at", None, _time),
-    _fields("latency time_to_first_token", None, _milliseconds, "_ms"),
+    _fields("started_at", None, time_text),
+    _fields("latency time_to_first_token", None, milliseconds, "_ms"),
     _fields("attempts", None, _each(_attempt)),
     _fields("status", str, _text),
     _fields("error", None, _one(_error)),
@@ -394,7 +380,7 @@ _step_tail = _field_writer(
     _fields("trainable", None, _untrainable),
     _fields("policy_version", str, _code),
     _fields("metadata", dict, _mapping),
-    _fields("request_bytes response_bytes", None, _body),
+    _fields("request_bytes response_bytes", None, body_record),
     _fields("extra", dict, _mapping),
     _fields("extra_issues", None, _each(_extra_issue)),
 )
@@ -404,8 +390,8 @@ _tool_run = _field_writer(
     _fields("tool_call_id name", str, _text),
     _fields("arguments result", None, _unchanged),
     _fields("error", None, _one(_error)),
-    _fields("started_at", None, _time),
-    _fields("duration", None, _milliseconds, "_ms"),
+    _fields("started_at", None, time_text),
+    _fields("duration", None, milliseconds, "_ms"),
     _fields("step_id", str, _text),
 )
 _trajectory = _field_writer(
@@ -417,6 +403,6 @@ _trajectory = _field_writer(
     _fields("error", None, _one(_error)),
     _fields("reward", None, _finite),
     _fields("rewards metrics", None, _finite_each),
-    _fields("started_at ended_at", None, _time),
+    _fields("started_at ended_at", None, time_text),
     _fields("environment metadata", dict, _mapping),
 )

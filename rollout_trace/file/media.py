@@ -44,6 +44,13 @@ _START = b'{"schema":"%s",' % SCHEMA.encode()
 _head = msgspec.json.Decoder(Head)
 
 
+class _Exchanges(msgspec.Struct):
+    exchanges: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+_exchanges = msgspec.json.Decoder(_Exchanges)
+
+
 class MissingMedia(ValueError):
     """A media file is missing or has other bytes. The message begins with the path of the reference in the record.
 
@@ -84,6 +91,8 @@ class MediaFolder:
     def extract(self, line: bytes) -> bytes:
         """Writes the media of a line to the folder and returns the line with references in their place.
 
+        The table ``exchanges`` stays as it is: its bytes are replayed, and counted by the line.
+
         Raises:
             OSError: a file cannot be written.
         """
@@ -91,13 +100,16 @@ class MediaFolder:
         if not is_keyed and _URL.search(line) is None:
             return line
         mark = _unused_mark(line)
-        found = _URL.sub(lambda match: self._url(match, mark), line)
-        if is_keyed:
-            types = dict(_media_texts(_parse(line)))
-            found = _VALUE.sub(lambda match: self._value(match, mark, types), found)
+        before, table, after = _around_exchanges(line)
+        types = dict(_media_texts(_parse(b"%s[]%s" % (before, after) if table else line))) if is_keyed else {}
+        found = table.join([self._moved(part, mark, types) for part in (before, after)])
         if found == line:
             return line
         return b'%s"media":{"mark":"%s"},%s' % (_START, mark, found[len(_START) :])
+
+    def _moved(self, part: bytes, mark: bytes, types: dict[bytes, bytes]) -> bytes:
+        found = _URL.sub(lambda match: self._url(match, mark), part)
+        return _VALUE.sub(lambda match: self._value(match, mark, types), found) if types else found
 
     def _url(self, match: re.Match[bytes], mark: bytes) -> bytes:
         return self._reference(match[2], mark, b"url;type=%s" % match[1]) or match[0]
@@ -218,6 +230,24 @@ def _size(place: Path) -> int | None:
 
 
 # Marks
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_TABLE = re.compile(rb'"exchanges"\s*:\s*')
+
+
+def _around_exchanges(line: bytes) -> tuple[bytes, bytes, bytes]:
+    """The line before its table of exchanges, the table, and what is behind it; both empty without one."""
+    if b'"exchanges"' not in line:
+        return line, b"", b""
+    # In as many bytes: msgspec refuses half a surrogate pair.
+    text = _SURROGATE.sub(rb"\\u0041", line)
+    table = bytes(_exchanges.decode(text).exchanges)
+    starts = [match.end() for match in _TABLE.finditer(text) if table and text.startswith(table, match.end())]
+    if not starts:
+        return line, b"", b""
+    end = starts[-1] + len(table)
+    return line[: starts[-1]], line[starts[-1] : end], line[end:]
 
 
 def _unused_mark(line: bytes) -> bytes:

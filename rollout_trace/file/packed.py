@@ -73,6 +73,8 @@ def _times(record: TrajectoryRecord) -> Iterable[datetime | None]:
             yield attempt.started_at
     for run in record.tool_runs:
         yield run.started_at
+    for exchange in record.exchanges:
+        yield exchange.started_at
 
 
 def _is_kept(time: datetime | None) -> bool:

@@ -25,6 +25,7 @@ Index: TypeAlias = Annotated[int, Meta(ge=0)]
 Run: TypeAlias = Annotated[list[int], Meta(min_length=2, max_length=2)]
 Rows: TypeAlias = list[int | Run]
 ArrayRun: TypeAlias = Annotated[list[int], Meta(min_length=3, max_length=3)]
+Pair: TypeAlias = Annotated[list[str], Meta(min_length=2, max_length=2)]
 Time: TypeAlias = Annotated[datetime, Meta(tz=True)]
 Number: TypeAlias = int | float
 
@@ -190,6 +191,34 @@ class MediaRecord(Record):
     mark: Mark
 
 
+class RequestRecord(BodyRecord):
+    """Bytes of a request: those of `from` (an exchange, bytes of the beginning and of the end of its request) around
+    its own.
+    """
+
+    base: Annotated[list[int], Meta(min_length=3, max_length=3)] | None = field(default=None, name="from")
+
+
+class ExchangeRecord(Record):
+    """One HTTP request and its answer, byte for byte."""
+
+    name: str
+    method: str
+    path: str
+    request: RequestRecord
+    response: BodyRecord
+    chunk_sizes: list[Index]
+    chunk_times_ms: list[float] = []
+    protocol: str | None = None
+    call_id: str | None = None
+    started_at: Time | None = None
+    duration_ms: float | None = None
+    request_content_type: str | None = None
+    status: int | None = None
+    headers: list[Pair] = []
+    outcome: str = "complete"
+
+
 class TrajectoryRecord(Record):
     """One line: one agent's run of one task."""
 
@@ -218,6 +247,7 @@ class TrajectoryRecord(Record):
     segments: list[SegmentRecord] = []
     steps: list[StepRecord] = []
     tool_runs: list[ToolRunRecord] = []
+    exchanges: list[ExchangeRecord] = []
     arrays: list[ArrayRecord] = []
 
 

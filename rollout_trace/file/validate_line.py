@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from rollout_trace.file.decode import BadLine, Parsed, build, on_a_fresh_stack, parse
+from rollout_trace.file.exchanges import exchange_problems
 from rollout_trace.file.media import MissingMedia, media_problems
 from rollout_trace.file.records import TrajectoryRecord
 from rollout_trace.file.validate_keys import has_distinct_keys
@@ -67,6 +68,11 @@ def _build_problems(parsed: Parsed) -> Iterator[BadLine]:
             build(parsed)
             return
         except BadLine as error:
+            if error.path.startswith("$.exchanges["):
+                # Others refer to it by its place: the table is left out whole, when all of it was looked at.
+                yield from (BadLine("", str(one), one.code) for one in exchange_problems(parsed.record.exchanges))
+                parsed.record.exchanges = []
+                continue
             yield error
             if not _leave_out(parsed, error.path):
                 return

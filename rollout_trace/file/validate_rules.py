@@ -86,6 +86,12 @@ RULES = {
         "Media that the line refers to are in the folder beside the file.", "Copy FILE.media with the file."
     ),
     "media-differs": Rule("Media have the sha256 of their name.", "Copy FILE.media anew from where it was recorded."),
+    # Exchanges.
+    "exchange-base": Rule(
+        "from of a request names an earlier exchange, and no more bytes than its request has.", _WRITER
+    ),
+    "chunk-sizes": Rule("chunk_sizes of an exchange add up to the bytes of its response.", _WRITER),
+    "chunk-times": Rule("There are as many chunk_times_ms as chunk_sizes, or none.", _WRITER),
     # What refers to what.
     "duplicate-step-id": Rule("Step ids are distinct within a trajectory.", _WRITER),
     "duplicate-choice": Rule("A call has one step for each of its choices.", _WRITER),

@@ -33,6 +33,9 @@ def step_problems(parsed: Parsed) -> Iterator[BadLine]:
             yield from _lengths(step, at, parsed)
     for at, run in enumerate(record.tool_runs):
         yield from _not_negative(run.duration_ms, f"$.tool_runs[{at}].duration_ms")
+    for at, exchange in enumerate(record.exchanges):
+        yield from _not_negative(exchange.duration_ms, f"$.exchanges[{at}].duration_ms")
+        yield from _not_negative(min(exchange.chunk_times_ms, default=None), f"$.exchanges[{at}].chunk_times_ms")
 
 
 # Times and numbers

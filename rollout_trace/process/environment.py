@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.recording import recording
 
+for_children: dict[str, str] = {}
+"""Variables that every process started from here is given, a clean environment too: a test's, whose model servers are
+stood in for. What the variables point to is of this process, and so are they."""
 _run = os.urandom(16).hex()
 """The run's id, where the environment has none."""
 
@@ -169,13 +172,23 @@ def environment_for(given: Any) -> dict[Any, Any] | None:
     encode = str if given is None else _encoding(given)
     ours = None if encode is None else variables_here()
     if encode is None or not ours:
-        return None
+        return _with_those_for_children(given)
     given = os.environ if given is None else given
     path = given.get(encode("PYTHONPATH"))
     ours["PYTHONPATH"] = python_path(None if path is None else os.fsdecode(path))
+    ours |= for_children
     if all(given.get(encode(name)) == encode(value) for name, value in ours.items()):
         return None
     return {**given, **{encode(name): encode(value) for name, value in ours.items()}}
+
+
+def _with_those_for_children(given: Any) -> dict[Any, Any] | None:
+    """The environment of a process that records nothing; None where it stays as it is."""
+    if not for_children:
+        return None
+    given = os.environ if given is None else given
+    encode = os.fsencode if any(isinstance(name, bytes) for name in given) else str
+    return {**given, **{encode(name): encode(value) for name, value in for_children.items()}}
 
 
 def _encoding(given: Any) -> Callable[[str], Any] | None:

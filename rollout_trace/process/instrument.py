@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from functools import partial
-from types import ModuleType, TracebackType
+from collections.abc import Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rollout_trace import guard
 from rollout_trace.process import children, options
 from rollout_trace.process import threads as threads_module
 from rollout_trace.process.environment import mark_environment
 from rollout_trace.process.frameworks import FRAMEWORKS
 from rollout_trace.process.http import LIBRARIES
-from rollout_trace.process.imports import Hook, ImportWatch
 from rollout_trace.process.options import Options
-from rollout_trace.process.patches import Patches
+from rollout_trace.process.parts import Part, watch
 from rollout_trace.process.sdks import RecordedClients
 from rollout_trace.record import lifecycle, silence
 
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
 
-_watch = ImportWatch()
 _lock = threading.RLock()
 
 
@@ -41,55 +37,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-class _Part:
-    """One part of what ``rt.instrument`` replaces; put back when the last handle that has it is undone.
-
-    Args:
-        modules: names of modules to wait for, and what replaces their methods.
-        begin: replaces what is there from the start.
-        end: runs when all has been put back.
-    """
-
-    def __init__(
-        self,
-        modules: Mapping[str, Callable[[ModuleType, Patches], None]],
-        begin: Callable[[Patches], None] | None = None,
-        end: Callable[[], None] | None = None,
-    ) -> None:
-        self._modules = modules
-        self._begin = begin
-        self._end = end
-        self._users = 0
-        self._hooks: dict[str, Hook] = {}
-        self._patches = Patches()
-
-    def take(self) -> None:
-        """Replaces what is to be replaced, unless another handle has had it done."""
-        self._users += 1
-        if self._users > 1:
-            return
-        self._patches = patches = Patches()
-        if self._begin is not None:
-            guard.run_all("instrument", partial(self._begin, patches))
-        self._hooks = {name: partial(_run, patch, patches) for name, patch in self._modules.items()}
-        for name, hook in self._hooks.items():
-            _watch.add(name, hook)
-
-    def leave(self) -> None:
-        """Puts all back, if no other handle has this part."""
-        self._users -= 1
-        if self._users:
-            return
-        for name, hook in self._hooks.items():
-            _watch.remove(name, hook)
-        parts = [self._patches.undo] if self._end is None else [self._patches.undo, self._end]
-        guard.run_all("instrument", *parts)
-
-
-def _run(patch: Callable[[ModuleType, Patches], None], patches: Patches, module: ModuleType) -> None:
-    patch(module, patches)
-
-
 _openai, _anthropic = RecordedClients(options.OPENAI), RecordedClients(options.ANTHROPIC)
 
 
@@ -98,27 +45,25 @@ def _give_clients_back() -> None:
     _anthropic.give_back()
 
 
-_SDKS = _Part(
-    {"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch}, end=_give_clients_back
-)
-_FRAMEWORKS = _Part(FRAMEWORKS)
-_HTTP = _Part(LIBRARIES)
-_THREADS = _Part(threads_module.MODULES, begin=threads_module.begin)
-_CHILDREN = _Part(children.MODULES, begin=mark_environment)
+_SDKS = Part({"openai._base_client": _openai.patch, "anthropic._base_client": _anthropic.patch}, end=_give_clients_back)
+_FRAMEWORKS = Part(FRAMEWORKS)
+_HTTP = Part(LIBRARIES)
+_THREADS = Part(threads_module.MODULES, begin=threads_module.begin)
+_CHILDREN = Part(children.MODULES, begin=mark_environment)
 
 
 class Instrumentation:
     """What ``rt.instrument()`` gives: a context manager, and ``undo``."""
 
-    def __init__(self, chosen: Options, parts: list[_Part]) -> None:
+    def __init__(self, chosen: Options, parts: list[Part]) -> None:
         self._options = chosen
         self._parts = parts
         self._is_undone = False
         with _lock:
             options.push(chosen)
             silence.is_instrumented = options.is_active
-            if _watch.look not in lifecycle.before_opening:
-                lifecycle.before_opening.append(_watch.look)
+            if watch.look not in lifecycle.before_opening:
+                lifecycle.before_opening.append(watch.look)
             for part in parts:
                 part.take()
 

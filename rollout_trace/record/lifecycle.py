@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 before_opening: list[Callable[[], object]] = []
 """Run before a trajectory opens: an instrumented process looks for libraries whose import it has not seen."""
 
+when_opened: list[Callable[[Trajectory], object]] = []
+"""Called with each trajectory that has opened: the test that runs keeps those that its agent opens."""
+
 
 def begin(trajectory: Trajectory, parent: Trajectory | None, *, is_root: bool = False) -> None:
     """Opens a trajectory, as a child of ``parent`` if that is open, else of the one that started this process.
@@ -139,6 +142,8 @@ def _open(trajectory: Trajectory, parent: Trajectory | None) -> None:
     attach(state, trajectory)
     trajectory._recorder = state
     _opened[id(trajectory)] = (trajectory, parent)
+    if when_opened:
+        guard.run_all("open", *(partial(tell, trajectory) for tell in when_opened))
 
 
 def _close(trajectory: Trajectory, state: TrajectoryState, log: StepLog, error: BaseException | None) -> None:

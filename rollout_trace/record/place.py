@@ -53,7 +53,7 @@ def place(call: Call) -> None:
     trajectory = of_context if bound is None else bound()
     log = log_of(trajectory)
     # Outside of every trajectory, or in one of the process that this one was forked from.
-    if program.is_on and ((trajectory is None and bound is None) if log is None else not log.is_ours):
+    if program.takes_calls() and ((trajectory is None and bound is None) if log is None else not log.is_ours):
         trajectory = program.of_call(trajectory)
         log = log_of(trajectory)
     # Refused: a trajectory closed meanwhile by another thread, or one of the process that this one was forked from.

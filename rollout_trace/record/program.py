@@ -1,7 +1,7 @@
 """The program's trajectory: takes the calls that a process makes outside of every ``rt.trajectory`` block.
 
 Only where ``start`` was called, as ``rollout-trace run`` does. It is opened by the first such call, and closed at the
-end of the process. Each task of a process pool has its own.
+end of the process. Each task of a process pool has its own. A test's own trajectory takes its place while the test runs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rollout_trace import guard
 from rollout_trace.data.trajectory import Trajectory, to_task
 from rollout_trace.record import ancestry, fallback, lifecycle, process_end
 from rollout_trace.record.recording import current_recording, set_current_recording
+from rollout_trace.record.state import log_of
 
 
 class _Opened(NamedTuple):
@@ -25,6 +26,8 @@ class _Opened(NamedTuple):
 
 is_on = False
 """Whether calls outside of every trajectory have one."""
+_of_test: Trajectory | None = None
+"""The trajectory of the test that runs, which takes such calls then."""
 _opened: dict[str | None, _Opened] = {}
 """By the task of a process pool that they belong to; None: the program itself."""
 _of_origin: Trajectory | None = None
@@ -62,8 +65,22 @@ def stop() -> None:
     is_on, ancestry.program = False, None
 
 
+def takes_calls() -> bool:
+    """Whether a call outside of every trajectory has one all the same."""
+    return is_on or _of_test is not None
+
+
+def lend(trajectory: Trajectory | None) -> None:
+    """Gives the calls outside of every trajectory to this one, which its caller opens and closes; None: no more."""
+    global _of_test
+    _of_test = trajectory
+    ancestry.program = opened if takes_calls() else None
+
+
 def opened() -> Trajectory | None:
     """The open trajectory of the program, or of the pool's task that runs here; None if there is none yet."""
+    if _of_test is not None and _of_test.is_open:
+        return _of_test
     own = _opened.get(ancestry.task()) if is_on else None
     return own.trajectory if own is not None and own.trajectory.is_open else None
 
@@ -74,6 +91,8 @@ def of_call(here: Trajectory | None) -> Trajectory | None:
     Args:
         here: the trajectory of this context, which is one of the process that this one was forked from; or None.
     """
+    if _of_test is not None and (log := log_of(_of_test)) is not None and log.is_ours:
+        return _of_test
     if not is_on:
         return None
     with _lock:

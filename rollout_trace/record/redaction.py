@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.data.model import Step
-from rollout_trace.data.trajectory import set_final_steps
+from rollout_trace.data.trajectory import set_final_steps, with_values
 
 if TYPE_CHECKING:
     from rollout_trace.data.redact import StepRedaction
@@ -53,7 +53,8 @@ class Redactor:
     def apply(self, trajectory: Trajectory) -> Trajectory:
         """A copy of a closed trajectory with its texts changed; the trajectory itself if nothing changes in it.
 
-        The copy shares with the original what is unchanged. ``rollout_trace.data.redact`` has what is changed.
+        The copy shares with the original what is unchanged. ``rollout_trace.data.redact`` has what is changed. With
+        rules it has no exchanges: texts are in their bytes in pieces, escaped, and beside their ids.
         """
         if not self._rules:
             # Keys are cut when a trajectory is completed, and once more when it is encoded.
@@ -61,7 +62,7 @@ class Redactor:
         # Imported on use, here and below: most recordings have no rules, and most runs no key that comes back.
         from rollout_trace.data.redact import redacted
 
-        return redacted(trajectory, self.change)
+        return redacted(_without_exchanges(trajectory), self.change)
 
     def apply_steps(self, steps: Iterable[Step]) -> list[Step]:
         """All steps of one trajectory as ``apply`` changes them. An unchanged step is the same object."""
@@ -99,6 +100,11 @@ def cut_keys(trajectory: Trajectory) -> None:
         return
     from rollout_trace.data.redact import redacted
 
+    if trajectory.exchanges:
+        from rollout_trace.file.exchanges import without_keys
+
+        kept = [one for exchange in trajectory.exchanges if (one := without_keys(exchange)) is not None]
+        object.__setattr__(trajectory, "exchanges", tuple(kept))
     clean = redacted(trajectory, credentials.change)
     if clean is trajectory:
         return
@@ -109,6 +115,17 @@ def cut_keys(trajectory: Trajectory) -> None:
             set_final_steps(trajectory, value)
         elif value is not getattr(trajectory, name):
             object.__setattr__(trajectory, name, value)
+
+
+def _without_exchanges(trajectory: Trajectory) -> Trajectory:
+    if not trajectory.exchanges:
+        return trajectory
+    guard.warn_once(
+        "redacted-exchanges",
+        "a recording with redact= keeps no exchanges: rules cannot change their bytes so that they can be replayed. "
+        "Record a cassette without redact=.",
+    )
+    return with_values(trajectory, {"exchanges": ()})
 
 
 def _is_rule(value: Any) -> bool:

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ._api import Api, Ask
 from ._delivery import Delivery, sse
-from ._messages import JSON_HEADERS, Response, json_bytes
+from ._messages import Response, json_bytes
 from ._sampling import Completion, Effect
-from ._turn import Turn
+from ._turn import Row, Turn
 
 _Json = dict[str, Any]
 
@@ -34,14 +35,6 @@ def anthropic_error(status: int, message: str) -> _Json:
 
 class MessagesDelivery(Delivery):
     """Builds responses of the Messages API: named events, no `[DONE]`, Anthropic's errors."""
-
-    def error(self) -> Response:
-        """The error response of a fault with a status."""
-        status = self.fault.status or 500
-        if self.fault.body is not None:
-            return super().error()
-        body = json_bytes(anthropic_error(status, f"the script answers with status {status}"))
-        return Response(status, self._headers(JSON_HEADERS), [body], before=self._pauses())
 
     def events(self, values: Iterable[Mapping[str, Any]], *, named: bool = True) -> Response:
         """A stream of named events; `no_done` leaves out the last one, `message_stop`."""
@@ -69,9 +62,28 @@ def conversation(request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return messages if system is None else [{"role": "system", "content": system}, *messages]
 
 
-def limits(request: Mapping[str, Any]) -> _Json:
-    """The fields that limit a completion, under the names of a chat request."""
-    return {"max_tokens": request.get("max_tokens"), "stop": request.get("stop_sequences")}
+class MessagesApi(Api):
+    """POST …/messages."""
+
+    protocol = "anthropic.messages"
+    ends = ("/messages",)
+    prefix = "msg_"
+    delivery = MessagesDelivery
+
+    def prompts(self, ask: Ask) -> list[list[int]]:
+        return [ask.tokenizer.apply_chat_template(conversation(ask.request), ask.request.get("tools"))]
+
+    def limits(self, request: Mapping[str, Any]) -> _Json:
+        return {"max_tokens": request.get("max_tokens"), "stop": request.get("stop_sequences")}
+
+    def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
+        return message_object(turn, rows[0].completion)
+
+    def stream(self, ask: Ask, delivery: MessagesDelivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        return delivery.events(message_events(turn, rows[0].completion))
+
+    def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json:
+        return anthropic_error(status, message)
 
 
 def message_object(turn: Turn, completion: Completion) -> _Json:

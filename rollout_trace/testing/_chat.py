@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from ._api import Api, Ask, objects
+from ._delivery import Delivery
+from ._messages import Response
 from ._sampling import Completion, Effect, Token
-from ._turn import Turn
+from ._turn import Row, Turn
 
 _Json = dict[str, Any]
+
+
+class ChatApi(Api):
+    """POST …/chat/completions."""
+
+    protocol = "openai.chat"
+    ends = ("/chat/completions",)
+    prefix = "chatcmpl-"
+
+    def prompts(self, ask: Ask) -> list[list[int]]:
+        messages = objects(ask.request.get("messages"), "messages")
+        return [ask.tokenizer.apply_chat_template(messages, ask.request.get("tools"))]
+
+    def messages(self, ask: Ask) -> list[_Json]:
+        return list(ask.request["messages"])
+
+    def count(self, request: Mapping[str, Any]) -> int:
+        return request.get("n") or 1
+
+    def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
+        return chat_response(turn, [row.completion for row in rows])
+
+    def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        return delivery.events(chat_events(turn, [row.completion for row in rows]))
 
 
 def chat_response(turn: Turn, completions: Sequence[Completion]) -> _Json:

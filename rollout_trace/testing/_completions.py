@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
+from ._api import Api, Ask, prompt_messages, texts_or_ids
+from ._delivery import Delivery
+from ._messages import Response
 from ._sampling import Completion, Token
-from ._turn import Turn
+from ._turn import Row, Turn
 
 _Json = dict[str, Any]
 
 
-class Row(NamedTuple):
-    """One choice: its prompt and its completion."""
+class CompletionsApi(Api):
+    """POST …/completions."""
 
-    prompt_ids: Sequence[int]
-    completion: Completion
+    protocol = "openai.completions"
+    ends = ("/completions",)
+    prefix = "cmpl-"
+
+    def prompts(self, ask: Ask) -> list[list[int]]:
+        return texts_or_ids(ask.request.get("prompt"), lambda text: ask.tokenizer.encode(text, special=True))
+
+    def messages(self, ask: Ask) -> list[_Json]:
+        return prompt_messages(ask, self.prompts(ask))
+
+    def count(self, request: Mapping[str, Any]) -> int:
+        return request.get("n") or 1
+
+    def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
+        return completions_response(turn, rows)
+
+    def stream(self, ask: Ask, delivery: Delivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        return delivery.events(completions_events(turn, rows))
 
 
 def completions_response(turn: Turn, rows: Sequence[Row]) -> _Json:

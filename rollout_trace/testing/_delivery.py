@@ -2,16 +2,50 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollout_trace._cached import cached_property
+
 from ._compress import compress_parts
-from ._messages import JSON_HEADERS, ConnectionCut, Part, Response, json_bytes
+from ._messages import JSON_HEADERS, ConnectionCut, ConnectionReset, ConnectionStalled, Part, Response, json_bytes
 from .script import Fault, Reply, reply_of
 
 _DONE = b"data: [DONE]\n\n"
 _BROKEN = b'{"id": "broken", "choices": [{'
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast one answer comes."""
+
+    first_token: float = 0.0  # seconds before it
+    per_token: float = 0.0  # seconds between tokens
+
+
+class _Clock:
+    """Waits until points in time, not for spans: a pause that took too long makes the next one shorter."""
+
+    def __init__(self, wait: Callable[[float], None]) -> None:
+        self._wait = wait
+        self._due: float | None = None
+
+    def restart(self) -> None:
+        """Count from now: what a test held back is not made up for."""
+        self._due = None
+
+    def after(self, seconds: float) -> Callable[[], None]:
+        """A pause that ends so many seconds after the end of the one before."""
+
+        def pause() -> None:
+            now = time.monotonic()
+            self._due = (now if self._due is None else self._due) + seconds
+            if self._due > now:
+                self._wait(self._due - now)
+
+        return pause
 
 
 @dataclass(frozen=True)
@@ -21,20 +55,27 @@ class Delivery:
     answer: Reply | Fault
     hold: Callable[[], None]
     wait: Callable[[float], None]
-    delay: float
-    chunk_bytes: int | None
+    pace: Pace = Pace()
+    chunk_bytes: int | None = None
+    tokens: int = 0  # that the answer takes the time of
 
     @property
     def fault(self) -> Fault:
         return self.answer if isinstance(self.answer, Fault) else Fault(self.answer)
 
-    def error(self) -> Response:
-        """The error response of a fault with a status."""
-        status, body = self.fault.status or 500, self.fault.body
-        if body is None:
-            body = vllm_error(status, f"the script answers with status {status}")
+    def _held(self) -> None:
+        self.hold()
+        self._clock.restart()
+
+    @cached_property
+    def _clock(self) -> _Clock:
+        return _Clock(self.wait)
+
+    def error(self, usual: object) -> Response:
+        """The error response of a fault with a status. `usual`: the body, where the fault has none."""
+        body = usual if self.fault.body is None else self.fault.body
         data = body.encode() if isinstance(body, str) else body if isinstance(body, bytes) else json_bytes(body)
-        return Response(status, self._headers(JSON_HEADERS), [data], before=self._pauses())
+        return Response(self.fault.status or 500, self._headers(JSON_HEADERS), [data], before=self._pauses(0))
 
     def json(self, value: object) -> Response:
         """An unstreamed answer."""
@@ -55,17 +96,19 @@ class Delivery:
         return self._response("text/event-stream; charset=utf-8", parts, chunked=True)
 
     def _with_faults(self, whole: Sequence[bytes], pieces: Sequence[bytes]) -> list[Part]:
-        """Insert the hold and the cut between the pieces, at the counts of the fault."""
-        places: list[tuple[int, Callable[[], None]]] = []
-        if self.fault.hold_after is not None:
-            places.append((self.fault.hold_after, self.hold))
-        if self.fault.cut_after is not None:
-            places.append((self.fault.cut_after, _cut))
-        if not places:
+        """Insert what the fault does between the pieces, at its counts."""
+        fault = self.fault
+        places: list[tuple[int | None, Callable[[], None]]] = [
+            (fault.hold_after, self._held),
+            (fault.cut_after, _reset if fault.reset else _cut),
+            (fault.stall_after, _stall),
+        ]
+        found = [(place, action) for place, action in places if place is not None]
+        if not found:
             return list(whole)
         parts: list[Part] = []
         begin = 0
-        for place, action in sorted(places, key=lambda item: item[0]):
+        for place, action in sorted(found, key=lambda item: item[0]):
             parts += [*_as_parts(whole, pieces[begin:place]), action]
             begin = min(place, len(pieces))
         return parts + _as_parts(whole, pieces[begin:])
@@ -73,22 +116,46 @@ class Delivery:
     def _response(self, content_type: str, parts: list[Part], *, chunked: bool) -> Response:
         reply = reply_of(self.answer)
         headers = self._headers([("content-type", content_type)])
+        if chunked:
+            parts = self._paced(parts)
         if reply.compress is not None:
             parts = compress_parts(parts, reply.compress)
             headers.append(("content-encoding", reply.compress))
+        pauses = self._pauses(0.0 if chunked else self.tokens * self.pace.per_token)
         size = reply.chunk_bytes or self.chunk_bytes
         if size is not None:
             parts, chunked = _split(parts, size), True
-        return Response(200, headers, parts, chunked, self._pauses())
+        return Response(200, headers, parts, chunked, pauses)
+
+    def _paced(self, parts: list[Part]) -> list[Part]:
+        """The chunks of a stream with the time between them: that of all tokens, evenly."""
+        chunks = sum(isinstance(part, bytes) for part in parts)
+        seconds = self.fault.chunk_delay + self.tokens * self.pace.per_token / max(1, chunks - 1)
+        if not seconds or chunks < 2:
+            return parts
+        paced: list[Part] = []
+        for part in parts:
+            if isinstance(part, bytes) and any(isinstance(one, bytes) for one in paced):
+                paced.append(self._clock.after(seconds))
+            paced.append(part)
+        return paced
 
     def _headers(self, usual: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         extra = [*reply_of(self.answer).headers.items(), *self.fault.headers.items()]
         return list((dict(usual) | {name.lower(): value for name, value in extra}).items())
 
-    def _pauses(self) -> list[Callable[[], None]]:
-        seconds = self.delay + self.fault.delay
-        pauses: list[Callable[[], None]] = [lambda: self.wait(seconds)] if seconds else []
-        return [*pauses, self.hold] if self.fault.hold else pauses
+    def _pauses(self, tokens: float) -> list[Callable[[], None]]:
+        """What happens before the head. `tokens`: seconds that the tokens of an unstreamed answer take."""
+        fault = self.fault
+        # Also where it is no time at all: the clock of the chunks begins here.
+        pauses: list[Callable[[], None]] = [self._clock.after(self.pace.first_token + fault.delay + tokens)]
+        if fault.hold:
+            pauses.append(self._held)
+        if fault.stall:
+            pauses.append(_stall)
+        if fault.reset and fault.cut_after is None:
+            pauses.append(_reset)
+        return pauses
 
 
 def vllm_error(status: int, message: str, kind: str | None = None, param: str | None = None) -> dict[str, Any]:
@@ -108,6 +175,14 @@ def _one_byte(value: int) -> bytes:
 
 def _cut() -> None:
     raise ConnectionCut
+
+
+def _reset() -> None:
+    raise ConnectionReset
+
+
+def _stall() -> None:
+    raise ConnectionStalled
 
 
 def _as_parts(whole: Sequence[bytes], pieces: Sequence[bytes]) -> list[Part]:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ._api import Api, Ask
 from ._delivery import Delivery, sse
-from ._messages import JSON_HEADERS, Part, Response, json_bytes
+from ._messages import Part, Response, json_bytes
 from ._sampling import Completion, Effect, Token
-from ._turn import Turn
+from ._turn import Row, Turn
 
 _Json = dict[str, Any]
 
-PATHS = (":generateContent", ":streamGenerateContent", ":countTokens")
 _STATUSES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -35,15 +35,6 @@ def google_error(status: int, message: str) -> _Json:
 
 class GoogleDelivery(Delivery):
     """Builds responses of generateContent: events without names and `[DONE]`, or a JSON array; Google's errors."""
-
-    def error(self, *, is_stream: bool = False) -> Response:
-        """The error response of a fault with a status. `is_stream`: of a stream without `alt=sse`, a list of one."""
-        status = self.fault.status or 500
-        if self.fault.body is not None:
-            return super().error()
-        body = google_error(status, f"the script answers with status {status}")
-        data = json_bytes([body] if is_stream else body)
-        return Response(status, self._headers(JSON_HEADERS), [data], before=self._pauses())
 
     def stream(self, values: Iterable[Mapping[str, Any]], *, is_sse: bool) -> Response:
         """A stream of `GenerateContentResponse` objects."""
@@ -111,10 +102,43 @@ def settings_of(request: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def limits(request: Mapping[str, Any]) -> _Json:
-    """The fields that limit a completion, under the names of a chat request."""
-    settings = settings_of(request)
-    return {"max_tokens": settings.get("maxOutputTokens"), "stop": settings.get("stopSequences")}
+class GoogleApi(Api):
+    """POST …/models/MODEL:generateContent and :streamGenerateContent."""
+
+    protocol = "google.generate_content"
+    ends = (":generateContent", ":streamGenerateContent")
+    delivery = GoogleDelivery
+
+    def path_model(self, path: str) -> str | None:
+        return model_of(path)[0]
+
+    def prompts(self, ask: Ask) -> list[list[int]]:
+        return [ask.tokenizer.apply_chat_template(conversation(ask.request), tools_of(ask.request))]
+
+    def count(self, request: Mapping[str, Any]) -> int:
+        return settings_of(request).get("candidateCount") or 1
+
+    def limits(self, request: Mapping[str, Any]) -> _Json:
+        settings = settings_of(request)
+        return {"max_tokens": settings.get("maxOutputTokens"), "stop": settings.get("stopSequences")}
+
+    def is_stream(self, ask: Ask) -> bool:
+        return ask.record.path.endswith(":streamGenerateContent")
+
+    def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
+        return response_object(turn, [row.completion for row in rows])
+
+    def stream(self, ask: Ask, delivery: GoogleDelivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        return delivery.stream(response_chunks(turn, [row.completion for row in rows]), is_sse=_is_sse(ask))
+
+    def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json | list[_Json]:
+        body = google_error(status, message)
+        # A stream is a JSON array, and so is its error.
+        return [body] if ask is not None and self.is_stream(ask) and not _is_sse(ask) else body
+
+
+def _is_sse(ask: Ask) -> bool:
+    return "alt=sse" in ask.record.query.split("&")
 
 
 def response_object(turn: Turn, completions: Sequence[Completion]) -> _Json:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import socket
 import socketserver
+import struct
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import urlsplit
 
-from ._messages import ConnectionCut, RequestRecord, Response
+from ._messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response
 
 
 class Owner(Protocol):
@@ -105,15 +107,32 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         owner, record = self.http_server.owner, self._read()
         owner.begin(record)
+        response: Response | None = None
         try:
-            self._send(owner.respond(record), record)
-        except (ConnectionCut, OSError):
+            response = owner.respond(record)
+            self._send(response, record)
+        except (ConnectionCut, OSError) as error:
             record.completed = False
             self.close_connection = True
+            self._break_off(error)
         finally:
+            for action in response.after if response is not None else ():
+                action()
             owner.end()
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_GET
+
+    def _break_off(self, error: BaseException) -> None:
+        try:
+            if isinstance(error, ConnectionStalled):
+                while self.connection.recv(65536):
+                    pass  # what the client still sends; it leaves with nothing
+            if isinstance(error, ConnectionReset):
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                # Closed here, since `shutdown`, which the server calls first, would end it properly.
+                socket.close(self.connection.detach())
+        except OSError:
+            pass  # the client left first
 
     def _read(self) -> RequestRecord:
         url = urlsplit(self.path)
@@ -122,7 +141,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = b"".join(iter(self._read_chunk, b""))
         else:
             body = self.rfile.read(int(headers.get("content-length", 0)))
-        return RequestRecord(-1, self.number, self.command, url.path, url.query, headers, body)
+        record = RequestRecord(-1, self.number, self.command, url.path, url.query, headers, body)
+        record.socket = self.connection
+        return record
 
     def _read_chunk(self) -> bytes:
         size = int(self.rfile.readline().split(b";")[0], 16)
@@ -134,6 +155,9 @@ class _Handler(BaseHTTPRequestHandler):
         for wait in response.before:
             wait()
         record.status, record.response_headers = response.status, list(response.headers)
+        if response.stream is not None:
+            self._send_stream(response, response.stream, record)
+            return
         steps = self._steps(response)
         for step in steps:
             if not isinstance(step, _Write):
@@ -144,6 +168,17 @@ class _Handler(BaseHTTPRequestHandler):
             # set before the write: the client may look at the log as soon as it has the last byte
             record.completed = step is steps[-1]
             self.wfile.write(step.wire)
+
+    def _send_stream(self, response: Response, stream: Generator[bytes, None, None], record: RequestRecord) -> None:
+        frame = _frame_chunk if response.chunked else _frame_plain
+        with closing(stream):
+            self.wfile.write(self._head(response))
+            for part in stream:
+                record.response_chunks.append(part)
+                self.wfile.write(frame(part))
+            record.completed = True
+            if response.chunked:
+                self.wfile.write(b"0\r\n\r\n")
 
     def _steps(self, response: Response) -> list[_Write | Callable[[], None]]:
         """The writes of a response: the head goes with the first part, the end of a chunked body with the last."""
@@ -173,7 +208,8 @@ class _Handler(BaseHTTPRequestHandler):
         if response.chunked:
             length = "transfer-encoding: chunked"
         else:
-            length = f"content-length: {sum(len(part) for part in response.parts if isinstance(part, bytes))}"
+            size = sum(len(part) for part in response.parts if isinstance(part, bytes))
+            length = f"content-length: {size if response.length is None else response.length}"
         lines = [f"HTTP/1.1 {response.status} {phrase}", *(f"{k}: {v}" for k, v in response.headers), length, "", ""]
         return "\r\n".join(lines).encode("latin-1")
 

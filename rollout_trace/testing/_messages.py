@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import socket
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,14 @@ Part = bytes | Callable[[], None]
 
 class ConnectionCut(Exception):
     """Raised by a part of a response to close the connection there, without a proper end."""
+
+
+class ConnectionReset(ConnectionCut):
+    """Raised to reset the connection (RST)."""
+
+
+class ConnectionStalled(ConnectionCut):
+    """Raised to send nothing more until the client leaves, or the server closes."""
 
 
 @dataclass
@@ -30,6 +39,7 @@ class RequestRecord:
     response_headers: list[tuple[str, str]] = field(default_factory=list)
     response_chunks: list[bytes] = field(default_factory=list)  # what was sent, without the HTTP chunk framing
     completed: bool = False  # the whole response was sent
+    socket: socket.socket | None = field(default=None, repr=False, compare=False)  # of the connection
 
     @property
     def json(self) -> Any:
@@ -47,18 +57,27 @@ class RequestRecord:
 
 @dataclass
 class Response:
-    """An HTTP response. `parts` are sent in order; a callable among them runs at its place, to wait or to cut."""
+    """An HTTP response. `parts` are sent in order; a callable among them runs at its place, to wait or to cut.
+
+    Or its bytes come from `stream`, which is closed at the end, also where the client has gone.
+    """
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = JSON_HEADERS
     parts: Sequence[Part] = ()
     chunked: bool = False
     before: Sequence[Callable[[], None]] = ()  # run before the head is sent
+    stream: Generator[bytes, None, None] | None = None  # instead of `parts`
+    length: int | None = None  # of the body, where it is not that of `parts`
+    after: Sequence[Callable[[], None]] = ()  # run once it is sent, or was broken off
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def json_bytes(value: object) -> bytes:
     """Compact UTF-8 JSON, as the engines write it."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return _encode(value).encode()
 
 
 def json_response(status: int, value: object, headers: Iterable[tuple[str, str]] = ()) -> Response:

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+from ._api import Api, Ask
 from ._delivery import Delivery
-from ._messages import JSON_HEADERS, Response, json_bytes
+from ._messages import Response, json_bytes
 from ._sampling import Completion, Token
-from ._turn import Turn
+from ._turn import Row, Turn
 
 _Json = dict[str, Any]
 
-PATHS = ("/api/chat", "/api/generate")
 _CREATED = "2026-11-22T10:00:00.123456Z"
 _BROKEN = b'{"model": "broken", "message": {'
 
 
 class OllamaDelivery(Delivery):
     """Builds responses of Ollama: lines of JSON, and its errors."""
-
-    def error(self) -> Response:
-        """The error response of a fault with a status."""
-        if self.fault.body is not None:
-            return super().error()
-        status = self.fault.status or 500
-        data = json_bytes({"error": f"the script answers with status {status}"})
-        return Response(status, self._headers(JSON_HEADERS), [data], before=self._pauses())
 
     def lines(self, values: Iterable[Mapping[str, Any]]) -> Response:
         """A stream."""
@@ -67,11 +59,43 @@ def _arguments_text(call: Mapping[str, Any]) -> str:
     return json.dumps(call["function"].get("arguments") or {}, ensure_ascii=False, separators=(",", ":"))
 
 
-def limits(request: Mapping[str, Any]) -> _Json:
-    """The limits of a request, by the names of OpenAI's."""
-    options = request.get("options") or {}
-    limit = options.get("num_predict")
-    return {"max_tokens": limit if limit and limit > 0 else None, "stop": options.get("stop")}
+class OllamaApi(Api):
+    """POST /api/chat; `OllamaGenerateApi` is POST /api/generate."""
+
+    protocol = "ollama.chat"
+    ends: ClassVar[tuple[str, ...]] = ("/api/chat",)
+    delivery = OllamaDelivery
+    is_chat: ClassVar[bool] = True
+
+    def prompts(self, ask: Ask) -> list[list[int]]:
+        messages = conversation(ask.request, is_chat=self.is_chat)
+        return [ask.tokenizer.apply_chat_template(messages, ask.request.get("tools"))]
+
+    def limits(self, request: Mapping[str, Any]) -> _Json:
+        options = request.get("options") or {}
+        limit = options.get("num_predict")
+        return {"max_tokens": limit if limit and limit > 0 else None, "stop": options.get("stop")}
+
+    def is_stream(self, ask: Ask) -> bool:
+        # Unless it is refused: a stream is what this server sends.
+        return ask.request.get("stream") is not False
+
+    def whole(self, turn: Turn, rows: Sequence[Row]) -> _Json:
+        return ollama_object(turn, rows[0].completion, is_chat=self.is_chat)
+
+    def stream(self, ask: Ask, delivery: OllamaDelivery, turn: Turn, rows: Sequence[Row]) -> Response:
+        return delivery.lines(ollama_lines(turn, rows[0].completion, is_chat=self.is_chat))
+
+    def refusal(self, ask: Ask | None, status: int, message: str, param: str | None = None) -> _Json:
+        return {"error": message}
+
+
+class OllamaGenerateApi(OllamaApi):
+    """POST /api/generate."""
+
+    protocol = "ollama.generate"
+    ends = ("/api/generate",)
+    is_chat = False
 
 
 def ollama_lines(turn: Turn, completion: Completion, *, is_chat: bool) -> Iterator[_Json]:

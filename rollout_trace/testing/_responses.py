@@ -1,8 +1,8 @@
-"""A minimal Responses API: reasoning, text and function calls, each as one output item."""
+"""Bodies of the Responses API: reasoning, text and function calls, each as one output item."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ._sampling import Completion, Token
@@ -14,6 +14,12 @@ _Json = dict[str, Any]
 def responses_object(turn: Turn, completion: Completion) -> _Json:
     """The body of an unstreamed answer."""
     incomplete = completion.finish_reason == "length"
+    # The parts of the prompt and of the answer as the model had them, as vLLM shows them if it is asked to.
+    raw = {
+        "input_messages": [_raw(turn, turn.prompt_ids)],
+        "output_messages": [_raw(turn, completion.ids)],
+    }
+    shown = raw if turn.request.get("enable_response_messages") else {}
     counts = turn.usage([completion])
     return _head(turn) | {
         "incomplete_details": {"reason": "max_output_tokens"} if incomplete else None,
@@ -26,7 +32,12 @@ def responses_object(turn: Turn, completion: Completion) -> _Json:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": counts["total_tokens"],
         },
+        **shown,
     }
+
+
+def _raw(turn: Turn, ids: Sequence[int]) -> _Json:
+    return {"message": turn.tokenizer.decode(ids), "tokens": list(ids), "type": "raw_message_tokens"}
 
 
 def _head(turn: Turn) -> _Json:
@@ -49,7 +60,7 @@ def _head(turn: Turn) -> _Json:
         "max_output_tokens": turn.request.get("max_output_tokens"),
         "status": "in_progress",
         "usage": None,
-    }
+    } | {name: turn.request[name] for name in ("previous_response_id", "background") if turn.request.get(name)}
 
 
 def _output(turn: Turn, completion: Completion) -> Iterator[_Json]:
@@ -59,7 +70,7 @@ def _output(turn: Turn, completion: Completion) -> Iterator[_Json]:
     if reasoning:
         yield _reasoning(turn, reasoning)
     if text or not calls:
-        yield _message(turn, text, "completed")
+        yield _message(turn, text, "completed", _entries(turn, completion.tokens, with_bytes=True))
     for call in range(calls):
         # A limit can cut off only the last call.
         yield _call(turn, completion, call, "completed" if call < completion.call_count else "incomplete")
@@ -71,13 +82,30 @@ def _reasoning(turn: Turn, text: str | None = None) -> _Json:
     return {"id": f"rs_{turn.id}", "type": "reasoning", "summary": [], "content": content, "status": status}
 
 
-def _message(turn: Turn, text: str, status: str) -> _Json:
-    content = [_part(text)] if status == "completed" else []
+def _message(turn: Turn, text: str, status: str, logprobs: Sequence[_Json] = ()) -> _Json:
+    content = [_part(text, logprobs)] if status == "completed" else []
     return {"id": f"msg_{turn.id}", "content": content, "role": "assistant", "status": status, "type": "message"}
 
 
-def _part(text: str) -> _Json:
-    return {"annotations": [], "text": text, "type": "output_text", "logprobs": []}
+def _part(text: str, logprobs: Sequence[_Json] = ()) -> _Json:
+    return {"annotations": [], "text": text, "type": "output_text", "logprobs": list(logprobs)}
+
+
+def _entries(turn: Turn, tokens: Sequence[Token], *, with_bytes: bool) -> list[_Json]:
+    """The logprobs of tokens, if the request includes them; in vLLM's events they have no bytes."""
+    if "message.output_text.logprobs" not in (turn.request.get("include") or ()):
+        return []
+    top = turn.request.get("top_logprobs") or 0
+
+    def entry(text: str, logprob: float) -> _Json:
+        return {"token": text, "logprob": logprob} | ({"bytes": list(text.encode())} if with_bytes else {})
+
+    def entries(token: Token, logprob: float) -> _Json:
+        others = turn.sampler.alternatives(token, top - 1) if top > 1 else []
+        ranked = [(token.text, logprob), *((turn.token_text(i), value) for i, value in others)] if top else []
+        return entry(token.text, logprob) | {"top_logprobs": [entry(*one) for one in ranked]}
+
+    return [entries(token, value) for token in tokens for value in token.logprobs]
 
 
 def _call(turn: Turn, completion: Completion, call: int, status: str) -> _Json:
@@ -131,8 +159,9 @@ def _text_events(turn: Turn, completion: Completion, item: _Json, here: _Json) -
     here = {**here, "content_index": 0}
     (part,) = item["content"]
     yield {"type": "response.content_part.added", **here, "part": _part("")}
-    for delta in _deltas(turn, completion, "content"):
-        yield {"type": "response.output_text.delta", **here, "delta": delta, "logprobs": []}
+    for group, delta in _pieces(turn, completion, "content"):
+        logprobs = _entries(turn, group, with_bytes=False)
+        yield {"type": "response.output_text.delta", **here, "delta": delta, "logprobs": logprobs}
     yield {"type": "response.output_text.done", **here, "text": part["text"], "logprobs": []}
     yield {"type": "response.content_part.done", **here, "part": part}
 
@@ -146,10 +175,15 @@ def _call_events(turn: Turn, completion: Completion, call: int, item: _Json, her
 
 def _deltas(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[str]:
     """The pieces of one field's text, one for each group of tokens that has any of it."""
+    for _, delta in _pieces(turn, completion, kind, call):
+        yield delta
+
+
+def _pieces(turn: Turn, completion: Completion, kind: str, call: int = 0) -> Iterator[tuple[Sequence[Token], str]]:
     for group, _ in turn.groups(completion.tokens):
         delta = "".join(_text_of(token, kind, call) for token in group)
         if delta:
-            yield delta
+            yield group, delta
 
 
 def _text_of(token: Token, kind: str, call: int) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _Json = dict[str, Any]
 
 
-def conversation(request: Mapping[str, Any]) -> list[_Json]:
-    """The messages of a request, `instructions` first.
+def conversation(request: Mapping[str, Any], earlier: Sequence[_Json] = ()) -> list[_Json]:
+    """The messages of a request: `instructions`, then `earlier` ones that the server keeps, then its own.
 
     Items of one answer (reasoning, text, function calls), sent back in their order, become one assistant message, so
     that it renders to the ids that were sampled.
@@ -23,6 +23,7 @@ def conversation(request: Mapping[str, Any]) -> list[_Json]:
         raise ValueError(f"`input` should be a text or a list of objects, not {value!r}")
     instructions = request.get("instructions")
     messages: list[_Json] = [] if instructions is None else [{"role": "system", "content": instructions}]
+    messages += earlier
     assistant: _Json | None = None
     for item in items:
         message = _message(item)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .script import Reply
-from .tokenizer import ByteTokenizer, Part, PartKind
+from .tokenizer import AnyTokenizer, Part, PartKind
 
 
 class Effect(NamedTuple):
@@ -59,7 +59,7 @@ class Completion:
 class Sampler:
     """Samples completions. The same reply to the same prompt gives the same tokens and logprobs, in any process."""
 
-    tokenizer: ByteTokenizer
+    tokenizer: AnyTokenizer
     seed: int
 
     def sample(self, reply: Reply, prompt: Sequence[int], request: Mapping[str, Any]) -> Completion:
@@ -112,6 +112,15 @@ class Sampler:
                 logprobs = tuple(reply.logprobs[at:] if at == last else reply.logprobs[at : at + 1])
             yield Token(token_id, text, effect, logprobs, digest)
 
+    def score(self, prompt: Sequence[int]) -> list[float | None]:
+        """A logprob for each id of a prompt but the first, which nothing comes before."""
+        state = hashlib.blake2b(f"{self.seed}:prompt:".encode(), digest_size=32)
+        scored: list[float | None] = []
+        for token_id in prompt:
+            state.update(struct.pack("<I", token_id))
+            scored.append(_logprob(state.digest()) if scored else None)
+        return scored
+
     def alternatives(self, token: Token, count: int) -> list[tuple[int, float]]:
         """`count` other ids with their logprobs, most likely first; all probabilities with the token's sum to < 1."""
         size = self.tokenizer.vocab_size
@@ -128,6 +137,9 @@ class _Step(NamedTuple):
 
 
 def _effect(part: Part, at: int, spelt: str, name: str) -> Effect | None:
+    if part.texts is not None:
+        text = part.texts[at]
+        return None if text is None else Effect(part.kind, text, part.call)
     if part.kind in ("content", "reasoning", "call_arguments"):
         return Effect(part.kind, spelt, part.call)
     if part.kind == "call_begin":

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from ._http import HTTPServer
-from ._messages import RequestRecord, Response, json_response
+from ._messages import ConnectionCut, RequestRecord, Response, json_response
 
 Server = TypeVar("Server", bound="LoopbackServer")
 
@@ -62,6 +62,12 @@ class LoopbackServer:
             if not self._changed.wait_for(lambda: self._active == 0, timeout):
                 raise TimeoutError(f"{self._active} requests are still being answered after {timeout} s")
 
+    def wait_requests(self, count: int = 1, timeout: float = 30.0) -> None:
+        """Wait until `count` requests came, since the start. Raises TimeoutError after `timeout` seconds."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._requests) >= count, timeout):
+                raise TimeoutError(f"{len(self._requests)} requests came in {timeout} s, not {count}")
+
     def start(self: Server) -> Server:
         """Start listening. Does nothing if the server is running. Raises OSError if the port cannot be used."""
         if self._httpd is None:
@@ -95,6 +101,7 @@ class LoopbackServer:
             record.index = len(self._requests)
             self._requests.append(record)
             self._active += 1
+            self._changed.notify_all()
 
     def end(self) -> None:
         with self._changed:
@@ -104,6 +111,8 @@ class LoopbackServer:
     def respond(self, record: RequestRecord) -> Response:
         try:
             response = self.answer(record)
+        except ConnectionCut:
+            raise
         except Exception as error:
             self.errors.append(error)
             message = f"the test server could not answer: {type(error).__name__}: {error}"

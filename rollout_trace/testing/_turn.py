@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
+
+from rollout_trace._cached import cached_property
 
 from ._sampling import Completion, Sampler, Token
-from .tokenizer import ByteTokenizer
+from .tokenizer import AnyTokenizer
 
 _Json = dict[str, Any]
+
+
+class Row(NamedTuple):
+    """One choice: its prompt and its completion."""
+
+    prompt_ids: Sequence[int]
+    completion: Completion
 
 
 @dataclass(frozen=True)
@@ -28,10 +37,10 @@ class Turn:
     fingerprint: str = "vllm-0.32.0-scripted"
 
     @property
-    def tokenizer(self) -> ByteTokenizer:
+    def tokenizer(self) -> AnyTokenizer:
         return self.sampler.tokenizer
 
-    @property
+    @cached_property
     def id(self) -> str:
         return self.prefix + self._name("response")
 

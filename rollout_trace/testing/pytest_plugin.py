@@ -1,3 +1,101 @@
-"""The pytest plugin: loaded in every pytest run of whoever has the package, so it imports next to nothing."""
+"""The pytest plugin: a test's rollout, recorded; its model calls, replayed from a cassette or answered from a script.
+
+Loaded in every pytest run of whoever has the package, so it imports next to nothing before a test uses it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .rollout import RecordedRollout
+    from .scripted import ScriptedServer
+
+_MODES = ("replay", "record", "auto", "off")
+_MARK = (
+    "replay(*paths, ignore=(), normalize=None, order='recorded', timing=False, engine=None): answer the test's model "
+    "calls from a cassette, a file of rollouts that pytest --replay=record makes (cassettes/ beside the test file)."
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the options."""
+    group = parser.getgroup("rollout_trace", "recorded model calls (rollout_trace)")
+    group.addoption(
+        "--replay",
+        choices=_MODES,
+        default=None,
+        help="tests marked replay: replay their cassettes (default), record them anew, record those that are missing "
+        "(auto; in CI they fail), or call the real models (off)",
+    )
+    group.addoption("--rollout-dir", default=None, help="folder for the rollouts of tests, a file each")
+    group.addoption(
+        "--rollout-keep",
+        choices=("failed", "all"),
+        default=None,
+        help="which tests' rollouts go there: those that failed (default), or all",
+    )
+    parser.addini("rollout_replay", "default of --replay", default="replay")
+    parser.addini("rollout_dir", "default of --rollout-dir", default="")
+    parser.addini("rollout_keep", "default of --rollout-keep", default="failed")
+    parser.addini("rollout_engine", "the engine that servers are asked for token ids as, such as vllm", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the mark."""
+    config.addinivalue_line("markers", _MARK)
+    for option, known in (("rollout_replay", _MODES), ("rollout_keep", ("failed", "all"))):
+        value = config.getini(option)
+        if value not in known:
+            raise pytest.UsageError(f"{option} = {value!r} in the ini file: expected one of {', '.join(known)}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begins to replay, or to record, before any fixture of the test is set up."""
+    # The one hook that every test pays for: the others are registered by the first test that needs them.
+    if item.get_closest_marker("replay") is not None:
+        from .pytest_tests import observed
+
+        observed(item)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Lists the cassettes that were recorded, by the workers of xdist too."""
+    reports = [one for found in terminalreporter.stats.values() for one in found if hasattr(one, "rollout_trace")]
+    if reports:
+        from .pytest_tests import summarize
+
+        summarize(terminalreporter, reports)
+
+
+def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
+    """How trajectories differ that a plain ``assert`` compares, and a short conversation."""
+    if not any(type(one).__module__.startswith("rollout_trace.") for one in (left, right)):
+        return None
+    from .conversation_text import compare_repr
+
+    return compare_repr(op, left, right)
+
+
+@pytest.fixture
+def rollout(request: pytest.FixtureRequest) -> RecordedRollout:
+    """What the test's agent said to its models and what they answered, to assert on; see docs/test-agents.md."""
+    from .pytest_tests import observed
+
+    return observed(request.node).rollout
+
+
+@pytest.fixture
+def scripted_llm(request: pytest.FixtureRequest) -> Generator[ScriptedServer, None, None]:
+    """A model server that answers what the test tells it to: ``scripted_llm.script = [...]``.
+
+    Every model call of the test goes to it, and the environment variables that SDKs read have its address.
+    """
+    from .pytest_tests import scripted
+
+    yield from scripted(request.node)

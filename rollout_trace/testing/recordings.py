@@ -1,4 +1,6 @@
-"""Recorded HTTP exchanges: in a folder of files, or packed into one compressed file.
+"""Recorded HTTP exchanges: in a cassette, in a folder of files, or packed into one compressed file.
+
+A cassette is a file of rollouts whose lines have exchanges, as `pytest --replay=record` writes it.
 
 A folder holds `NAME.meta.json` (method, path, status, headers, chunk sizes), `NAME.request.json` and
 `NAME.response.*` (the exact bytes), and may hold `NAME.report.json`. A packed file is JSON lines, one for each exchange
@@ -11,7 +13,10 @@ import base64
 import gzip
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +27,22 @@ _NEEDED = ("method", "path", "status", "headers", "chunk_sizes", "request", "res
 
 
 def load_exchanges(path: str | Path, *, complete: bool = True) -> list[Exchange]:
-    """All exchanges of a packed file, in its order, or of a folder, sorted by name.
+    """All exchanges of a cassette or a packed file, in its order, or of a folder, sorted by name.
 
     With ``complete=False``, exchanges of a folder without a request or a response file are left out. Where chunk sizes
-    do not add up to the body, because it was redacted, the body is one chunk.
+    of a folder do not add up to the body, because it was redacted, the body is one chunk. Of a cassette, names that
+    occur several times are numbered: ``1``, ``1 (2)``.
 
     Raises:
-        ValueError: the file is of another kind, a line is not an exchange, or a file of an exchange is missing.
+        ValueError: the file is of another kind, a line is not an exchange, or a file of an exchange is missing; or a
+            file of rollouts has no exchanges.
     """
     path = Path(path)
     if path.is_dir():
         metas = sorted(path.glob("*.meta.json"))
         return [_read_files(path, meta) for meta in metas if complete or _is_complete(path, meta)]
+    if path.name.endswith(".zst") or _holds_rollouts(path):
+        return _of_cassette(path)
     return [_unpack(line, place) for place, line in _read_lines(path) if "report" not in line]
 
 
@@ -64,6 +73,47 @@ def pack_exchanges(exchanges: Iterable[Exchange], path: str | Path, reports: Map
     path.write_bytes(data)
 
 
+def _holds_rollouts(path: Path) -> bool:
+    """Whether the first line of a file is a trajectory."""
+    _check_suffix(path)
+    openers: dict[str, Callable[[Path], Any]] = {".xz": lzma.open, ".gz": gzip.open}
+    with openers.get(path.suffix, _open_plain)(path) as file:
+        line = next((line for line in file if not line.isspace()), b"{}")
+    try:
+        return _schema_of(json.loads(line)) is not None
+    except ValueError:
+        return False
+
+
+def _open_plain(path: Path) -> Any:
+    return path.open("rb")
+
+
+def _of_cassette(path: Path) -> list[Exchange]:
+    # It imports what reads files, which a server of other recordings need not.
+    from rollout_trace.file.reader import read
+
+    found = [exchange for trajectory in read(path) for exchange in trajectory.exchanges]
+    if not found:
+        raise ValueError(
+            f"{path}: the trajectories of this file have no exchanges, so there is nothing to answer with "
+            "(rollout_trace.read() reads them). Record a file that has them with pytest --replay=record; see "
+            "docs/testing.md."
+        )
+    taken: set[str] = set()
+    return [
+        exchange if (name := _free(exchange.name, taken)) == exchange.name else replace(exchange, name=name)
+        for exchange in found
+    ]
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, numbered where it is taken."""
+    free = next(one for one in chain([name], (f"{name} ({number})" for number in count(2))) if one not in taken)
+    taken.add(free)
+    return free
+
+
 def _check_suffix(path: Path) -> None:
     if not path.name.endswith(_SUFFIXES):
         raise ValueError(f"{path} is not a file of exchanges: its name should end with one of {', '.join(_SUFFIXES)}")
@@ -84,15 +134,21 @@ def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _checked(line: Any, place: str) -> dict[str, Any]:
-    found = line.get("schema") if isinstance(line, dict) else None
-    if isinstance(found, str) and found.startswith("rollout-trace/"):
+    schema = _schema_of(line)
+    if schema is not None:
         raise ValueError(
-            f"{place}: this is a file of trajectories ({found}), which rollout_trace.read() reads; a ReplayServer "
-            "needs the bytes of exchanges, as pack_exchanges() writes them (docs/testing.md: how they are recorded)."
+            f"{place}: this is a trajectory ({schema}) in a file of exchanges. Keep them in files of their own: "
+            "rollout_trace.read() reads trajectories, and load_exchanges() the exchanges that they have."
         )
     if not isinstance(line, dict) or "name" not in line:
         raise ValueError(f"{place}: expected an exchange or a report as pack_exchanges() writes it, found {line!r:.80}")
     return line
+
+
+def _schema_of(line: Any) -> str | None:
+    """The schema of a trajectory; None for another line."""
+    schema = line.get("schema") if isinstance(line, dict) else None
+    return schema if isinstance(schema, str) and schema.startswith("rollout-trace/") else None
 
 
 def _is_complete(folder: Path, meta_file: Path) -> bool:
@@ -129,6 +185,14 @@ def _sizes(sizes: Iterable[int], length: int) -> tuple[int, ...]:
 
 
 def _pack(exchange: Exchange) -> dict[str, Any]:
+    more = {
+        "protocol": exchange.protocol,
+        "call_id": exchange.call_id,
+        "chunk_times": list(exchange.chunk_times) or None,
+        "outcome": None if exchange.outcome == "complete" else exchange.outcome,
+        "started_at": None if exchange.started_at is None else exchange.started_at.isoformat(),
+        "duration": exchange.duration,
+    }
     return {
         "name": exchange.name,
         "method": exchange.method,
@@ -139,6 +203,7 @@ def _pack(exchange: Exchange) -> dict[str, Any]:
         "chunk_sizes": exchange.chunk_sizes,
         "request": _pack_bytes(exchange.request),
         "response": _pack_bytes(exchange.response),
+        **{name: value for name, value in more.items() if value is not None},
     }
 
 
@@ -156,6 +221,12 @@ def _unpack(line: Mapping[str, Any], place: str) -> Exchange:
         _unpack_bytes(line["response"]),
         tuple(line["chunk_sizes"]),
         line.get("request_content_type"),
+        protocol=line.get("protocol"),
+        call_id=line.get("call_id"),
+        chunk_times=tuple(line.get("chunk_times") or ()),
+        outcome=line.get("outcome") or "complete",
+        started_at=datetime.fromisoformat(line["started_at"]) if line.get("started_at") else None,
+        duration=line.get("duration"),
     )
 
 

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
 from rollout_trace.data.exchange import Exchange
 
-from ._messages import RequestRecord, Response, json_response
+from ._messages import ConnectionCut, Part, RequestRecord, Response, json_response
 from ._server import LoopbackServer
 from .recordings import load_exchanges
 
 Match = Callable[[RequestRecord, Exchange], bool]
 _REPLAY_PREFIX = "/replay/"
 # they describe a connection or a transfer encoding: the server sends its own
-_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
+HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer"})
 
 
 class ReplayServer(LoopbackServer):
-    """Serves the exchanges of a folder or a packed file (see `recordings`), or those given as a list.
+    """Serves the exchanges of a cassette, a folder or a packed file (see `recordings`), or those given as a list.
 
         with ReplayServer("recordings/") as server:
             client = OpenAI(base_url=server.base_url_for("chat_ids"), api_key="none")
 
-    Under `base_url` a request is answered with the first recording that has its method, path and an equal body (equal
-    as JSON, in any order of keys); `match` replaces this rule. Under `base_url_for(name)` every request is answered
-    with that recording. Status, headers, bytes and chunk boundaries are the recorded ones. A request without a
-    recording is answered with status 404 and the name of the closest recording. `port` is the port to listen on; 0
-    means any free one.
+    Under `base_url` a request is answered with the recording that has its method, path and an equal body (equal
+    as JSON, in any order of keys); `match` replaces this rule. Of several such recordings (a call that was tried again)
+    each answers once, in their order, and the last one from then on. Under `base_url_for(name)` every request is
+    answered with that recording. Status, headers, bytes and chunk boundaries are the recorded ones. A recording that
+    ended early, or had no answer, ends with its connection closed where its bytes end. A request without a recording is
+    answered with status 404 and the name of the closest recording. `port` is the port to listen on; 0 means any free
+    one.
 
-    Raises ValueError if the source holds something other than exchanges, for example trajectories.
+    Raises ValueError if the source holds something other than exchanges, for example trajectories without them.
     """
 
     def __init__(self, source: str | Path | Iterable[Exchange], *, match: Match | None = None, port: int = 0) -> None:
@@ -40,6 +44,8 @@ class ReplayServer(LoopbackServer):
         exchanges = load_exchanges(source) if isinstance(source, (str, Path)) else source
         self.exchanges = {exchange.name: exchange for exchange in exchanges}
         self._match = match or matches
+        self._answered: set[str] = set()
+        self._lock = threading.Lock()
 
     def base_url_for(self, name: str) -> str:
         """Base URL under which every request is answered with one recording. Raises KeyError for an unknown name."""
@@ -53,8 +59,16 @@ class ReplayServer(LoopbackServer):
             name = unquote(record.path.removeprefix(_REPLAY_PREFIX).split("/")[0])
             exchange = self.exchanges.get(name)
         else:
-            exchange = next((e for e in self.exchanges.values() if self._match(record, e)), None)
-        return self._not_recorded(record) if exchange is None else _replay(exchange)
+            exchange = self._next([e for e in self.exchanges.values() if self._match(record, e)])
+        return self._not_recorded(record) if exchange is None else response_of(exchange)
+
+    def _next(self, matching: list[Exchange]) -> Exchange | None:
+        if not matching:
+            return None
+        with self._lock:
+            found = next((e for e in matching if e.name not in self._answered), matching[-1])
+            self._answered.add(found.name)
+        return found
 
     def _not_recorded(self, record: RequestRecord) -> Response:
         message = f"no recording matches {record.method} {record.path}"
@@ -71,9 +85,43 @@ def matches(record: RequestRecord, exchange: Exchange) -> bool:
     return not _differences(record, exchange)
 
 
-def _replay(exchange: Exchange) -> Response:
-    headers = [(name, value) for name, value in exchange.headers if name not in _HOP_BY_HOP]
-    return Response(exchange.status, headers, exchange.chunks, exchange.chunked)
+def response_of(
+    exchange: Exchange,
+    *,
+    wait: Callable[[float], None] | None = None,
+    leave: Callable[[], None] | None = None,
+) -> Response:
+    """The recorded response, which ends as it ended then.
+
+    Args:
+        exchange: what was recorded.
+        wait: called with the seconds before the answer and between its pieces; None: without these pauses.
+        leave: waits for the client to go, where it had gone in the middle; None: the server cuts the answer there.
+    """
+    parts: list[Part] = []
+    before = 0.0
+    for chunk, at in zip(exchange.chunks, exchange.chunk_times or [0.0] * len(exchange.chunk_sizes), strict=True):
+        if wait is not None and at > before:
+            parts.append(partial(wait, at - before))
+        parts.append(chunk)
+        before = max(before, at)
+    if exchange.outcome != "complete" and wait is not None and (exchange.duration or 0.0) > before:
+        parts.append(partial(wait, (exchange.duration or 0.0) - before))
+    if exchange.outcome == "closed" and leave is not None:
+        parts.append(leave)
+    if exchange.status is None:
+        return Response(before=[*(part for part in parts if not isinstance(part, bytes)), _cut])
+    headers = [(name, value) for name, value in exchange.headers if name not in HOP_BY_HOP]
+    length = next((value for name, value in exchange.headers if name == "content-length"), "")
+    if exchange.outcome == "complete":
+        return Response(exchange.status, headers, parts, exchange.chunked)
+    # The client sees that the body is cut, by its length.
+    size = int(length) if length.isdecimal() else len(exchange.response) + 1
+    return Response(exchange.status, headers, [*parts, _cut], exchange.chunked, length=size)
+
+
+def _cut() -> None:
+    raise ConnectionCut
 
 
 def _differences(record: RequestRecord, exchange: Exchange) -> list[str]:

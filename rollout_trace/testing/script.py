@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, NamedTuple
-
-from ._messages import RequestRecord
 
 Compression = Literal["gzip", "br", "zstd"]
 
@@ -57,13 +54,31 @@ class Fault:
     hold: bool = False  # nothing is sent until `server.release()`
     hold_after: int | None = None  # hold after this many chunks
     cut_after: int | None = None  # close the connection after this many chunks, without a proper end
+    reset: bool = False  # reset the connection (RST): before the answer, or where `cut_after` cuts it
+    stall: bool = False  # no answer; the connection stays open until the client leaves
+    stall_after: int | None = None  # after this many chunks nothing more comes, until the client leaves
+    chunk_delay: float = 0.0  # seconds before each chunk of a stream but the first
     error_event_after: int | None = None  # after this many chunks of a stream, an error event and the end
     no_done: bool = False  # the stream ends without `data: [DONE]`
     bad_json: bool = False  # status 200 with a body (or a second event) that is not JSON
 
+    @property
+    def hides_reply(self) -> bool:
+        """Whether the client gets nothing of the reply."""
+        return self.status is not None or self.stall or (self.reset and self.cut_after is None)
+
+    @property
+    def breaks_reply(self) -> bool:
+        """Whether the client gets a part of the reply, or something that it cannot read."""
+        return self.bad_json or any(
+            place is not None for place in (self.cut_after, self.stall_after, self.error_event_after)
+        )
+
 
 Answer = str | Reply | Fault | Sequence[str | Reply | Fault]
 ScriptFunction = Callable[..., Answer]
+AnyScript = ScriptFunction | Sequence[Answer] | str | Reply | Fault
+Faults = Mapping[int, Fault] | Callable[[int], Fault | None]
 
 
 class Script:
@@ -76,80 +91,33 @@ class Script:
     def __init__(self, answers: Sequence[Answer], *, repeat_last: bool = False) -> None:
         self._answers = list(answers)
         self._repeat_last = repeat_last
-        self._next = 0
+        self._next = self._asked = 0
         self._guard = threading.Lock()
+
+    @property
+    def left(self) -> int:
+        """Number of answers that no request has got yet."""
+        with self._guard:
+            return len(self._answers) - self._next
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Put more answers after the last."""
+        with self._guard:
+            self._answers += answers
 
     def __call__(self, request: Mapping[str, Any]) -> Answer:
         with self._guard:
-            at, count = self._next, len(self._answers)
-            self._next += 1
-        if at < count:
-            return self._answers[at]
-        if self._repeat_last and count:
-            return self._answers[-1]
-        raise IndexError(f"request {at + 1} came, but the script has {count} answers: add one, or use repeat_last=True")
-
-
-class Director:
-    """Calls a script for each choice of a request, with the arguments that its signature has."""
-
-    def __init__(self, script: ScriptFunction | Sequence[Answer] | str | Reply | Fault) -> None:
-        self._function = _as_function(script)
-        parameters = inspect.signature(self._function).parameters
-        self._takes_record = "record" in parameters
-        positional = [
-            p.name
-            for p in parameters.values()
-            if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name != "record"
-        ]
-        self._takes_choice = len(positional) > 1
-        self._attempts: dict[bytes, int] = {}
-        self._guard = threading.Lock()
-
-    def answers(self, request: Any, record: RequestRecord, count: int) -> list[Reply | Fault]:
-        """One answer for each choice."""
-        raw = [self._call_script(request, record, choice) for choice in range(count if self._takes_choice else 1)]
-        if any(not isinstance(answer, (str, Reply, Fault)) for answer in raw):
-            attempt = self._count_attempt(record)
-            raw = [_attempt_of(answer, attempt) for answer in raw]
-        answers = [_as_reply(answer) for answer in raw]
-        return answers if self._takes_choice else answers * count
-
-    def _call_script(self, request: Any, record: RequestRecord, choice: int) -> Answer:
-        keywords = {"record": record} if self._takes_record else {}
-        return self._function(request, *([choice] if self._takes_choice else []), **keywords)
-
-    def _count_attempt(self, record: RequestRecord) -> int:
-        key = record.path.encode() + b"\n" + record.body
-        with self._guard:
-            attempt = self._attempts.get(key, 0)
-            self._attempts[key] = attempt + 1
-        return attempt
-
-
-def _as_function(script: ScriptFunction | Sequence[Answer] | str | Reply | Fault) -> ScriptFunction:
-    if callable(script):
-        return script
-    if isinstance(script, (str, Reply, Fault)):
-        constant = script
-        return lambda request: constant
-    return Script(script)
-
-
-def _attempt_of(answer: Answer, attempt: int) -> str | Reply | Fault:
-    if isinstance(answer, (str, Reply, Fault)):
-        return answer
-    if not isinstance(answer, Sequence) or not answer:
-        raise TypeError(f"the script gave {answer!r}: return a str, a Reply, a Fault, or a list of them")
-    return answer[min(attempt, len(answer) - 1)]
-
-
-def _as_reply(answer: object) -> Reply | Fault:
-    if isinstance(answer, str):
-        return Reply(answer)
-    if not isinstance(answer, (Reply, Fault)):
-        raise TypeError(f"the script gave a list with {answer!r}: put a str, a Reply or a Fault in it")
-    return answer
+            count = len(self._answers)
+            self._asked += 1
+            if self._next < count:
+                self._next += 1
+                return self._answers[self._next - 1]
+            if self._repeat_last and count:
+                return self._answers[-1]
+            asked = self._asked
+        if not count:
+            raise IndexError(f"request {asked} came, but there is no script: set `server.script`, or use `answers()`")
+        raise IndexError(f"request {asked} came, but the script has {count} answers: add one, or use repeat_last=True")
 
 
 def reply_of(answer: Reply | Fault) -> Reply:

@@ -1,34 +1,33 @@
-"""A model server that answers from a script: OpenAI's APIs with vLLM's ids and logprobs, Anthropic's and Google's."""
+"""A model server that answers from a script, in the shapes of every protocol of the core."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from . import _google as google
-from . import _ollama as ollama
-from ._anthropic import MessagesDelivery, anthropic_error, conversation, limits, message_events, message_object
-from ._chat import chat_events, chat_response
-from ._completions import Row, completions_events, completions_response
-from ._delivery import Delivery, vllm_error
+from . import _utilities as utilities
+from ._anthropic import MessagesApi
+from ._api import Api, Ask, BadRequest
+from ._chat import ChatApi
+from ._completions import CompletionsApi
+from ._delivery import vllm_error
+from ._director import Director, FaultPlan, key_of
+from ._generate import SGLangGenerateApi, VLLMGenerateApi
+from ._google import GoogleApi
 from ._holds import Holds
 from ._messages import ConnectionCut, RequestRecord, Response, json_response
-from ._responses import responses_events, responses_object
-from ._responses_input import conversation as responses_conversation
+from ._ollama import OllamaApi, OllamaGenerateApi
+from ._responses_api import ResponsesApi
 from ._sampling import Sampler
 from ._server import LoopbackServer
-from ._turn import Turn
-from .script import Answer, Director, Fault, Reply, ScriptFunction, reply_of
-from .tokenizer import ByteTokenizer
-
-
-class BadRequest(ValueError):
-    """A request that vLLM refuses with status 400."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.param = param
+from ._turn import Row, Turn
+from .script import Answer, AnyScript, Fault, Faults, Reply, reply_of
+from .tokenizer import AnyTokenizer, ByteTokenizer
+from .traffic import Latency, Meter, RateLimit, Slots
 
 
 class ScriptedServer(LoopbackServer):
@@ -39,31 +38,57 @@ class ScriptedServer(LoopbackServer):
 
     `script` is a function of the request's JSON that returns a `str`, a `Reply`, a `Fault`, or a list of them (one for
     each attempt of an equal request; the last repeats). It may have a second parameter for the index of the choice, and
-    one named `record` for the `RequestRecord`. Concurrent requests call it on several threads. Instead of a function:
-    one answer for all requests, or a list of answers to successive requests.
+    by their names: `messages`, those of the request as chat messages, whatever its protocol; `record`, the
+    `RequestRecord`. Concurrent requests call it on several threads. Instead of a function: one answer for all requests,
+    a list of answers to successive requests, `by_conversation(...)` or `by_content(...)`. A server that runs already
+    gets its script with `server.script = ...` or `server.answers("first", "second")`.
 
-    It serves POST `…/chat/completions`, `…/completions` and `…/responses`, and GET `…/models`, under any prefix (so
-    Azure's paths too), with bodies in the JSON shape of vLLM 0.32: ids if the request has `return_token_ids`, logprobs
-    if it has `logprobs`. POST `…/messages` and `…/messages/count_tokens` have Anthropic's shape: give its client
-    `server.url` as `base_url`. POST `…/models/MODEL:generateContent`, `:streamGenerateContent` (events with `alt=sse`,
-    else one JSON array) and `:countTokens` have Google's, with ids and logprobs if the `generationConfig` has
+    It serves every protocol of the core, under any prefix (so Azure's paths, too). POST `…/chat/completions`,
+    `…/completions`, `…/responses` (GET and DELETE of stored ones, `previous_response_id`) and `/inference/v1/generate`
+    have the JSON shape of vLLM 0.32: ids if the request has `return_token_ids` (Responses: `enable_response_messages`),
+    logprobs if it asks for them. POST `/generate` is SGLang's. POST `…/messages` is Anthropic's: give its client
+    `server.url` as `base_url`. POST `…/models/MODEL:generateContent` and `:streamGenerateContent` (events with
+    `alt=sse`, else one JSON array) are Google's, with ids and logprobs if the `generationConfig` has
     `responseLogprobs`: give its client `http_options={"base_url": server.url}`. POST `/api/chat` and `/api/generate`
-    have Ollama's: give its client `host=server.url`. Nothing is random: response ids are hashes of `seed` and the
-    number of the request, logprobs of `seed` and the token ids.
+    are Ollama's: give its client `host=server.url`. Without the script: `…/models`, `…/embeddings`, `/tokenize`,
+    `/detokenize`, `/version`, and the counts of tokens of Anthropic and Google. Nothing is random: response ids are
+    hashes of `seed` and the number of the request, logprobs of `seed` and the token ids.
 
-    `model` is the name in `/models`; requests may name any model unless `strict_model` is true. `delay` is the time in
-    seconds before every answer. `chunk_tokens` is the number of tokens per event of a stream; `chunk_bytes` cuts the
-    bytes of every answer into HTTP chunks of that size. `port` is the port to listen on; 0 means any free one.
+    Args:
+        script: what answers the requests.
+        model: name in `/models`; requests may name any model unless `strict_model` is true.
+        tokenizer: what makes the ids: a `ByteTokenizer` (the default), a `RealTokenizer`, or what that one takes.
+        seed: of ids and logprobs.
+        delay: seconds before every answer, beside the latency.
+        latency: seconds before the first token, or a `Latency`.
+        tokens_per_second: of each answer; None: all at once.
+        max_parallel: number of answers at the same time; other requests wait for their turn. None: no limit.
+        rate_limit: when requests get status 429 in place of an answer.
+        faults: what goes wrong, by the number of the request that asks for an answer, from 1: a dict, or a function of
+            the number. A fault that hides the answer takes none from the script; an answer that is broken off is given
+            again to an equal request.
+        chunk_tokens: number of tokens per event of a stream.
+        chunk_bytes: cuts the bytes of every answer into HTTP chunks of that size.
+        strict_model: whether a request that names another model is refused.
+        port: the port to listen on; 0: any free one.
+
+    Raises:
+        ValueError: a number makes no sense, or the tokenizer is none.
     """
 
     def __init__(
         self,
-        script: ScriptFunction | Sequence[Answer] | str | Reply | Fault,
+        script: AnyScript = (),
         *,
         model: str = "scripted",
-        tokenizer: ByteTokenizer | None = None,
+        tokenizer: Any = None,
         seed: int = 0,
         delay: float = 0.0,
+        latency: float | Latency = 0.0,
+        tokens_per_second: float | None = None,
+        max_parallel: int | None = None,
+        rate_limit: RateLimit | None = None,
+        faults: Faults | None = None,
         chunk_tokens: int = 1,
         chunk_bytes: int | None = None,
         strict_model: bool = False,
@@ -71,14 +96,52 @@ class ScriptedServer(LoopbackServer):
     ) -> None:
         super().__init__(port=port)
         self.model = model
-        self.tokenizer = tokenizer or ByteTokenizer()
+        self.tokenizer: AnyTokenizer = _tokenizer(tokenizer)
         self._sampler = Sampler(self.tokenizer, seed)
         self._director = Director(script)
+        self._plan = FaultPlan(faults)
         self._holds = Holds()
-        self._delay = delay
+        self._latency = _latency(latency, tokens_per_second, delay)
+        self._meter = Meter(rate_limit)
+        # Hundreds of threads that compute at the same time slow each other, and the streams that are under way.
+        self._making = threading.Lock()
+        self._slots = Slots(_positive("max_parallel", max_parallel))
         self._chunk_tokens = chunk_tokens
         self._chunk_bytes = chunk_bytes
         self._strict_model = strict_model
+        self._responses = ResponsesApi()
+        # The longest end first: `/chat/completions` ends in `/completions`, too.
+        apis: list[Api] = [self._responses, *(api() for api in _APIS)]
+        ends = [(end, api) for api in apis for end in api.ends]
+        self._apis = sorted(ends, key=lambda item: len(item[0]), reverse=True)
+
+    @property
+    def script(self) -> AnyScript:
+        """What answers the requests. May be set while the server runs: the next request gets its answer from it."""
+        return self._director.script
+
+    @script.setter
+    def script(self, script: AnyScript) -> None:
+        self._director = Director(script)
+
+    @property
+    def faults(self) -> Faults | None:
+        """What goes wrong, by the number of the request that asks for an answer, from 1 since it was set."""
+        return self._plan.faults
+
+    @faults.setter
+    def faults(self, faults: Faults | None) -> None:
+        self._plan = FaultPlan(faults)
+
+    def answers(self, *answers: Answer) -> None:
+        """Answer successive requests with these, after what is left of a list. Any other script is replaced."""
+        if not self._director.add(answers):
+            self.script = answers
+
+    @property
+    def answers_left(self) -> int:
+        """Number of answers of lists that no request has got yet; 0 for a script that is a function."""
+        return self._director.left
 
     def release(self, count: int | None = None) -> None:
         """Continue `count` held responses, including ones that reach their hold later; None: all, now and later."""
@@ -91,39 +154,80 @@ class ScriptedServer(LoopbackServer):
     def close(self) -> None:
         """Stop the server; responses that are held or delayed are cut."""
         self._holds.close()
+        self._slots.close()
         super().close()
 
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""
-        if record.path.endswith(google.PATHS):
-            return self._google(record)
-        if record.path.endswith(ollama.PATHS):
-            return self._ollama(record)
-        endpoints = {
-            "/chat/completions": ("POST", self._chat),
-            "/completions": ("POST", self._completions),
-            "/responses": ("POST", self._responses),
-            "/messages": ("POST", self._messages),
-            "/messages/count_tokens": ("POST", self._count_tokens),
-            "/models": ("GET", self._models),
-        }
-        found = next((value for end, value in endpoints.items() if record.path.endswith(end)), None)
-        if found is None:
-            return json_response(404, {"detail": "Not Found"})
-        method, handle = found
-        if record.method != method:
-            return json_response(405, {"detail": "Method Not Allowed"})
+        api = next((api for end, api in self._apis if record.path.endswith(end)), None)
+        if api is None:
+            return self._utility(record)
+        if record.method != "POST":
+            return json_response(405, api.refusal(None, 405, "Method Not Allowed"))
+        wait = self._meter.enter()
+        if wait is not None:
+            return _too_many(api, wait)
         try:
-            return handle(record)
+            response = self._generate(api, record)
+        except BaseException:
+            self._meter.leave()
+            raise
+        return replace(response, after=[*response.after, self._meter.leave])
+
+    def _generate(self, api: Api, record: RequestRecord) -> Response:
+        try:
+            ask = Ask(record, self._parse(record, api.path_model(record.path)), self.tokenizer)
+            prompts = api.prompts(ask)
         except BadRequest as error:
-            return json_response(400, vllm_error(400, str(error), param=error.param))
+            return api.refuse(error.status, str(error), error.param)
+        except ValueError as error:
+            return api.refuse(400, str(error))
+        except _UnknownModel as error:
+            return api.refuse(404, str(error), "model")
+        count = api.count(ask.request)
+        answers = self._plan.answers(
+            key_of(record),
+            lambda: self._director.answers(ask.request, record, count * len(prompts), lambda: api.messages(ask)),
+        )
+        pace = self._latency.pace(key_of(record), sum(map(len, prompts)))
+        delivery = api.delivery(answers[0], self._holds.hold, self._pause, pace, self._chunk_bytes)
+        if delivery.fault.hides_reply:
+            status = delivery.fault.status or 500
+            return delivery.error(api.refusal(ask, status, f"the script answers with status {status}"))
+        with self._making:
+            return self._made(api, ask, prompts, answers, delivery)
+
+    def _made(
+        self, api: Api, ask: Ask, prompts: list[list[int]], answers: list[Reply | Fault], delivery: Any
+    ) -> Response:
+        count = len(answers) // len(prompts)
+        asked = [prompt for prompt in prompts for _ in range(count)]
+        rows = [
+            Row(prompt, self._sampler.sample(reply_of(answer), prompt, api.limits(ask.request)))
+            for prompt, answer in zip(asked, answers, strict=True)
+        ]
+        delivery = replace(delivery, tokens=max(len(row.completion.tokens) for row in rows))
+        turn = self._turn(api, ask, [one for prompt in prompts for one in prompt])
+        response = api.stream(ask, delivery, turn, rows) if api.is_stream(ask) else delivery.json(api.whole(turn, rows))
+        return self._in_a_slot(response)
+
+    def _in_a_slot(self, response: Response) -> Response:
+        """Make an answer wait for its turn, where not all may be given at once."""
+        slot = self._slots.slot()
+        return replace(response, before=[slot.enter, *response.before], after=[slot.leave])
+
+    def _utility(self, record: RequestRecord) -> Response:
+        """Answer what needs no model."""
+        if "/responses/" in record.path:
+            return self._responses.stored(record)
+        try:
+            return utilities.answer(record, self.model, self.tokenizer, self._parse)
+        except BadRequest as error:
+            return json_response(error.status, vllm_error(error.status, str(error), param=error.param))
+        except ValueError as error:
+            return json_response(400, vllm_error(400, str(error)))
         except _UnknownModel as error:
             return json_response(404, vllm_error(404, str(error), param="model"))
-
-    def _models(self, record: RequestRecord) -> Response:
-        model = {"id": self.model, "object": "model", "created": 1_700_000_000, "owned_by": "vllm", "root": self.model}
-        data = [model | {"parent": None, "max_model_len": 1_048_576, "permission": []}]
-        return json_response(200, {"object": "list", "data": data})
 
     def _parse(self, record: RequestRecord, path_model: str | None = None) -> dict[str, Any]:
         try:
@@ -137,151 +241,61 @@ class ScriptedServer(LoopbackServer):
             raise _UnknownModel(f"The model `{model}` does not exist. Valid aliases: {self.model}.")
         return request
 
-    def _turn(self, request: Mapping[str, Any], record: RequestRecord, prompt: Sequence[int], prefix: str) -> Turn:
-        model = str(request.get("model") or self.model)
-        return Turn(request, model, record.index, self._sampler, self._chunk_tokens, prompt, prefix)
-
-    def _delivery(self, answer: Reply | Fault) -> Delivery:
-        return Delivery(answer, self._holds.hold, self._pause, self._delay, self._chunk_bytes)
+    def _turn(self, api: Api, ask: Ask, prompt: Sequence[int]) -> Turn:
+        model = str(api.path_model(ask.record.path) or ask.request.get("model") or self.model)
+        return Turn(ask.request, model, ask.record.index, self._sampler, self._chunk_tokens, prompt, api.prefix)
 
     def _pause(self, seconds: float) -> None:
         if self.closing.wait(seconds):
             raise ConnectionCut
-
-    def _chat(self, record: RequestRecord) -> Response:
-        request = self._parse(record)
-        prompt = self.tokenizer.apply_chat_template(_messages(request), request.get("tools"))
-        answers = self._director.answers(request, record, request.get("n") or 1)
-        delivery = self._delivery(answers[0])
-        if delivery.fault.status is not None:
-            return delivery.error()
-        turn = self._turn(request, record, prompt, "chatcmpl-")
-        completions = [self._sampler.sample(reply_of(answer), prompt, request) for answer in answers]
-        if request.get("stream"):
-            return delivery.events(chat_events(turn, completions))
-        return delivery.json(chat_response(turn, completions))
-
-    def _completions(self, record: RequestRecord) -> Response:
-        request = self._parse(record)
-        if request.get("echo"):
-            raise BadRequest("a scripted server does not echo: leave `echo` out", "echo")
-        prompts = self._prompts(request.get("prompt"))
-        count = request.get("n") or 1
-        answers = self._director.answers(request, record, count * len(prompts))
-        delivery = self._delivery(answers[0])
-        if delivery.fault.status is not None:
-            return delivery.error()
-        repeated = [prompt for prompt in prompts for _ in range(count)]
-        pairs = zip(repeated, answers, strict=True)
-        rows = [Row(prompt, self._sampler.sample(reply_of(answer), prompt, request)) for prompt, answer in pairs]
-        turn = self._turn(request, record, [i for prompt in prompts for i in prompt], "cmpl-")
-        if request.get("stream"):
-            return delivery.events(completions_events(turn, rows))
-        return delivery.json(completions_response(turn, rows))
-
-    def _prompts(self, prompt: object) -> list[list[int]]:
-        """The prompts of a completions request: a text, ids, or a list of either."""
-        if isinstance(prompt, str):
-            return [self.tokenizer.encode(prompt, special=True)]
-        if isinstance(prompt, list) and prompt and all(isinstance(item, int) for item in prompt):
-            return [prompt]
-        if isinstance(prompt, list) and prompt:
-            return [ids for item in prompt for ids in self._prompts(item)]
-        raise BadRequest(f"`prompt` should be text, token ids, or a list of them, not {prompt!r}", "prompt")
-
-    def _responses(self, record: RequestRecord) -> Response:
-        request = self._parse(record)
-        try:
-            messages = responses_conversation(request)
-        except ValueError as error:
-            raise BadRequest(str(error), "input") from None
-        prompt = self.tokenizer.apply_chat_template(messages, request.get("tools"))
-        (answer,) = self._director.answers(request, record, 1)
-        delivery = self._delivery(answer)
-        if delivery.fault.status is not None:
-            return delivery.error()
-        turn = self._turn(request, record, prompt, "resp_")
-        completion = self._sampler.sample(reply_of(answer), prompt, {"max_tokens": request.get("max_output_tokens")})
-        if request.get("stream"):
-            return delivery.events(responses_events(turn, completion), named=True)
-        return delivery.json(responses_object(turn, completion))
-
-    def _messages(self, record: RequestRecord) -> Response:
-        try:
-            request = self._parse(record)
-            prompt = self.tokenizer.apply_chat_template(conversation(request), request.get("tools"))
-        except ValueError as error:
-            return json_response(400, anthropic_error(400, str(error)))
-        except _UnknownModel as error:
-            return json_response(404, anthropic_error(404, str(error)))
-        (answer,) = self._director.answers(request, record, 1)
-        delivery = MessagesDelivery(answer, self._holds.hold, self._pause, self._delay, self._chunk_bytes)
-        if delivery.fault.status is not None:
-            return delivery.error()
-        turn = self._turn(request, record, prompt, "msg_")
-        completion = self._sampler.sample(reply_of(answer), prompt, limits(request))
-        if request.get("stream"):
-            return delivery.events(message_events(turn, completion))
-        return delivery.json(message_object(turn, completion))
-
-    def _ollama(self, record: RequestRecord) -> Response:
-        is_chat = record.path.endswith("/api/chat")
-        try:
-            request = self._parse(record)
-            prompt = self.tokenizer.apply_chat_template(
-                ollama.conversation(request, is_chat=is_chat), request.get("tools")
-            )
-        except ValueError as error:
-            return json_response(400, {"error": str(error)})
-        except _UnknownModel as error:
-            return json_response(404, {"error": str(error)})
-        (answer,) = self._director.answers(request, record, 1)
-        delivery = ollama.OllamaDelivery(answer, self._holds.hold, self._pause, self._delay, self._chunk_bytes)
-        if delivery.fault.status is not None:
-            return delivery.error()
-        turn = self._turn(request, record, prompt, "")
-        completion = self._sampler.sample(reply_of(answer), prompt, ollama.limits(request))
-        # Unless it is refused: a stream is what this server sends.
-        if request.get("stream") is not False:
-            return delivery.lines(ollama.ollama_lines(turn, completion, is_chat=is_chat))
-        return delivery.json(ollama.ollama_object(turn, completion, is_chat=is_chat))
-
-    def _count_tokens(self, record: RequestRecord) -> Response:
-        request = self._parse(record)
-        prompt = self.tokenizer.apply_chat_template(conversation(request), request.get("tools"))
-        return json_response(200, {"input_tokens": len(prompt)})
-
-    def _google(self, record: RequestRecord) -> Response:
-        if record.method != "POST":
-            return json_response(405, google.google_error(405, "Method Not Allowed"))
-        model, method = google.model_of(record.path)
-        is_stream, is_sse = method == "streamGenerateContent", "alt=sse" in record.query.split("&")
-        try:
-            request = self._parse(record, model)
-            prompt = self.tokenizer.apply_chat_template(google.conversation(request), google.tools_of(request))
-        except ValueError as error:
-            return json_response(400, google.google_error(400, str(error)))
-        except _UnknownModel as error:
-            return json_response(404, google.google_error(404, str(error)))
-        if method == "countTokens":
-            return json_response(200, {"totalTokens": len(prompt)})
-        answers = self._director.answers(request, record, google.settings_of(request).get("candidateCount") or 1)
-        delivery = google.GoogleDelivery(answers[0], self._holds.hold, self._pause, self._delay, self._chunk_bytes)
-        if delivery.fault.status is not None:
-            return delivery.error(is_stream=is_stream and not is_sse)
-        turn = self._turn({**request, "model": model}, record, prompt, "")
-        completions = [self._sampler.sample(reply_of(answer), prompt, google.limits(request)) for answer in answers]
-        if is_stream:
-            return delivery.stream(google.response_chunks(turn, completions), is_sse=is_sse)
-        return delivery.json(google.response_object(turn, completions))
 
 
 class _UnknownModel(LookupError):
     pass
 
 
-def _messages(request: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    messages = request.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        raise BadRequest(f"`messages` should be a list of objects, not {messages!r}", "messages")
-    return messages
+_APIS: tuple[type[Api], ...] = (
+    ChatApi,
+    CompletionsApi,
+    MessagesApi,
+    VLLMGenerateApi,
+    SGLangGenerateApi,
+    GoogleApi,
+    OllamaApi,
+    OllamaGenerateApi,
+)
+
+
+def _tokenizer(given: Any) -> AnyTokenizer:
+    if given is None:
+        return ByteTokenizer()
+    if hasattr(given, "assistant_parts"):
+        tokenizer: AnyTokenizer = given
+        return tokenizer
+    from .real_tokenizer import RealTokenizer  # it needs packages that a byte tokenizer does not
+
+    return RealTokenizer(given)
+
+
+def _latency(latency: float | Latency, tokens_per_second: float | None, delay: float) -> Latency:
+    made = latency if isinstance(latency, Latency) else Latency(first_token=latency)
+    if tokens_per_second is not None:
+        if made.per_token:
+            raise ValueError("`tokens_per_second` and `Latency(per_token=...)` say the same thing: give one of them")
+        if not tokens_per_second > 0:
+            raise ValueError(f"tokens_per_second={tokens_per_second!r}: use more than 0, or None for no limit")
+        made = replace(made, per_token=1 / tokens_per_second)
+    return replace(made, first_token=made.first_token + delay) if delay else made
+
+
+def _positive(name: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise ValueError(f"{name}={value!r}: use 1 or more, or None for no limit")
+    return value
+
+
+def _too_many(api: Api, wait: float) -> Response:
+    # OpenAI's and Anthropic's SDKs read the milliseconds, all clients the whole seconds.
+    headers = [("retry-after", str(math.ceil(wait))), ("retry-after-ms", str(math.ceil(wait * 1000)))]
+    body = api.refusal(None, 429, "the rate limit of the scripted server was reached: try again later")
+    return json_response(429, body, headers)

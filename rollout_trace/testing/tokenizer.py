@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 SPECIAL_TOKENS = (
     "<|im_start|>",
@@ -21,12 +21,30 @@ _FIRST_SPECIAL = 256
 PartKind = Literal["template", "content", "reasoning", "call_begin", "call_name", "call_arguments", "call_end"]
 
 
+class AnyTokenizer(Protocol):
+    """What a scripted server needs of a tokenizer: `ByteTokenizer`, `RealTokenizer`, or one of your own."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_token_id(self) -> int: ...
+    def is_special(self, token_id: int) -> bool: ...
+    def token_bytes(self, token_id: int) -> bytes: ...
+    def encode(self, text: str, *, special: bool = False) -> list[int]: ...
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str: ...
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]: ...
+    def assistant_parts(self, message: Mapping[str, Any]) -> list[Part]: ...
+
+
 class Part(NamedTuple):
     """A run of ids of an assistant message, and the field of the message that it encodes."""
 
     kind: PartKind
     ids: list[int]
     call: int = 0  # index of the tool call, for the kinds that begin with `call`
+    texts: Sequence[str | None] | None = None  # what each id adds to the field (None: nothing); default: its own text
 
 
 class ByteTokenizer:

@@ -1,6 +1,6 @@
 """Comparison of conversations: whether a request continues an earlier step, and repeats its answer unchanged.
 
-Works on messages in their provider's shape: chat, Anthropic blocks, Responses items, text prompts.
+Works on messages in their provider's shape: chat, Anthropic blocks, Responses items, Google's contents, text prompts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from rollout_trace.chat import google
 from rollout_trace.data.model import CUT_OFF
+from rollout_trace.wire import google_parts
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Completion, Step
@@ -108,11 +110,11 @@ def first(messages: Sequence[Any] | None) -> Any:
 
 
 def is_from_assistant(message: Any) -> bool:
-    """Whether a message has the role assistant, or is a Responses item of the model: a call, reasoning."""
+    """Whether a message has the role assistant (Google's: model), or is a Responses item of it: a call, reasoning."""
     if not isinstance(message, dict):
         return False
     kind = message.get("type")
-    return message.get("role") == "assistant" or (isinstance(kind, str) and kind in _ASSISTANT_ITEMS)
+    return message.get("role") in ("assistant", "model") or (isinstance(kind, str) and kind in _ASSISTANT_ITEMS)
 
 
 def _leading_answer(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]], bool]:
@@ -128,6 +130,8 @@ def _leading_answer(messages: Sequence[Any]) -> tuple[str, list[tuple[Any, Any]]
         reasoning = reasoning or message.get("type") == "reasoning"
         reasoning = reasoning or bool(message.get("reasoning_content") or message.get("reasoning"))
         reasoning = _add_content(message.get("content"), texts, calls) or reasoning
+        if message.get("role") == "model":
+            reasoning = _add_google_parts(message, texts, calls) or reasoning
         tool_calls = message.get("tool_calls")
         for call in tool_calls if isinstance(tool_calls, list) else ():
             function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
@@ -150,6 +154,15 @@ def _add_content(content: Any, texts: list[str], calls: list[tuple[Any, Any]]) -
             texts.append(part["text"])
         reasoning = reasoning or part.get("type") in ("thinking", "redacted_thinking")
     return reasoning
+
+
+def _add_google_parts(message: dict[str, Any], texts: list[str], calls: list[tuple[Any, Any]]) -> bool:
+    """Adds the texts and calls of one of Google's contents; returns whether it has reasoning."""
+    said = google_parts.completion_of(google.parts_of(message))
+    content, own_calls = _answer_parts(said)
+    texts.append(content)
+    calls += own_calls
+    return bool(said.reasoning)
 
 
 def _answer_parts(answer: Completion) -> tuple[str, list[tuple[Any, Any]]]:

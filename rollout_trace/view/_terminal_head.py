@@ -9,12 +9,12 @@ from rich.text import Text
 
 from rollout_trace.train.check_codes import CODES
 from rollout_trace.view._canvas import Canvas, Part, joined
-from rollout_trace.view.numbers import of
+from rollout_trace.view.numbers import of, size
 from rollout_trace.view.plain_text import clock, lines_of, money, one_line, seconds, short
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
-    from rollout_trace.view.model import Summary
+    from rollout_trace.view.model import Outline, Summary
 
 GRADE_STYLES = {"fatal": "error", "warning": "warning", "info": "info"}
 _GOOD = ("completed", "running")
@@ -60,6 +60,12 @@ def show_summary(canvas: Canvas, one: Summary, metadata: Mapping[str, Any] | Non
         shown = [_named(str(name), value) for name, value in list(others.items())[:_METADATA]]
         more = len(others) - len(shown)
         canvas.facts([*shown, of(more, "more name") if more else None], lead=Text("metadata: ", "meta"))
+
+
+def show_exchanges(canvas: Canvas, outline: Outline) -> None:
+    """The line of a cassette: what it holds to be replayed."""
+    if outline.exchanges:
+        canvas.facts([of(outline.exchanges, "exchange"), size(outline.exchange_bytes)])
 
 
 def _summary_lines(one: Summary) -> Iterator[list[Part]]:

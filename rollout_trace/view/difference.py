@@ -279,9 +279,7 @@ def _first_message(a: Sequence[Message], b: Sequence[Message]) -> MessageDiffere
 def _token(a: Any, b: Any, one: Tokens | None = None, two: Tokens | None = None) -> TokenDifference | None:
     if a is None or b is None:
         return None
-    n = min(len(a), len(b))
-    unequal = (a[:n] != b[:n]).nonzero()[0]
-    at = int(unequal[0]) if len(unequal) else n
+    at = first_difference(a, b)
     a_texts, b_texts = (None if tokens is None else tokens.texts for tokens in (one, two))
     is_text = a_texts is not None and b_texts is not None
     return TokenDifference(
@@ -292,3 +290,10 @@ def _token(a: Any, b: Any, one: Tokens | None = None, two: Tokens | None = None)
         a_text="".join(a_texts[at : at + _AROUND]) if is_text and a_texts is not None else None,
         b_text="".join(b_texts[at : at + _AROUND]) if is_text and b_texts is not None else None,
     )
+
+
+def first_difference(a: Any, b: Any) -> int:
+    """The first position at which two arrays differ; the length of the shorter where that is the beginning of both."""
+    n = min(len(a), len(b))
+    unequal = ((a[:n] != b[:n]) & ((a[:n] == a[:n]) | (b[:n] == b[:n]))).nonzero()[0]
+    return int(unequal[0]) if len(unequal) else n

@@ -287,4 +287,8 @@ class Outline(Shown):
     error: str | None = None
     token_texts: str | None = None
     """Where token texts come from: ``engine``, ``tokenizer``, None: there are none."""
+    exchanges: int = 0
+    """HTTP exchanges that it holds, byte for byte: it is a cassette."""
+    exchange_bytes: int = 0
+    """Of their requests and answers."""
     vocabulary: int | None = None

@@ -45,6 +45,12 @@ def short(value: float | None) -> str:
     return f"{value:.0f}"
 
 
+def size(value: int) -> str:
+    """``1 byte``, ``999 bytes``, ``12.3 kB``, ``1.5 MB``."""
+    text = short(value)
+    return f"{text[:-1]} {text[-1]}B" if text[-1].isalpha() else of(value, "byte")
+
+
 def number(value: float | None) -> str:
     """Four significant digits: ``0.5``, ``1``, ``-0.3333``, ``1.235e+06``."""
     if value is None:

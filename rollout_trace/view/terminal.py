@@ -177,11 +177,12 @@ class Printer:
         canvas.flush()
 
     def _head(self, canvas: Canvas, trajectory: Trajectory) -> TrajectoryView:
-        from rollout_trace.view._terminal_head import show_summary
+        from rollout_trace.view._terminal_head import show_exchanges, show_summary
         from rollout_trace.view._terminal_step import show_finding
 
         view = _view(trajectory, self._options)
         show_summary(canvas, view.summary, trajectory.metadata)
+        show_exchanges(canvas, view.outline)
         for finding in view.outline.findings:
             if finding.step is None:
                 show_finding(canvas, finding)

@@ -38,14 +38,15 @@ class ByteLevel:
         for one in ids:
             data = known.get(one)
             if data is None:
-                data = known[one] = self._bytes_of(one)
+                data = known[one] = self.bytes_of(one)
             texts.append(decoder.decode(data))
         rest = decoder.decode(b"", final=True)
         if rest:
             texts[-1] += rest
         return texts
 
-    def _bytes_of(self, one: int) -> bytes:
+    def bytes_of(self, one: int) -> bytes:
+        """The bytes of an id."""
         token = self._token_of(one) or ""
         try:
             return bytes([_BYTE_OF[letter] for letter in token])

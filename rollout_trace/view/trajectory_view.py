@@ -78,6 +78,8 @@ class TrajectoryView:
             metadata=plain(one.metadata),
             error=error_text(one.error),
             token_texts=self._source_of_texts(),
+            exchanges=len(one.exchanges),
+            exchange_bytes=sum(len(each.request) + len(each.response) for each in one.exchanges),
         )
 
     def steps(self, first: int = 0, end: int | None = None, *, tokens: bool = True) -> list[StepView]:

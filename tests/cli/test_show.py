@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -197,3 +198,35 @@ def test_the_steps_come_one_after_the_other(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert (process.wait(60), process.stderr.read()) == (1, b"")
     assert b"step 2999 " not in seen
+
+
+CASSETTE = Path(__file__).parent.parent / "file" / "data" / "rollout-trace-1-exchanges.jsonl"
+
+
+def test_a_cassette_is_shown_as_any_file(tmp_path: Path) -> None:
+    (recorded,) = rt.read(CASSETTE)
+    length = sum(len(one.request) + len(one.response) for one in recorded.exchanges)
+    done = command(tmp_path, "show", str(CASSETTE), *WIDE)
+    assert (done.code, done.err) == (0, "")
+    assert f"7 exchanges · {length} bytes" in done.out
+    outline = json.loads(command(tmp_path, "show", str(CASSETTE), "--json").out)["outline"]
+    assert (outline["exchanges"], outline["exchange_bytes"]) == (7, length)
+    for options in (["--step", "0"], ["--raw"], ["--step", "1", "--raw", "--full"]):
+        done = command(tmp_path, "show", str(CASSETTE), *options, *WIDE)
+        assert (done.code, done.err) == (0, "")
+    assert command(tmp_path, "view", str(CASSETTE), "--html", "page.html").code == 0
+
+
+def test_what_chooses_lines_of_a_cassette_keeps_them(tmp_path: Path) -> None:
+    command(tmp_path, "filter", "n_steps == 3", str(CASSETTE), "-o", "filtered.jsonl")
+    command(tmp_path, "merge", str(CASSETTE), "-o", "merged.jsonl")
+    command(tmp_path, "split", str(CASSETTE), "-n", "1", "-o", "parts")
+    (part,) = (tmp_path / "parts").glob("*.jsonl")
+    for path in (tmp_path / "filtered.jsonl", tmp_path / "merged.jsonl", part):
+        assert path.read_bytes() == CASSETTE.read_bytes()
+
+
+def test_without_exchanges_none_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", rt.Trajectory(id="t"))
+    assert "exchange" not in command(tmp_path, "show", "a.jsonl", *WIDE).out
+    assert "exchanges" not in json.loads(command(tmp_path, "show", "a.jsonl", "--json").out)["outline"]

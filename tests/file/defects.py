@@ -51,6 +51,30 @@ GOOD: dict[str, Any] = {
         {"id": "b.0", "tokens": {"segment": 1, "prompt": 2, "end": 3}},
     ],
     "tool_runs": [{"tool_call_id": "c", "name": "add", "step_id": "a.0", "duration_ms": 1.0}],
+    "exchanges": [
+        {
+            "name": "1",
+            "method": "POST",
+            "path": "/v1/chat/completions",
+            "call_id": "a",
+            "request": {"text": '{"messages":[1]}'},
+            "status": 200,
+            "headers": [["content-type", "text/event-stream"]],
+            "response": {"text": "data: 1\n\ndata: 2\n\n"},
+            "chunk_sizes": [9, 9],
+            "chunk_times_ms": [12.125, 13],
+            "duration_ms": 13.5,
+        },
+        {
+            "name": "2",
+            "method": "POST",
+            "path": "/v1/chat/completions",
+            "request": {"from": [0, 14, 2], "text": ",2"},
+            "response": {"text": ""},
+            "chunk_sizes": [],
+            "outcome": "unreachable",
+        },
+    ],
 }
 TOKENS = "steps.0.tokens"
 
@@ -158,6 +182,46 @@ DEFECTS: dict[str, tuple[bytes, str, str | None]] = {
         "$.steps[0].tokens.policy_spans",
     ),
     "body": (with_value("steps.0.request_bytes", {"base64": "a"}), "body-bytes", "$.steps[0].request_bytes.base64"),
+    "exchange-body": (
+        with_value("exchanges.0.response", {"base64": "a"}),
+        "body-bytes",
+        "$.exchanges[0].response.base64",
+    ),
+    "forward-exchange": (
+        with_value("exchanges.1.request.from", [1, 1, 1]),
+        "exchange-base",
+        "$.exchanges[1].request.from",
+    ),
+    "long-exchange": (
+        with_value("exchanges.1.request.from", [0, 15, 2]),
+        "exchange-base",
+        "$.exchanges[1].request.from",
+    ),
+    "negative-exchange": (
+        with_value("exchanges.1.request.from", [0, 15, -1]),
+        "exchange-base",
+        "$.exchanges[1].request.from",
+    ),
+    "sizes": (with_value("exchanges.0.chunk_sizes", [9, 8]), "chunk-sizes", "$.exchanges[0].chunk_sizes"),
+    "chunk-times": (
+        with_value("exchanges.0.chunk_times_ms", [12.125]),
+        "chunk-times",
+        "$.exchanges[0].chunk_times_ms",
+    ),
+    "negative-times": (
+        with_value("exchanges.0.chunk_times_ms.0", -1),
+        "negative-number",
+        "$.exchanges[0].chunk_times_ms",
+    ),
+    "exchange-status": (with_value("exchanges.0.status", "200"), "wrong-type", "$.exchanges[0].status"),
+    "header": (with_value("exchanges.0.headers.0", ["server"]), "wrong-type", "$.exchanges[0].headers[0]"),
+    "no-response": (with_value("exchanges.1.response", ...), "missing-field", "$.exchanges[1].response"),
+    "exchange-time": (with_value("exchanges.0.started_at", "now"), "bad-time", "$.exchanges[0].started_at"),
+    "exchange-key-twice": (
+        GOOD_LINE.replace(b'"name": "1"', b'"name": "1", "name": "1"'),
+        "duplicate-key",
+        "$.exchanges[0].name",
+    ),
     "step-twice": (with_value("steps.1.id", "a.0"), "duplicate-step-id", "$.steps[1].id"),
     "choice-twice": (with_value("steps.1.call_id", "a.0"), "duplicate-choice", "$.steps[1].call_id"),
     "index": (with_value("steps.1.index", 0), "index-order", "$.steps[1].index"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.model import (
     Attempt,
@@ -36,6 +37,8 @@ EXTRAS = FIXTURE.with_name("rollout-trace-1-extras.jsonl")
 """The fields that were added later: what engines send beside ids and logprobs."""
 TEXTS = FIXTURE.with_name("rollout-trace-1-texts.jsonl")
 """Added after those: the texts of tokens."""
+EXCHANGES = FIXTURE.with_name("rollout-trace-1-exchanges.jsonl")
+"""Added after those: a cassette."""
 
 
 def test_the_schema_in_the_package_is_that_of_the_records() -> None:
@@ -254,6 +257,81 @@ def test_a_file_with_texts_stays_readable() -> None:
     assert texts == [usual, ["a\x7f", "b"], "\ud83d\x7fx", "", [], None, "4\x7f."]
 
 
+def with_exchanges() -> Trajectory:
+    """Exchanges of every outcome. What their fixture holds; do not change one without the other."""
+    asked = '{"messages":[{"role":"user","content":"Wie heißt 数?"}%s],"model":"m","stream":true}'
+    first, second = (
+        asked % more for more in ("", ',{"role":"assistant","content":"数"},{"role":"user","content":"?"}')
+    )
+    events = ['data: {"choices":[{"delta":{"content":"数"}}]}\n\n'.encode(), b"data: [DONE]\n\n"]
+    chat: dict[str, Any] = {
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "request_content_type": "application/json",
+        "protocol": "openai.chat",
+    }
+    streamed: dict[str, Any] = {
+        **chat,
+        "status": 200,
+        "headers": (("content-type", "text/event-stream"), ("transfer-encoding", "chunked")),
+    }
+    found = (
+        Exchange("1", "GET", "/v1/models?limit=2", b"", 200, (("content-type", "application/json"),), b"{}", (2,)),
+        Exchange(
+            name="2",
+            **{**chat, "status": 429, "headers": (("retry-after", "0"),)},
+            request=first.encode(),
+            response=b'{"error":{"message":"slow down"}}',
+            chunk_sizes=(33,),
+            chunk_times=(0.0125,),
+            call_id="c1",
+            started_at=at(30),
+            duration=0.012678901,
+        ),
+        Exchange(
+            name="3",
+            **streamed,
+            request=first.encode(),
+            response=b"".join(events),
+            # The first piece ends inside a character.
+            chunk_sizes=(40, len(b"".join(events)) - 40),
+            chunk_times=(0.25, 0.300001),
+            call_id="c1",
+            started_at=at(31),
+            duration=0.300001,
+        ),
+        Exchange(name="4", **streamed, request=second.encode(), response=events[0], chunk_sizes=(len(events[0]),),
+                 call_id="c2", outcome="cut"),
+        Exchange(name="5", **streamed, request=second.encode(), response=events[0], chunk_sizes=(len(events[0]), 0),
+                 call_id="c2", outcome="closed"),
+        Exchange(name="6", **chat, status=None, headers=(), request=second.encode(), response=b"", chunk_sizes=(),
+                 call_id="c3", outcome="unreachable"),
+        Exchange("7", "POST", "/v1/audio/transcriptions", b"RIFF\xff\x00", 200, (), b"\xff\xfe", (1, 1), "audio/wav"),
+    )  # fmt: skip
+    steps = [Step(id=f"c{n}.0", call_id=f"c{n}", index=n - 1, protocol="openai.chat") for n in (1, 2, 3)]
+    metadata = {"test": "test_agent.py::test_it"}
+    return Trajectory(id="t5", episode_id="t5", steps=steps, environment={}, metadata=metadata, exchanges=found)
+
+
+def test_a_cassette_stays_readable() -> None:
+    """Written once by the first version that had them, and never again."""
+    (found,) = read(EXCHANGES)
+    assert found == with_exchanges()
+    assert encode(with_exchanges()) == EXCHANGES.read_bytes()
+    assert encode(found) == EXCHANGES.read_bytes()
+    line = json.loads(EXCHANGES.read_text(encoding="utf-8"))
+    requests = [one["request"] for one in line["exchanges"]]
+    assert requests[2] == {"from": [1, len(found.exchanges[1].request), 0], "text": ""}
+    assert requests[3]["text"] == ',{"role":"assistant","content":"数"},{"role":"user","content":"?"}'
+
+
+def test_files_before_that_have_no_exchanges() -> None:
+    found = [one for path in (FIXTURE, EXTRAS, TEXTS) for one in read(path)]
+    assert len(found) == 4
+    assert all(one.exchanges == () for one in found)
+    assert all(b'"exchanges"' not in path.read_bytes() for path in (FIXTURE, EXTRAS, TEXTS))
+
+
 def test_files_before_that_have_no_texts() -> None:
     steps = [step for path in (FIXTURE, EXTRAS) for one in read(path) for step in one.steps]
     assert steps
@@ -278,7 +356,12 @@ def test_the_fixtures_fill_every_field() -> None:
     texts = json.loads(TEXTS.read_text(encoding="utf-8"))
     definitions = schema.schema()["$defs"]
     # What media looks like is in test_media.py.
-    assert set(line) | set(extras) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
+    cassette = json.loads(EXCHANGES.read_text(encoding="utf-8"))
+    assert set().union(*cassette["exchanges"]) == set(definitions["ExchangeRecord"]["properties"])
+    assert set().union(*(one["request"] for one in cassette["exchanges"])) == set(
+        definitions["RequestRecord"]["properties"]
+    )
+    assert set(line) | set(extras) | set(cassette) == set(definitions["TrajectoryRecord"]["properties"]) - {"media"}
     steps = set().union(*line["steps"], *extras["steps"])
     files = (line, extras, texts)
     tokens = set().union(*(step["tokens"] for one in files for step in one["steps"] if "tokens" in step))

@@ -76,8 +76,11 @@ def test_all_problems_of_a_line_are_found() -> None:
     line["steps"][0]["messages"] = [7]
     line["steps"][1]["tokens"]["end"] = 9
     line["tool_runs"][0]["step_id"] = "z"
+    line["exchanges"][0]["chunk_sizes"] = [1, 2, 3]
+    line["exchanges"][1]["request"]["from"] = [0, 15, 2]
     found = check_line(json.dumps(line).encode(), None)[1]
     codes = {"logprobs-length", "array-runs", "table-rows", "step-range", "tool-run-step"}
+    codes |= {"chunk-sizes", "exchange-base", "chunk-times"}
     assert {one.code for one in found} == codes
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from rollout_trace.process import instrument
 from rollout_trace.process.boot import sitecustomize
+from rollout_trace.process.parts import Part
 
 from .running import environment
 
@@ -32,7 +33,7 @@ def test_it_imports_the_standard_library_alone() -> None:
 
 
 def test_it_waits_for_all_that_is_instrumented() -> None:
-    parts = [one for one in vars(instrument).values() if isinstance(one, instrument._Part)]
+    parts = [one for one in vars(instrument).values() if isinstance(one, Part)]
     names = {name for part in parts for name in part._modules}
     assert {"openai._base_client", "httpx"} <= names
     # These make no calls by themselves: a library that does is imported too.

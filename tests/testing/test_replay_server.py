@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
@@ -160,17 +161,93 @@ def test_a_method_that_was_not_recorded() -> None:
     )
 
 
-def test_a_file_of_trajectories_is_refused_with_a_sentence() -> None:
-    rollouts = Path(__file__).parent.parent / "file" / "data" / "rollout-trace-1.jsonl"
-    with pytest.raises(ValueError, match=r"rollout-trace-1\.jsonl, line 1: this is a file of trajectories") as caught:
-        ReplayServer(rollouts)
-    assert "rollout_trace.read() reads" in str(caught.value)
+DATA = Path(__file__).parent.parent / "file" / "data"
+
+
+def test_a_file_of_trajectories_without_exchanges_is_refused_with_a_sentence() -> None:
+    with pytest.raises(
+        ValueError, match=r"rollout-trace-1\.jsonl: the trajectories of this file have no exch"
+    ) as caught:
+        ReplayServer(DATA / "rollout-trace-1.jsonl")
+    assert "rollout_trace.read() reads them" in str(caught.value)
+    assert "pytest --replay=record" in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+def test_a_cassette_is_read(tmp_path: Path, suffix: str) -> None:
+    (recorded,) = rt.read(DATA / "rollout-trace-1-exchanges.jsonl")
+    other = Exchange("2", "GET", "/", b"", 200, (), b"", ())
+    path = tmp_path / f"cassette{suffix}"
+    with rt.JSONLWriter(path) as writer:
+        writer.write(recorded)
+        writer.write(rt.Trajectory())
+        writer.write(rt.Trajectory(exchanges=(other, other)))
+    found = load_exchanges(path)
+    assert found[:-2] == list(recorded.exchanges)
+    assert found[-2:] == [replace(other, name="2 (2)"), replace(other, name="2 (3)")]
+
+
+def cassette() -> ReplayServer:
+    return ReplayServer(DATA / "rollout-trace-1-exchanges.jsonl")
+
+
+def test_a_call_that_was_tried_again_is_answered_as_it_was() -> None:
+    """The same request three times: refused, answered, and then the last answer again."""
+    with cassette() as server:
+        refused, answered = server.exchanges["2"], server.exchanges["3"]
+        status, headers, pieces = raw(server, refused, refused.path)
+        assert (status, headers["retry-after"], pieces) == (429, "0", [refused.response])
+        for _ in range(2):
+            status, headers, pieces = raw(server, refused, refused.path)
+            assert (status, headers["content-type"], pieces) == (200, "text/event-stream", answered.chunks)
+
+
+@pytest.mark.parametrize("name", ["4", "5"])
+def test_an_answer_that_ended_early_ends_there(name: str) -> None:
+    with cassette() as server:
+        exchange, address = server.exchanges[name], f"{server.base_url_for(name)}/chat/completions"
+        with httpx.stream("POST", address, json={}) as response, pytest.raises(httpx.RemoteProtocolError) as caught:
+            for _ in response.iter_bytes():
+                pass
+        server.wait_idle()
+        (record,) = server.requests
+    assert "peer closed connection" in str(caught.value)
+    assert (record.response_body, record.completed) == (exchange.response, False)
+
+
+def test_a_body_with_a_length_that_was_cut_is_cut() -> None:
+    headers = (("content-type", "application/json"), ("content-length", "20"))
+    half = Exchange("half", "GET", "/x", b"", 200, headers, b'{"a":', (5,), outcome="cut")
+    with ReplayServer([half]) as server, pytest.raises(httpx.RemoteProtocolError) as caught:
+        httpx.get(f"{server.url}/x")
+    assert "received 5 bytes, expected 20" in str(caught.value)
+
+
+def test_a_request_without_an_answer_gets_none() -> None:
+    with (
+        cassette() as server,
+        OpenAI(base_url=server.base_url_for("6"), api_key="none", max_retries=0) as client,
+        pytest.raises(openai.APIConnectionError),
+    ):
+        client.models.list()
+    (record,) = server.requests
+    assert (record.status, record.completed) == (None, False)
+
+
+def test_packing_keeps_how_an_exchange_went(tmp_path: Path) -> None:
+    (recorded,) = rt.read(DATA / "rollout-trace-1-exchanges.jsonl")
+    pack_exchanges(recorded.exchanges, tmp_path / "packed.jsonl.xz")
+    assert load_exchanges(tmp_path / "packed.jsonl.xz") == list(recorded.exchanges)
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("[1]", "line 2: expected an exchange or a report as pack_exchanges() writes it, found [1]"),
+        (
+            '{"schema": "rollout-trace/1", "id": "t"}',
+            "line 2: this is a trajectory (rollout-trace/1) in a file of exch",
+        ),
         ('{"name": "a", "method": "GET"}', "line 2: the exchange 'a' lacks path, status, headers"),
     ],
 )

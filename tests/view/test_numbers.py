@@ -35,6 +35,13 @@ def test_seconds(value: Any, text: str) -> None:
     assert fmt.seconds(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (12_345, "12.3 kB"), (1_500_000, "1.5 MB")]
+)
+def test_sizes(value: int, text: str) -> None:
+    assert fmt.size(value) == text
+
+
 def test_bars() -> None:
     assert fmt.bars([0, 1, 4, 8]) == " ▁▄█"
     assert fmt.bars([0, 1, 4, 8], plain=True) == " .=@"

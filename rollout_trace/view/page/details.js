@@ -84,6 +84,7 @@ RT.details = (() => {
         ["calls", count(summary.calls || 0)], ["latency, sum", duration(summary.latency)], ["first token, mean", duration(summary.first_token)],
         ["tool runs", summary.tool_runs ? `${count(summary.tool_runs)}, ${count(summary.tool_errors || 0)} failed` : null],
         ["input tokens", count(summary.input_tokens)], ["output tokens", count(summary.output_tokens)],
+        ["exchanges", outline.exchanges ? `${count(outline.exchanges)}, ${plural(outline.exchange_bytes, "byte")}` : null],
         ["trained tokens", count(summary.trained || 0)], ["cost", cost(summary.cost, summary.currency)],
       ]),
       folded("Task", outline.task), folded("Environment", outline.environment), folded("Metadata", outline.metadata));

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.process.redirect import Redirected, redirect
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 transports = pytest.importorskip("dspy._vendor.lm15.transports")
@@ -133,3 +136,41 @@ def test_the_classes_are_put_back() -> None:
     with rt.instrument():
         assert list(methods()) != before
     assert list(methods()) == before
+
+
+@pytest.mark.parametrize("first", ["instrument", "redirect"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_redirected_call_is_recorded_as_it_would_be(
+    send: Send, stream: bool, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    nowhere = SimpleNamespace(base_url="https://model.invalid:8443/v1")
+    request = post(cast("ScriptedServer", nowhere), stream=stream)
+    with ScriptedServer("yes") as server:
+
+        def route(method: str, url: str, body: bytes | None) -> Redirected:
+            assert (method, url, body) == ("POST", request.url, request.body)
+            return Redirected(f"{server.base_url}/chat/completions", {"x-added": "yes"})
+
+        makers: list[Callable[[], Any]] = [rt.instrument, lambda: redirect(route)]
+        handles = [make() for make in (makers if first == "instrument" else makers[::-1])]
+        with rt.trajectory() as trajectory:
+            status, body = send(request)
+        for handle in handles:
+            handle.undo()
+        (record,) = server.requests
+    (step,) = trajectory.steps
+    assert (status, body) == (200, record.response_body)
+    assert record.headers["host"] == "model.invalid:8443"
+    assert (record.headers["x-added"], record.headers["x-rollout-trace-call"]) == ("yes", step.call_id)
+    assert step.completion is not None
+    assert step.completion.content == "yes"
+
+
+def test_a_redirection_is_undone_exactly() -> None:
+    kinds = (transports.StdlibTransport, transports.StdlibAsyncTransport)
+    homes = [sys.modules[kind.__module__] for kind in kinds]
+    before = [dict(vars(one)) for one in (*kinds, *homes)]
+    with redirect(lambda method, url, body: None):
+        assert [dict(vars(one)) for one in (*kinds, *homes)] != before
+    assert [dict(vars(one)) for one in (*kinds, *homes)] == before

@@ -1,0 +1,131 @@
+"""What model servers answer without a model: lists, counts, tokens, embeddings."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from ._anthropic import conversation
+from ._api import BadRequest, objects, texts_or_ids
+from ._google import conversation as google_conversation
+from ._google import tools_of
+from ._messages import RequestRecord, Response, json_response
+from .tokenizer import AnyTokenizer
+
+_Json = dict[str, Any]
+_MAX_LENGTH = 1_048_576
+_DIMENSIONS = 64
+
+
+Parse = Callable[[RequestRecord], Mapping[str, Any]]
+
+
+def answer(record: RequestRecord, model: str, tokenizer: AnyTokenizer, parse: Parse) -> Response:
+    """Answer a request that needs no model; with status 404 where it is none of those known here."""
+    get = next((body for end, body in _GETS.items() if record.path.endswith(end)), None)
+    post = next((body for end, body in _POSTS.items() if record.path.endswith(end)), None)
+    if get is None and post is None:
+        return json_response(404, {"detail": "Not Found"})
+    if record.method != ("POST" if get is None else "GET"):
+        return json_response(405, {"detail": "Method Not Allowed"})
+    if get is not None:
+        return json_response(200, get(model))
+    return json_response(200, post(parse(record), model, tokenizer) if post is not None else None)
+
+
+def models(model: str) -> _Json:
+    """The list of the only model."""
+    one = {"id": model, "object": "model", "created": 1_700_000_000, "owned_by": "vllm", "root": model}
+    return {"object": "list", "data": [one | {"parent": None, "max_model_len": _MAX_LENGTH, "permission": []}]}
+
+
+def _version(model: str) -> _Json:
+    return {"version": "0.32.0"}
+
+
+def _health(model: str) -> _Json:
+    return {}
+
+
+def ollama_models(model: str) -> _Json:
+    """The list of the only model, in Ollama's shape."""
+    return {"models": [{"name": model, "model": model, "details": {"family": "scripted"}}]}
+
+
+def count_tokens(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
+    """Anthropic's count of the tokens of a prompt."""
+    return {"input_tokens": len(tokenizer.apply_chat_template(conversation(request), request.get("tools")))}
+
+
+def google_count(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
+    """Google's count of the tokens of a prompt."""
+    return {"totalTokens": len(tokenizer.apply_chat_template(google_conversation(request), tools_of(request)))}
+
+
+def tokenize(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
+    """The ids of a text (`prompt`) or of `messages`, as vLLM's /tokenize gives them."""
+    if "messages" in request:
+        ids = tokenizer.apply_chat_template(objects(request["messages"], "messages"), request.get("tools"))
+    else:
+        (ids,) = texts_or_ids(request.get("prompt"), lambda text: tokenizer.encode(text, special=True))
+    strings = [tokenizer.decode([one]) for one in ids] if request.get("return_token_strs") else None
+    return {"count": len(ids), "max_model_len": _MAX_LENGTH, "tokens": list(ids), "token_strs": strings}
+
+
+def detokenize(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
+    """The text of ids, as vLLM's /detokenize gives it."""
+    return {"prompt": tokenizer.decode(_ids(request.get("tokens")))}
+
+
+def _ids(value: object) -> Sequence[int]:
+    if not isinstance(value, list) or not all(isinstance(one, int) for one in value):
+        raise BadRequest(f"`tokens` should be a list of token ids, not {value!r}", "tokens")
+    return value
+
+
+def embeddings(request: Mapping[str, Any], model: str, tokenizer: AnyTokenizer) -> _Json:
+    """A vector of length 1 for each input; the same ids give the same vector, in any process."""
+    size = request.get("dimensions") or _DIMENSIONS
+    prompts = texts_or_ids(request.get("input"), tokenizer.encode, "input")
+    as_bytes = request.get("encoding_format") == "base64"
+    data = [
+        {"object": "embedding", "index": at, "embedding": _encoded(_vector(ids, size), as_bytes=as_bytes)}
+        for at, ids in enumerate(prompts)
+    ]
+    count = sum(map(len, prompts))
+    usage = {"prompt_tokens": count, "total_tokens": count}
+    return {"object": "list", "data": data, "model": request.get("model") or model, "usage": usage}
+
+
+def _encoded(vector: list[float], *, as_bytes: bool) -> str | list[float]:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode() if as_bytes else vector
+
+
+def _vector(ids: Sequence[int], size: int) -> list[float]:
+    """The sum of a made-up direction for each id, so that texts with much in common are near each other."""
+    total = [0.0] * size
+    for one in set(ids):
+        digest = b"".join(blake2b(f"{one}:{at}".encode()).digest() for at in range(-(-size // 64)))
+        for at in range(size):
+            total[at] += digest[at] / 127.5 - 1.0
+    length = math.sqrt(sum(value * value for value in total)) or 1.0
+    return [struct.unpack("<f", struct.pack("<f", value / length))[0] for value in total]
+
+
+_GETS: dict[str, Callable[[str], _Json]] = {
+    "/models": models,
+    "/version": _version,
+    "/health": _health,
+    "/api/tags": ollama_models,
+}
+_POSTS: dict[str, Callable[[Mapping[str, Any], str, AnyTokenizer], _Json]] = {
+    "/messages/count_tokens": count_tokens,
+    ":countTokens": google_count,
+    "/tokenize": tokenize,
+    "/detokenize": detokenize,
+    "/embeddings": embeddings,
+}

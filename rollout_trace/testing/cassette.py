@@ -1,0 +1,146 @@
+"""Cassettes: files of rollouts whose trajectories hold their HTTP exchanges, some or all of them one test's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import orjson
+
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.errors import FormatError
+from rollout_trace.file.compression import compressor
+from rollout_trace.file.encode import encode
+from rollout_trace.file.lines import Damaged, lines
+from rollout_trace.file.locking import NoFileLocks, lock_for
+from rollout_trace.file.reader import read
+from rollout_trace.file.replacing import replacing
+from rollout_trace.file.writer import check_path
+
+TEST = "test"
+"""The entry of a trajectory's ``metadata`` that names the test it was recorded in."""
+IN_TEST = "test_exchanges"
+"""The entry with the number of exchanges that the test itself made; those after them were made while it was torn down."""
+_LOCK_TIMEOUT = 60.0
+
+
+class CassetteError(Exception):
+    """A cassette cannot be used; the message says which, why, and what to do."""
+
+
+def load(path: Path, test: str) -> list[Trajectory]:
+    """The trajectories of a cassette that serve a test: its own, else those of no test in particular.
+
+    Raises:
+        CassetteError: there is none, or what is there cannot be replayed.
+    """
+    try:
+        found = _all(path)
+    except FileNotFoundError:
+        raise CassetteError(f"there is no cassette {path}") from None
+    except (FormatError, OSError, ValueError, ImportError) as error:
+        raise CassetteError(f"the cassette {path} cannot be read: {error}") from error
+    named = [one for one in found if _test_of(one) is not None]
+    chosen = [one for one in named if _test_of(one) == test] or [one for one in found if _test_of(one) is None]
+    if not chosen:
+        others = ", ".join(sorted({str(_test_of(one)) for one in named})) or "no test: it is empty"
+        raise CassetteError(f"the cassette {path} holds nothing of {test}; it is of {others:.300}")
+    if not any(one.exchanges for one in chosen) and any(one.steps for one in chosen):
+        raise CassetteError(f"the cassette {path} holds steps and no HTTP exchanges, which are what is replayed")
+    return chosen
+
+
+def save(path: Path, test: str, trajectories: Sequence[Trajectory]) -> None:
+    """Puts the trajectories of a test into a cassette, in the place of those that it had. Other lines stay as they are.
+
+    Raises:
+        CassetteError: it cannot be written, or what is there is no file of rollouts.
+    """
+    try:
+        check_path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.parent):
+            _replace(path, test, [encode(one) for one in trajectories])
+    except (OSError, ValueError, ImportError) as error:
+        raise CassetteError(f"the cassette {path} cannot be written: {error}") from error
+
+
+def _replace(path: Path, test: str, own: list[bytes]) -> None:
+    compress = compressor(path)
+    kept = list(_lines_of_others(path, test))
+    with replacing(path) as file:
+        for line in _in_order(kept, own):
+            file.write(line if compress is None else compress(line))
+
+
+def _in_order(kept: list[bytes | None], own: list[bytes]) -> Iterator[bytes]:
+    """The lines with the test's own where its first one was, so that a cassette recorded anew differs little."""
+    at = kept.index(None) if None in kept else len(kept)
+    yield from (line for line in kept[:at] if line is not None)
+    yield from own
+    yield from (line for line in kept[at:] if line is not None)
+
+
+def _lines_of_others(path: Path, test: str) -> Iterator[bytes | None]:
+    """The lines of a cassette with their ends; None in the place of the test's own."""
+    if not path.exists():
+        return
+    for number, line in lines(os.fspath(path)):
+        if isinstance(line, Damaged):
+            raise ValueError(f"line {number} is damaged ({line}): delete the file, or the line, to record it anew")
+        if line.strip():
+            yield None if _is_of(line, test, number) else bytes(line).rstrip(b"\n") + b"\n"
+
+
+def _is_of(line: bytes, test: str, number: int) -> bool:
+    try:
+        record = orjson.loads(line)
+        return bool((record.get("metadata") or {}).get(TEST) == test)
+    except (orjson.JSONDecodeError, AttributeError):
+        raise ValueError(f"line {number} is no trajectory: delete the file, or the line, to record it anew") from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder, for files in it that are replaced: pytest-xdist's workers record at once."""
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError:
+        # Windows opens no folders; `filelock` needs none.
+        opened = -1
+    lock = lock_for(folder / ".cassettes")
+    try:
+        try:
+            lock.acquire(opened, _LOCK_TIMEOUT)
+        except NoFileLocks:
+            # One process at a time, then: nothing else can be done.
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release(opened)
+    finally:
+        if opened >= 0:
+            os.close(opened)
+
+
+_read: dict[str, tuple[tuple[int, int, int], list[Trajectory]]] = {}
+"""Cassettes that were read, with what tells that they have changed: many tests may share one."""
+
+
+def _all(path: Path) -> list[Trajectory]:
+    facts = path.stat()
+    now = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+    known = _read.get(os.fspath(path))
+    if known is None or known[0] != now:
+        if len(_read) >= 8:
+            _read.clear()
+        known = _read[os.fspath(path)] = (now, list(read(path)))
+    return known[1]
+
+
+def _test_of(trajectory: Trajectory) -> object:
+    return (trajectory.metadata or {}).get(TEST)

@@ -1,0 +1,175 @@
+"""The loopback server that stands for every model server while a test runs: it replays a cassette, or records one."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rollout_trace import credentials
+from rollout_trace.data.exchange import Exchange
+from rollout_trace.process.routes import CALL_HEADER
+from rollout_trace.wire.recognise import protocol_of_request
+
+from ._messages import ConnectionCut, RequestRecord, Response, json_response
+from ._server import LoopbackServer
+from .matching import Matcher, Request, Unmatched
+from .replay import response_of
+from .routing import ORIGIN_HEADER
+from .unseen import UnseenCalls, call_id_of, is_unseen
+from .upstream import Forwarding
+from .upstreams import upstream_of
+
+if TYPE_CHECKING:
+    import socket
+
+_LEFT_OPEN = 30.0
+"""Seconds that a caller which once closed a stream early is waited for to do so again."""
+
+
+class CassetteServer(LoopbackServer):
+    """What the two servers have in common: whose request it is, and calls that no recorder in this process sees.
+
+    Args:
+        unseen: records the calls of child processes; None: they are not recorded.
+        environ: the environment before the test changed it, which holds the addresses that child processes would call.
+    """
+
+    def __init__(self, unseen: UnseenCalls | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__()
+        self._unseen = unseen
+        self._environ = dict(environ)
+
+    def answer(self, record: RequestRecord) -> Response:
+        """Answer one request (called by the server)."""
+        credentials.remember_request(record.headers, record.query)
+        origin, path = record.headers.get(ORIGIN_HEADER), record.path
+        if origin is None:
+            # Of a child process, whose client has the server's own address.
+            origin, path = upstream_of(path, self._environ) or ("", path)
+        target = f"{path}?{record.query}" if record.query else path
+        mark = record.headers.get(CALL_HEADER)
+        request = Request(
+            record.method, credentials.cut(target), record.body, record.headers.get("content-type"), call_id_of(mark)
+        )
+        call = self._unseen.begin(request) if self._unseen is not None and is_unseen(mark) else None
+        if call is not None:
+            request = replace(request, call=call.id)
+        try:
+            response = self.respond_to(request, record, f"{origin}{target}")
+        except ConnectionCut:
+            if call is not None:
+                call.cut()
+            raise
+        return response if call is None else call.watch(response)
+
+    def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
+        """The answer to a request that was meant for ``url``; defined by subclasses.
+
+        Raises:
+            ConnectionCut: there is none.
+        """
+        raise NotImplementedError
+
+
+class ReplayingServer(CassetteServer):
+    """Answers with recorded exchanges.
+
+    Args:
+        matcher: the recorded exchanges.
+        timing: whether the pieces of an answer come with the pauses that they were recorded with.
+    """
+
+    def __init__(
+        self,
+        matcher: Matcher,
+        *,
+        timing: bool = False,
+        unseen: UnseenCalls | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        super().__init__(unseen, environ)
+        self._matcher = matcher
+        self._timing = timing
+        self._unanswered: list[Unmatched | ValueError] = []
+        self._found_lock = threading.Lock()
+
+    @property
+    def unanswered(self) -> list[Unmatched | ValueError]:
+        """The requests that no recorded exchange answers, in the order they came; an error where ``normalize`` failed."""
+        with self._found_lock:
+            return list(self._unanswered)
+
+    def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
+        """The recorded answer; status 404, which no SDK sends again, with the difference where there is none."""
+        found: Exchange | Unmatched | ValueError
+        try:
+            found = self._matcher.take(request)
+        except ValueError as failure:
+            found = failure
+        if isinstance(found, Exchange):
+            return self._replay(found, record)
+        with self._found_lock:
+            self._unanswered.append(found)
+        text = found.text() if isinstance(found, Unmatched) else str(found)
+        # In a line: the difference is what the test fails with.
+        message = " ".join(text.partition("\n\n")[0].split())
+        error = {"message": message, "type": "not_recorded", "code": 404, "status": "NOT_FOUND"}
+        return json_response(404, {"type": "error", "error": error})
+
+    def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
+        leave = partial(wait_for_close, record.socket, self.closing)
+        response = response_of(exchange, wait=self._wait if self._timing else None, leave=leave)
+        if exchange.status is None:
+            for part in response.before:
+                part()
+        return response
+
+    def _wait(self, seconds: float) -> None:
+        if self.closing.wait(seconds):
+            raise ConnectionCut
+
+
+class RecordingServer(CassetteServer):
+    """Forwards each request to the server that it was meant for, and keeps what passes."""
+
+    def __init__(self, unseen: UnseenCalls | None = None, environ: Mapping[str, str] = os.environ) -> None:
+        super().__init__(unseen, environ)
+        self._exchanges: list[Forwarding] = []
+        self._began_lock = threading.Lock()
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """What was recorded, in the order the requests came."""
+        with self._began_lock:
+            begun = list(self._exchanges)
+        return [one.exchange(str(index)) for index, one in enumerate(begun)]
+
+    @property
+    def unreachable(self) -> list[str]:
+        """Why servers gave no answer, a sentence each."""
+        with self._began_lock:
+            return [one.problem for one in self._exchanges if one.problem is not None]
+
+    def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
+        """The answer of the server at ``url``."""
+        protocol = protocol_of_request(request.method, request.path, request.body)
+        forwarding = Forwarding(request, protocol)
+        with self._began_lock:
+            self._exchanges.append(forwarding)
+        return forwarding.send(url, record, self.closing)
+
+
+def wait_for_close(connection: socket.socket | None, closing: threading.Event, seconds: float = _LEFT_OPEN) -> None:
+    """Waits until the client has closed its end of a connection, the server closes, or the time is over."""
+    end = time.monotonic() + seconds
+    while connection is not None and not closing.is_set() and time.monotonic() < end:
+        # In slices: nothing wakes it when the server closes.
+        readable, _, _ = select.select([connection], [], [], 0.05)
+        if readable:
+            return

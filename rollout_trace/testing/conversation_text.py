@@ -1,0 +1,255 @@
+"""A conversation in short, as text: what a failed test shows of the trajectories that it is about."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from rollout_trace import credentials
+from rollout_trace.data.trajectory import with_values
+from rollout_trace.guard import SPACES, escaped
+from rollout_trace.record.tool_links import link_tool_runs
+from rollout_trace.view.numbers import of
+from rollout_trace.view.trajectory_view import TrajectoryView
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.view.model import Message, Part, StepView, Summary, ToolRunView
+
+Paint: TypeAlias = Callable[[str, str], str]
+"""Adds colour to a text; the second argument is ``bold``, ``dim``, ``red``, ``green``, ``yellow`` or ``cyan``."""
+
+_GUTTER = 14
+"""Columns before what is said: the number of the step, and the role."""
+_LEAST = 24
+"""Columns that a text has, however narrow the terminal is."""
+_MORE = 20
+"""Columns for what says how much was left out."""
+_LINES = {"system": 1, "developer": 1, "tool": 2, "user": 3, "assistant": 4}
+"""Lines that a text of each role has at most."""
+_ROLE_STYLES = {"assistant": "bold", "tool": "cyan", "user": "bold", "system": "dim", "developer": "dim"}
+
+
+def conversation_text(
+    trajectories: Sequence[Trajectory], *, width: int = 100, paint: Paint | None = None, most_lines: int = 40
+) -> str:
+    """A short conversation: who said what, tool calls and their results, how each answer ended, errors, drift.
+
+    Texts are cut, and control characters in them escaped. Where it is longer than ``most_lines``, lines in the middle
+    are left out: how it began and how it ended are shown.
+
+    Args:
+        trajectories: in the order in which they are shown; they may be open.
+        width: in columns.
+        paint: adds colours; None: plain text.
+        most_lines: of each trajectory's share at least four.
+    """
+    share = max(4, most_lines // max(1, len(trajectories)))
+    lines: list[str] = []
+    for at, trajectory in enumerate(trajectories):
+        if at and len(lines) + 4 > most_lines:
+            rest = f"... and {of(len(trajectories) - at, 'more trajectory', 'more trajectories')}"
+            lines.append(_painted(rest, "dim", paint))
+            break
+        lines += _cut(_Picture(trajectory, width, paint).lines(), share, paint)
+    return "\n".join(lines)
+
+
+def snapshot(trajectory: Trajectory) -> Trajectory:
+    """What a trajectory holds at this moment: a copy that nothing records into."""
+    values = {"steps": list(trajectory.steps), "tool_runs": [replace(run) for run in trajectory.tool_runs]}
+    # Without the environment, which takes up to 50 ms to collect.
+    copied = with_values(trajectory, {**values, "environment": None, "_recorder": None, "_children": []})
+    link_tool_runs(copied)
+    return copied
+
+
+def one_line(text: str) -> str:
+    """A text in one line, without control characters and without the keys of this process's clients."""
+    return escaped(" ".join(credentials.cut(text).split()), SPACES)
+
+
+def _cut(lines: list[str], most: int, paint: Paint | None) -> list[str]:
+    if len(lines) <= most:
+        return lines
+    # The end says most about a failure.
+    begin = max(2, most // 3)
+    end = max(1, most - begin - 1)
+    left_out = _painted(f"{'':{_GUTTER}}... {of(len(lines) - begin - end, 'more line')}", "dim", paint)
+    return [*lines[:begin], left_out, *lines[-end:]]
+
+
+def _painted(text: str, style: str, paint: Paint | None) -> str:
+    return text if paint is None or not text else paint(text, style)
+
+
+class _Picture:
+    """The lines of one trajectory."""
+
+    def __init__(self, trajectory: Trajectory, width: int, paint: Paint | None) -> None:
+        self._view = TrajectoryView(snapshot(trajectory))
+        self._room = max(_LEAST, width - _GUTTER)
+        self._paint = paint
+        self._names: dict[str, str] = {}
+        """By id of a tool call: the tool."""
+        self._read = {
+            message.tool_call_id
+            for step in self._view.steps(tokens=False)
+            for message in step.new
+            if message.tool_call_id is not None
+        }
+        """Ids of the tool calls whose results a request has."""
+
+    def lines(self) -> list[str]:
+        """All lines of the trajectory."""
+        summary = self._view.summary
+        return [self._head(summary), *self._body(), *self._end(summary)]
+
+    def _head(self, summary: Summary) -> str:
+        parts = [of(summary.steps, "step"), one_line(summary.status)]
+        if summary.reward is not None:
+            parts.append(f"reward {summary.reward:g}")
+        title = _fit(one_line(summary.name[: 4 * self._room]), self._room)
+        facts = _fit(", ".join(parts), self._room + _GUTTER - _columns(title) - 2)
+        return f"{_painted(title, 'bold', self._paint)}  {_painted(facts, 'dim', self._paint)}"
+
+    def _body(self) -> Iterator[str]:
+        for step in self._view.steps(tokens=False):
+            yield from self._place(step)
+            for message in step.new:
+                yield from self._message(message)
+            yield from self._answer(step)
+        if not self._view.trajectory.steps:
+            yield self._line("", "", "no call to a model was recorded", "dim")
+
+    def _end(self, summary: Summary) -> Iterator[str]:
+        if summary.error is not None:
+            yield from self._text("", "error", summary.error, "red")
+
+    def _place(self, step: StepView) -> Iterator[str]:
+        line, drift = step.line, step.drift
+        if drift is not None:
+            what = f"drift ({drift.kind}) at token {drift.position:,} of the prompt, against step {drift.previous}"
+            yield from self._text(line.index, "!", f"{what}: {drift.meaning}", "yellow")
+        elif line.index and line.continues is None and step.new:
+            yield self._line(line.index, "", "a new conversation", "dim")
+        elif line.continues is not None and line.continues != line.index - 1:
+            yield self._line(line.index, "", f"continues step {line.continues}", "dim")
+
+    def _message(self, message: Message) -> Iterator[str]:
+        name = message.name or self._names.get(message.tool_call_id or "")
+        if message.role == "tool":
+            text = " ".join(_part_text(part) for part in message.parts)
+            yield from self._text("", "tool", f"{name or '?'} → {text}", None)
+            return
+        for part in message.parts:
+            yield from self._part("", message.role, part)
+
+    def _part(self, index: int | str, role: str, part: Part, end: str = "") -> Iterator[str]:
+        if part.kind == "tool_call":
+            if part.id is not None and part.name is not None:
+                self._names[part.id] = part.name
+            yield from self._text(index, role, f"calls {part.name or '?'} {part.text}", None, end)
+        else:
+            style = "dim" if part.kind == "reasoning" or role in ("system", "developer") else None
+            yield from self._text(index, role, _part_text(part), style, end)
+
+    def _answer(self, step: StepView) -> Iterator[str]:
+        line, parts = step.line, [] if step.answer is None else step.answer.parts
+        ends = [one_line(one) for one in (line.finish, None if line.status == "ok" else line.status) if one]
+        role = "assistant" if step.answer is None else step.answer.role
+        for at, part in enumerate(parts):
+            # The number of the step stands at its first line, how it ended at its last part.
+            yield from self._part(
+                line.index if not at else "", role, part, ", ".join(ends) if at == len(parts) - 1 else ""
+            )
+        if not parts:
+            nothing = "no text" if step.answer is not None else "no answer"
+            yield from self._text(line.index, role, f"({nothing})", "dim", ", ".join(ends))
+        if step.error is not None:
+            yield from self._text("", "error", step.error, "red")
+        for run in step.tool_runs:
+            yield from self._run(run)
+
+    def _run(self, run: ToolRunView) -> Iterator[str]:
+        if run.error is not None:
+            yield from self._text("", "tool", f"{run.name or '?'} failed: {run.error}", "red")
+        elif run.result is not None and run.tool_call_id not in self._read:
+            yield from self._text("", "tool", f"{run.name or '?'} → {run.result}", None)
+
+    def _line(self, index: int | str, role: str, text: str, style: str | None) -> str:
+        role = _fit(one_line(role), _GUTTER - 5)
+        gutter = f"{index:>3} {_painted(role, _ROLE_STYLES.get(role, style or 'bold'), self._paint)}"
+        # Colours take no room.
+        gutter += " " * max(1, _GUTTER - 4 - _columns(role))
+        return (gutter + (text if style is None else _painted(text, style, self._paint))).rstrip()
+
+    def _text(self, index: int | str, role: str, text: str, style: str | None, end: str = "") -> Iterator[str]:
+        """The lines of a text; behind it how the answer ended, where it ended one."""
+        # Far more than is shown: a text may be of megabytes.
+        shown = one_line(text[: 16 * self._room])
+        lines = _wrapped(shown, self._room, _LINES.get(role, 4), len(text))
+        ending = f"[{_fit(end, self._room - 2)}]" if end else ""
+        if ending and _columns(lines[-1]) + 2 + _columns(ending) > self._room:
+            lines.append("")
+        for at, line in enumerate(lines):
+            whole = self._line("" if at else index, "" if at else role, line, style)
+            if ending and at == len(lines) - 1:
+                whole += ("  " if line else " " * _GUTTER) + _painted(ending, "dim", self._paint)
+            yield whole
+
+
+def _part_text(part: Part) -> str:
+    if part.kind == "reasoning":
+        return f"(thinks) {part.text}"
+    if part.kind == "refusal":
+        return f"(refuses) {part.text}"
+    if part.kind in ("image", "audio", "file"):
+        # A data: address is the picture itself; its beginning says what it is.
+        return f"[{part.kind}{f' {part.name}' if part.name else ''}] {part.text[:60]}"
+    return part.text
+
+
+def _wrapped(text: str, room: int, most: int, length: int) -> list[str]:
+    """The first lines of a text, broken between words where that is possible."""
+    lines: list[str] = []
+    rest = text
+    while rest and len(lines) < most:
+        end = _fitting(rest, room)
+        space = rest.rfind(" ", 0, end + 1)
+        if end < len(rest) and space > end // 2:
+            end = space
+        lines.append(rest[:end].rstrip())
+        rest = rest[end:].lstrip()
+    if rest:
+        last = lines[-1][: _fitting(lines[-1], room - _MORE)].rstrip()
+        # One for each end of a line, where a space was.
+        shown = sum(map(len, lines[:-1])) + len(last) + len(lines) - 1
+        lines[-1] = f"{last}... ({max(length - shown, len(rest)):,} more)"
+    return lines or [""]
+
+
+def _fit(text: str, room: int) -> str:
+    """A text cut to a number of columns."""
+    return text if _columns(text) <= room else f"{text[: _fitting(text, max(0, room - 3))]}..."
+
+
+def _fitting(text: str, room: int) -> int:
+    """The number of characters at the beginning of a text that have room in a number of columns."""
+    used = 0
+    for at, one in enumerate(text):
+        used += _columns(one)
+        if used > room:
+            return at
+    return len(text)
+
+
+def _columns(text: str) -> int:
+    """The columns that a text takes: two for a wide character, none for one that combines with another."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
+    )

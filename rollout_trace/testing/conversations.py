@@ -1,0 +1,192 @@
+"""A script for each conversation: what the server says next depends on how far that one is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from ._director import FaultPlan, as_reply
+from .rules import Message, text_of
+from .script import Answer, Fault, Faults, Reply, Script, reply_of
+
+Answers = Generator[Answer, Any, object] | Sequence[Answer] | Callable[[Any], Answer] | str | Reply | Fault
+Factory = Callable[..., Answers] | Mapping[str, Answers]
+_ASKING = ("user", "prompt")
+
+
+def by_conversation(factory: Factory, *, faults: Faults | None = None) -> Conversations:
+    """A script that answers each conversation by itself, however many run at the same time.
+
+    `factory` is called with the first request of each conversation (and, if it has a parameter `messages`, with its
+    messages as chat messages), and returns what answers it: a list of answers, a
+    function of the request, one answer for all, or a generator, which is the natural way to write a conversation down:
+
+        def weather(request):
+            request = yield Reply(tool_calls=[("weather", '{"city": "Paris"}')])
+            assert request["messages"][-1]["role"] == "tool"
+            yield "It is sunny."
+
+        with ScriptedServer(by_conversation(weather)) as server: ...
+
+    Instead of a function: a dict from a text in the first message of the user to what answers it; the first text that
+    is found counts, and "" is found in any.
+
+    A request belongs to the conversation whose messages it continues, in any protocol. One that continues none, and in
+    which the model has not answered yet, begins a new one, even if it is equal to an earlier one. Where an agent
+    changed earlier messages, it is the latest conversation with the same first message of the user. A request that
+    comes again in the middle of a conversation gets the same answer again, unless that was a fault. `faults` are what
+    goes wrong in each conversation, by the number of its request, from 1.
+
+    The server raises IndexError where a conversation goes on after its last answer.
+    """
+    return Conversations(factory, faults)
+
+
+class _Conversation:
+    """One conversation: its script, made when its first request is answered, and how far it is."""
+
+    def __init__(self, faults: Faults | None) -> None:
+        self.messages: list[str] = []
+        self.failed = False  # the last answer was a fault
+        self.last: Answer = ""
+        self.guard = threading.Lock()
+        self.script: Callable[[Any], Answer] | None = None
+        self._plan = FaultPlan(faults)
+
+    @property
+    def left(self) -> int:
+        return int(getattr(self.script, "left", 0))
+
+    def answer(self, request: Any, make: Callable[[], Callable[[Any], Answer]]) -> Answer:
+        """The answer to its next request. `make` makes the script."""
+        script = self.script = self.script or make()
+        key = "\n".join(self.messages).encode()
+        self.last = found = self._plan.answers(key, lambda: [as_reply(script(request))])[0]
+        self.failed = isinstance(found, Fault) and (found.hides_reply or found.breaks_reply)
+        return found
+
+
+class Conversations:
+    """The conversations of a scripted server. Made by `by_conversation`."""
+
+    def __init__(self, factory: Factory, faults: Faults | None = None) -> None:
+        if not callable(factory) and not isinstance(factory, Mapping):
+            raise TypeError(f"by_conversation({factory!r}): give it a function of the first request, or a dict")
+        self._factory = factory
+        self._faults = faults
+        self._begun: dict[str, list[_Conversation]] = {}
+        self._guard = threading.Lock()
+
+    @property
+    def left(self) -> int:
+        """Number of answers of lists that were not given, in all conversations that have begun."""
+        return sum(one.left for one in self._all())
+
+    @property
+    def count(self) -> int:
+        """Number of conversations that have begun."""
+        return len(self._all())
+
+    def __call__(self, request: Any, *, messages: Sequence[Message]) -> Answer:
+        sent = [json.dumps(message, sort_keys=True) for message in messages]
+        with self._guard:
+            one = self._find(sent, messages)
+            is_repeated = one.messages == sent and not one.failed and bool(sent)
+            # Set at once: an equal request on another thread belongs to another conversation.
+            one.messages, one.failed = sent, False
+        with one.guard:
+            return one.last if is_repeated else one.answer(request, lambda: self._script(request, messages))
+
+    def _all(self) -> list[_Conversation]:
+        with self._guard:
+            return [one for some in self._begun.values() for one in some]
+
+    def _find(self, sent: list[str], messages: Sequence[Message]) -> _Conversation:
+        """The conversation that a request belongs to, a new one if to none."""
+        known = self._begun.setdefault(_start(messages), [])
+        continued = [one for one in known if one.messages and _continues(sent, one.messages)]
+        if continued:
+            # Of those that are equal so far, the one whose answer was sent back.
+            return max(continued, key=lambda one: (len(one.messages), _was_said(one, messages)))
+        is_begun = any(message.get("role") in ("assistant", "tool") for message in messages)
+        again = [one for one in known if one.messages == sent and (one.failed or is_begun)]
+        if again:
+            return again[0]
+        if is_begun and known:
+            return known[-1]
+        known.append(_Conversation(self._faults))
+        return known[-1]
+
+    def _script(self, request: Any, messages: Sequence[Message]) -> Callable[[Any], Answer]:
+        if callable(self._factory):
+            keywords = {"messages": messages} if "messages" in inspect.signature(self._factory).parameters else {}
+            return _script_of(self._factory(request, **keywords))
+        task = next((text_of(message) for message in messages if message.get("role") in _ASKING), "")
+        for text, answers in self._factory.items():
+            if text in task:
+                return _script_of(answers)
+        known = ", ".join(map(repr, self._factory))
+        raise LookupError(f"the script has no conversation that begins with {task!r}, only {known}: add it, or ''")
+
+
+def _start(messages: Sequence[Message]) -> str:
+    """What all requests of one conversation have in common."""
+    first = next((message for message in messages if message.get("role") == "user"), None)
+    return "" if first is None else json.dumps(first, sort_keys=True)
+
+
+def _continues(sent: list[str], before: list[str]) -> bool:
+    if len(sent) > len(before):
+        return sent[: len(before)] == before
+    # The prompt of a text completion grows in itself.
+    return (
+        len(sent) == len(before) == 1
+        and sent != before
+        and _prompt(before) != ""
+        and (_prompt(sent).startswith(_prompt(before)))
+    )
+
+
+def _prompt(sent: list[str]) -> str:
+    message = json.loads(sent[0])
+    return str(message["content"]) if message.get("role") == "prompt" else ""
+
+
+def _was_said(one: _Conversation, messages: Sequence[Message]) -> bool:
+    if len(messages) <= len(one.messages) or not isinstance(one.last, (Reply, Fault)):
+        return False
+    return text_of(messages[len(one.messages)]) == (reply_of(one.last).text or "")
+
+
+def _script_of(answers: Answers) -> Callable[[Any], Answer]:
+    if isinstance(answers, Generator):
+        return _Generated(answers)
+    if callable(answers):
+        return answers
+    if isinstance(answers, (str, Reply, Fault)):
+        constant = answers
+        return lambda request: constant
+    if isinstance(answers, Sequence):
+        return Script(answers)
+    raise TypeError(f"the script of a conversation is {answers!r}: use a list, a generator, a function or one answer")
+
+
+class _Generated:
+    """Takes the answers of a generator, and sends it each request after the first."""
+
+    def __init__(self, generator: Generator[Answer, Any, object]) -> None:
+        self._generator = generator
+        self._count = 0
+
+    def __call__(self, request: Any) -> Answer:
+        self._count += 1
+        try:
+            return next(self._generator) if self._count == 1 else self._generator.send(request)
+        except StopIteration:
+            given = f"{self._count - 1} answers"
+            raise IndexError(
+                f"request {self._count} of a conversation came, but it has {given}: yield one more"
+            ) from None

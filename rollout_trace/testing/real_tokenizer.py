@@ -1,0 +1,159 @@
+"""``RealTokenizer``: a trained tokenizer and its chat template, for the ids of a scripted server."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from ._chat_template import Render, for_template, jinja, load, name_of
+from ._template_parts import fields_of, parts_of
+from .tokenizer import ByteTokenizer, Part
+
+_USER = {"role": "user", "content": "."}
+_CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>\n{{ {'name': c.function.name, 'arguments': c.function.arguments}"
+    " | tojson }}\n</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>")
+
+
+class RealTokenizer:
+    """A tokenizer of `tokenizers` or `transformers`, for `ScriptedServer(tokenizer=...)`.
+
+    `source` is a folder with `tokenizer.json`, the path of such a file, a `tokenizers.Tokenizer`, or a tokenizer of
+    `transformers`. `chat_template` is a template in Jinja, which needs the package jinja2; default: that of the folder
+    (`chat_template.jinja`, or in `tokenizer_config.json`) or of the tokenizer, else ChatML. `end_token` ends a message;
+    default: the `eos_token` of its configuration, else one that is known and in the vocabulary.
+
+    The ids of an answer are those that the template and the tokenizer give to its message, so the next prompt, with the
+    message in it, begins with them, where the template allows: where it drops the thoughts of earlier answers, say, the
+    ids differ, as they do with a real engine. Where a template writes down something else than the message (it trims a
+    text), the answer has the ids of ChatML.
+
+    Raises:
+        ImportError: a package is missing.
+        ValueError: the source is no tokenizer, or its end token is not known.
+    """
+
+    def __init__(self, source: Any, *, chat_template: str | None = None, end_token: str | None = None) -> None:
+        self._tokenizer, render, config = load(source)
+        template = chat_template or config.get("chat_template")
+        if render is None or chat_template is not None:
+            render = jinja(template if isinstance(template, str) else _CHATML, config)
+        self._render: Render = render
+        self._specials = {
+            one: token.content for one, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
+        }
+        end = end_token or name_of(config.get("eos_token"))
+        ends = [end] if end else [one for one in _END_TOKENS if self._tokenizer.token_to_id(one) is not None]
+        found = self._tokenizer.token_to_id(ends[0]) if ends else None
+        if found is None:
+            raise ValueError(f"the end token {end!r} is not in the vocabulary: give `end_token` one that is")
+        self._end, self._end_text = int(found), ends[0]
+        self._bytes = _spelling(self._tokenizer)
+        self._known: dict[int, bytes] = {}
+        self._steps = ByteTokenizer()
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids in the vocabulary, with added tokens."""
+        return int(self._tokenizer.get_vocab_size())
+
+    @property
+    def eos_token_id(self) -> int:
+        """Id of the token that ends a message."""
+        return self._end
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether an id is a special token."""
+        return token_id in self._specials
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one id. Raises ValueError for an id outside the vocabulary."""
+        found = self._known.get(token_id)
+        if found is None:
+            if self._tokenizer.id_to_token(token_id) is None:
+                raise ValueError(f"token id {token_id} is not in the vocabulary: use 0 to {self.vocab_size - 1}")
+            found = self._known[token_id] = self._bytes(token_id)
+        return found
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Ids of a text. The text of a special token becomes its id only if `special` is true."""
+        if special or not any(token in text for token in self._specials.values()):
+            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        # A special token in a text of the user is cut in two, each of which is encoded by itself.
+        first = min((text.find(token), token) for token in self._specials.values() if token in text)
+        cut = first[0] + 1
+        return [*self.encode(text[:cut]), *self.encode(text[cut:])]
+
+    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of ids."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """Ids of a conversation, with the beginning of the answer."""
+        return self.encode(self._render([for_template(one) for one in messages], tools, True), special=True)
+
+    def assistant_parts(self, message: Mapping[str, Any]) -> list[Part]:
+        """The ids of an assistant message without its end token, split by the field that each run encodes."""
+        return self._rendered_parts(message) or self._plain_parts(message)
+
+    def _rendered_parts(self, message: Mapping[str, Any]) -> list[Part] | None:
+        """The parts as the template writes them; None where the message cannot be found in what it writes."""
+        answer = for_template({"role": "assistant", **message})
+        try:
+            before = self._render([_USER], None, True)
+            whole = self._render([_USER, answer], None, False)
+        except ValueError:
+            return None  # a template that wants other messages before the answer, say
+        end = whole.rfind(self._end_text)
+        if not whole.startswith(before) or end < len(before):
+            return None
+        text = whole[len(before) : end]
+        fields = fields_of(message, text)
+        if fields is None:
+            return None
+        # Encoded with what comes before it: that is how the next prompt is encoded.
+        known = self.encode(before, special=True)
+        ids = self.encode(before + text, special=True)
+        ids = ids[len(known) :] if ids[: len(known)] == known else self.encode(text, special=True)
+        pieces = self._pieces(ids)
+        return None if "".join(pieces) != text else parts_of(ids, pieces, fields)
+
+    def _pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each id; of a character in several, the last one has it."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        return [self._specials[one] if one in self._specials else decoder.decode(self.token_bytes(one)) for one in ids]
+
+    def _plain_parts(self, message: Mapping[str, Any]) -> list[Part]:
+        """The parts of ChatML, each encoded by itself."""
+        parts = self._steps.assistant_parts(message)
+        return [
+            Part(part.kind, self.encode(self._steps.decode(part.ids), special=part.kind in _MARKS), part.call)
+            for part in parts
+        ]
+
+
+_MARKS = ("template", "call_begin", "call_end")
+
+
+def _spelling(tokenizer: Any) -> Callable[[int], bytes]:
+    """The bytes of an id: of a byte-level vocabulary, or of texts with marks for blanks and bytes."""
+    from rollout_trace.view.token_pieces import ByteLevel
+
+    byte_level = ByteLevel.of(tokenizer)
+    if byte_level is not None:
+        return byte_level.bytes_of
+
+    def spelled(token_id: int) -> bytes:
+        token = tokenizer.id_to_token(token_id)
+        if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
+            return bytes([int(token[3:5], 16)])
+        return str(token).replace("\u2581", " ").encode()
+
+    return spelled

@@ -1,0 +1,155 @@
+"""How fast a scripted server answers, and how much it takes: latency, throughput, a queue, rate limits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from ._delivery import Pace
+from ._messages import ConnectionCut
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long the answers of a scripted server take, in seconds. The same request takes the same time in every run."""
+
+    first_token: float = 0.0  # before the first token
+    per_token: float = 0.0  # between tokens; an unstreamed answer comes after all of them
+    per_prompt_token: float = 0.0  # more before the first token, for each token of the prompt
+    jitter: float = 0.0  # share by which the times of one request are longer or shorter: 0.2 is up to 20 %
+    seed: int = 0  # of the jitter
+
+    def __post_init__(self) -> None:
+        for name in ("first_token", "per_token", "per_prompt_token", "jitter"):
+            value = getattr(self, name)
+            if not value >= 0:
+                raise ValueError(f"Latency({name}={value!r}): use 0 or more")
+        if self.jitter > 1:
+            raise ValueError(f"Latency(jitter={self.jitter!r}): use a share from 0 to 1")
+
+    def pace(self, request: bytes, prompt_tokens: int) -> Pace:
+        """How fast the answer to one request comes."""
+        digest = blake2b(f"{self.seed}:".encode() + request, digest_size=8).digest()
+        factor = 1 + self.jitter * (2 * int.from_bytes(digest, "little") / 2**64 - 1)
+        first = self.first_token + prompt_tokens * self.per_prompt_token
+        return Pace(first * factor, self.per_token * factor)
+
+
+@dataclass(frozen=True)
+class RateLimit:
+    """When a scripted server answers with status 429 and a `retry-after`, in place of an answer from the script."""
+
+    requests: int | None = None  # most requests in any `seconds`
+    seconds: float = 1.0
+    in_flight: int | None = None  # most requests at the same time
+
+    def __post_init__(self) -> None:
+        if self.requests is None and self.in_flight is None:
+            raise ValueError("RateLimit() limits nothing: give it `requests` (in `seconds`) or `in_flight`")
+        for name in ("requests", "in_flight", "seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"RateLimit({name}={value!r}): use more than 0")
+
+
+class Meter:
+    """Counts requests against a rate limit."""
+
+    def __init__(self, limit: RateLimit | None) -> None:
+        self._limit = limit
+        self._times: deque[float] = deque()
+        self._in_flight = 0
+        self._guard = threading.Lock()
+
+    def enter(self) -> float | None:
+        """Count a request. Seconds to wait, if it has to come again later; else `leave` must follow."""
+        with self._guard:
+            wait = self._wait(time.monotonic())
+            if wait is None:
+                self._in_flight += 1
+            return wait
+
+    def leave(self) -> None:
+        """A request that was let in has its answer."""
+        with self._guard:
+            self._in_flight -= 1
+
+    def _wait(self, now: float) -> float | None:
+        limit = self._limit
+        if limit is None:
+            return None
+        if limit.in_flight is not None and self._in_flight >= limit.in_flight:
+            return limit.seconds
+        if limit.requests is not None:
+            while self._times and self._times[0] <= now - limit.seconds:
+                self._times.popleft()
+            if len(self._times) >= limit.requests:
+                return self._times[0] + limit.seconds - now
+            self._times.append(now)
+        return None
+
+
+class Slots:
+    """Lets some requests run at the same time; the others wait, first come, first served."""
+
+    def __init__(self, count: int | None) -> None:
+        self._free = count
+        self._waiting: deque[threading.Event] = deque()
+        self._closed = False
+        self._guard = threading.Lock()
+
+    def slot(self) -> Slot:
+        """A slot for one request."""
+        return Slot(self)
+
+    def take(self) -> None:
+        """Wait for a slot. Raises ConnectionCut if the server closes meanwhile."""
+        turn = threading.Event()
+        with self._guard:
+            if self._free is None:
+                return
+            if self._free:
+                self._free -= 1
+                return
+            if not self._closed:
+                self._waiting.append(turn)
+        if not self._closed:
+            turn.wait()
+        if self._closed:
+            raise ConnectionCut
+
+    def give(self) -> None:
+        """Give a slot to the next request, or back."""
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().set()
+            elif self._free is not None:
+                self._free += 1
+
+    def close(self) -> None:
+        """End all waiting."""
+        with self._guard:
+            self._closed = True
+            for turn in self._waiting:
+                turn.set()
+
+
+class Slot:
+    """The place of one request among those that run."""
+
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
+        self._is_taken = False
+
+    def enter(self) -> None:
+        """Wait for the place."""
+        self._slots.take()
+        self._is_taken = True
+
+    def leave(self) -> None:
+        """Leave it, if it was taken: a connection can break while its request waits."""
+        if self._is_taken:
+            self._slots.give()
