@@ -21,20 +21,12 @@ AGENT = """
             rollouts.chat(server, engine=engine)
         return rollouts.ANSWER
 """
-# What the fixture of the plugin gives, without the plugin.
-FIXTURE = """
-    import pytest
-    import rollout_trace as rt
+# Few examples: the page's test of an exporter is run, not what it tests.
+PROFILE = """
     from hypothesis import HealthCheck, settings
-    from rollout_trace.testing import RecordedRollout
 
     settings.register_profile("few", max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
     settings.load_profile("few")
-
-    @pytest.fixture
-    def rollout():
-        with rt.trajectory() as trajectory:
-            yield RecordedRollout(lambda: [trajectory])
 """
 FAILING = """
 
@@ -52,10 +44,10 @@ def test_shown_trainable(rollout):
 def test_the_page(pytester: pytest.Pytester) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     shown = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-    pytester.makeconftest(FIXTURE)
+    pytester.makeconftest(PROFILE)
     pytester.makepyfile(weather_agent=AGENT)
     pytester.makepyfile("\n\n".join(blocks) + FAILING)
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--tb=short")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:asyncio", "--tb=short")
     result.assert_outcomes(passed=sum(block.count("def test_") for block in blocks), failed=2)
     printed = [line.removeprefix("E").strip() for line in result.outlines]
     for text in shown:

@@ -143,19 +143,21 @@ def test_examples_shrink(kind: str, steps: int) -> None:
 
 
 def test_the_same_examples_each_time() -> None:
-    runs: list[list[str]] = []
-    for _ in range(2):
-        seen: list[str] = []
+    first, second = examples(), examples()
+    assert first == second
+    assert len(set(first)) > 5
 
-        @settings(PROFILE, max_examples=10)
-        @given(trajectories(with_extras=True))
-        def collect(trajectory: rt.Trajectory, seen: list[str] = seen) -> None:
-            seen.append(trajectory.to_json())
 
-        collect()
-        runs.append(seen)
-    assert runs[0] == runs[1]
-    assert len(set(runs[0])) > 5
+def examples() -> list[str]:
+    seen: list[str] = []
+
+    @settings(PROFILE, max_examples=10)
+    @given(trajectories(with_extras=True))
+    def collect(trajectory: rt.Trajectory) -> None:
+        seen.append(trajectory.to_json())
+
+    collect()
+    return seen
 
 
 @pytest.mark.parametrize(
