@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from .matching import Matcher, Request, Unmatched
 from .replay import response_of
 from .routing import ORIGIN_HEADER
 from .unseen import UnseenCalls, call_id_of, is_unseen
-from .upstream import Forwarding
+from .upstream import Forwarding, is_readable
 from .upstreams import upstream_of
 
 if TYPE_CHECKING:
@@ -44,6 +43,13 @@ class CassetteServer(LoopbackServer):
         super().__init__()
         self._unseen = unseen
         self._environ = dict(environ)
+        self._left = 0
+        """Requests of which nothing more comes, whose clients are waited for to go."""
+
+    def settle(self, timeout: float) -> bool:
+        """Waits until every request is answered whose client has not got all that there is; False: some are not."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._active <= self._left, timeout)
 
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""
@@ -123,12 +129,22 @@ class ReplayingServer(CassetteServer):
         return json_response(404, {"type": "error", "error": error})
 
     def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
-        leave = partial(wait_for_close, record.socket, self.closing)
+        leave = partial(self._leave, record.socket)
         response = response_of(exchange, wait=self._wait if self._timing else None, leave=leave)
         if exchange.status is None:
             for part in response.before:
                 part()
         return response
+
+    def _leave(self, connection: socket.socket | None) -> None:
+        with self._changed:
+            self._left += 1
+            self._changed.notify_all()
+        try:
+            wait_for_close(connection, self.closing)
+        finally:
+            with self._changed:
+                self._left -= 1
 
     def _wait(self, seconds: float) -> None:
         if self.closing.wait(seconds):
@@ -170,6 +186,5 @@ def wait_for_close(connection: socket.socket | None, closing: threading.Event, s
     end = time.monotonic() + seconds
     while connection is not None and not closing.is_set() and time.monotonic() < end:
         # In slices: nothing wakes it when the server closes.
-        readable, _, _ = select.select([connection], [], [], 0.05)
-        if readable:
+        if is_readable(connection, 0.05):
             return

@@ -39,6 +39,8 @@ _NOT_REDIRECTED = (
 )
 Mode = Literal["record", "replay", "off"]
 
+_LONGEST_WAIT = 15.0
+"""Seconds that answers which go on at the end of a test are waited for."""
 _KEPT = ("rollout_trace", "python", "packages")
 """What a cassette holds of its trajectories' environment: nothing of the machine that it was recorded on."""
 
@@ -91,6 +93,8 @@ class ObservedTest:
         self._live_calls: LiveCalls | None = None
         self._shown = 0, 0
         """How many unanswered requests, and refused hosts, were shown."""
+        self._gave_up = False
+        """Whether requests were still being answered after the longest wait."""
         self._environ = dict(os.environ)
         self.trajectory = Trajectory(name="test", task=to_task(self.name))
         self._trajectories: list[Trajectory] = []
@@ -170,13 +174,19 @@ class ObservedTest:
         """To be called with the exception that the test's function raised, if any, before its fixtures end."""
         if error is not None:
             self.trajectory.status = "failed"
-        if self._server is not None:
-            self._server.wait_idle()
+        self._settle(_LONGEST_WAIT)
         if isinstance(self._server, RecordingServer):
             self._made_in_test = len(self._server.exchanges)
         if self._matcher is not None:
             late = {id(one) for found in self._before for one in found.exchanges[_made_in_test(found) :]}
             self._unused = [one for one in self._matcher.unused() if id(one) not in late]
+
+    def _settle(self, wait: float) -> None:
+        """Waits for requests that other threads have under way: their answers are the test's too."""
+        if self._server is None or self._gave_up:
+            return
+        # A stream that nobody reads any more may go on for as long as the model likes.
+        self._gave_up = not self._server.settle(wait)
 
     def unanswered(self, *, width: int = 100, paint: Paint | None = None) -> list[str]:
         """What is wrong with each call that no recorded one answers, for people; those since the last time."""
@@ -203,10 +213,15 @@ class ObservedTest:
         """While recording: why servers gave no answer, a sentence each."""
         return self._server.unreachable if isinstance(self._server, RecordingServer) else []
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Closes everything that ``begin`` opened. ``error`` is the exception that ended the test."""
-        if self._server is not None:
-            self._server.wait_idle()
+    def end(self, error: BaseException | None = None, *, wait: float | None = None) -> None:
+        """Closes everything that ``begin`` opened.
+
+        Args:
+            error: the exception that ended the test.
+            wait: seconds for which requests that are still being answered are waited for (None: as usual); then they
+                are cut off.
+        """
+        self._settle(_LONGEST_WAIT if wait is None else wait)
         self._ending.close()
         # Where the program records too, a test without a call is no line of its file.
         if error is None and lifecycle.discard(self.trajectory, None):
@@ -225,6 +240,8 @@ class ObservedTest:
         exchanges = self._server.exchanges
         cassette.save(self._options.paths[0], self.name, self._with_exchanges(exchanges))
         count = of(len(exchanges), "exchange")
+        if self._gave_up:
+            count += f" (some had not ended {_LONGEST_WAIT:g} s after the test, and were cut off)"
         before = [one for found in self._before for one in found.exchanges]
         if not self._before:
             return f"recorded, {count}"

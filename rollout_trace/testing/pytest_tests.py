@@ -28,6 +28,8 @@ _RESULT = pytest.StashKey[dict[str, str]]()
 _OPTIONS = {"ignore", "normalize", "order", "timing", "engine"}
 _HOOKS = "rollout_trace_tests"
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
+_STOPS = (KeyboardInterrupt, pytest.exit.Exception)
+"""What ends the whole run: nothing may take its place, and nobody is to wait."""
 _STYLES = {"dim": "light"}
 """The names of pytest's terminal for styles that it calls otherwise."""
 
@@ -49,6 +51,7 @@ def observed(item: pytest.Item) -> ObservedTest:
     except CassetteError as error:
         pytest.fail(f"{error}.\n{_how_to_record(item)}", pytrace=False)
     item.stash[_OBSERVED], item.stash[_ERROR] = test, None
+    cast(_Hooks, manager.get_plugin(_HOOKS)).running = test
     return test
 
 
@@ -66,6 +69,14 @@ def scripted(item: pytest.Item) -> Generator[ScriptedServer, None, None]:
 
 
 class _Hooks:
+    running: ObservedTest | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self) -> None:
+        """Ends what a test left that the run was stopped in: it has no teardown of its own."""
+        if self.running is not None:
+            self.running.end(KeyboardInterrupt(), wait=0)
+
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
         """Fails the test whose calls were not those of its cassette, whatever its agent made of that."""
@@ -74,13 +85,19 @@ class _Hooks:
         if test is None:
             return
         error = None if outcome.excinfo is None else outcome.excinfo[1]
+        if isinstance(error, _STOPS):
+            item.stash[_ERROR] = error
+            return
         is_failure = not isinstance(error, _NO_FAILURES)
-        test.run_ended(error if is_failure else None)
-        if is_failure:
-            problem = _problem(item, test, error)
-            if problem is not None:
-                outcome.force_exception(problem)
-                error = problem
+        try:
+            test.run_ended(error if is_failure else None)
+            problem = _problem(item, test, error) if is_failure else None
+        except Exception as failure:
+            # Raised from here, it would be a warning about pluggy, and the test would pass.
+            problem = error or failure
+        if problem is not None:
+            outcome.force_exception(problem)
+            error = problem
         item.stash[_ERROR] = error
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -90,11 +107,19 @@ class _Hooks:
         test = item.stash.get(_OBSERVED, None)
         if test is None:
             return
+        before = None if outcome.excinfo is None else outcome.excinfo[1]
+        is_stopped = isinstance(before, _STOPS) or isinstance(item.stash[_ERROR], _STOPS)
+        failure: BaseException | None = None
         try:
+            test.end(item.stash[_ERROR], wait=0 if is_stopped else None)
+            self.running = None
             _conclude(item, test)
         except CassetteError as error:
-            if outcome.excinfo is None:
-                outcome.force_exception(pytest.fail.Exception(str(error), pytrace=False))
+            failure = pytest.fail.Exception(str(error), pytrace=False)
+        except Exception as error:
+            failure = error
+        if failure is not None and before is None:
+            outcome.force_exception(failure)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
@@ -139,9 +164,8 @@ def _made_at(item: pytest.Item, error: BaseException) -> str:
 
 
 def _conclude(item: pytest.Item, test: ObservedTest) -> None:
-    """Closes what the test opened, and writes its cassette and its rollout."""
+    """Writes the cassette and the rollout of a test that has ended."""
     error = item.stash[_ERROR]
-    test.end(error)
     failed = error is not None and not isinstance(error, _NO_FAILURES)
     width, paint = _look(item.config)
     _write_rollout(item, test, failed=failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import http.client
-import select
+import selectors
 import socket
 import ssl
 import threading
@@ -37,6 +37,7 @@ _KEPT_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
 """Headers that SDKs and agents act on. No other goes to a file: they may hold addresses, cookies, names of accounts."""
 _OURS = frozenset({ORIGIN_HEADER, CALL_HEADER})
 _LONGEST_READ = 1 << 20
+_SELECTOR = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
 class Forwarding:
@@ -215,14 +216,21 @@ class _ClientWatch:
 
     def _watch(self) -> None:
         while self._client is not None and not self._stopped.is_set():
-            try:
-                readable, _, _ = select.select([self._client], [], [], 0.02)
-            except (OSError, ValueError):
-                readable = [self._client]
-            if (readable or self._closing.is_set()) and not self._stopped.is_set():
+            if (is_readable(self._client, 0.02) or self._closing.is_set()) and not self._stopped.is_set():
                 self.is_gone = True
                 _shut(self._connection.sock)
                 return
+
+
+def is_readable(connection: socket.socket, seconds: float) -> bool:
+    """Whether a connection has bytes, or its end, within some seconds. A closed one has."""
+    try:
+        # Not `select.select`, which takes no descriptor above 1023: a process may have that many files open.
+        with _SELECTOR() as selector:
+            selector.register(connection, selectors.EVENT_READ)
+            return bool(selector.select(seconds))
+    except (OSError, ValueError, KeyError):
+        return True
 
 
 def _shut(connection: socket.socket | None) -> None:
