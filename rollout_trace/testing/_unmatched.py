@@ -78,8 +78,13 @@ class Unmatched:
         return f"the request {guard.printable(target_of(self.request), 200)}"
 
     def _context(self, paper: Paper) -> list[str]:
-        """The calls that a sentence names."""
-        lines = []
+        """The calls that a sentence names; what differs between them where that is not in the line of each."""
+        lines: list[str] = []
+        if self.facts.missing is not None:
+            expected = request_of(self.facts.missing.exchange)
+            if call_line(expected, paper.room) == call_line(self.request, paper.room):
+                options = self.facts.options
+                return difference_lines(differences(form_of(expected, options), form_of(self.request, options)), paper)
         if self.facts.missing is not None:
             lines += paper.row("expected", call_line(request_of(self.facts.missing.exchange), paper.room), "red")
         if protocol_of(self.request) is not None:

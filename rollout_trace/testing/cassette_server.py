@@ -21,7 +21,7 @@ from .matching import Matcher, Request, Unmatched
 from .replay import response_of
 from .routing import ORIGIN_HEADER
 from .unseen import UnseenCalls, call_id_of, is_unseen
-from .upstream import Forwarding, is_readable
+from .upstream import Forwarding, cut_query, is_readable
 from .upstreams import upstream_of
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ class CassetteServer(LoopbackServer):
             origin, path = upstream_of(path, self._environ) or ("", path)
         target = f"{path}?{record.query}" if record.query else path
         mark = record.headers.get(CALL_HEADER)
+        kept = f"{path}?{cut_query(record.query)}" if record.query else path
         request = Request(
-            record.method, credentials.cut(target), record.body, record.headers.get("content-type"), call_id_of(mark)
+            record.method, credentials.cut(kept), record.body, record.headers.get("content-type"), call_id_of(mark)
         )
         call = self._unseen.begin(request) if self._unseen is not None and is_unseen(mark) else None
         if call is not None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import http.client
+import re
 import selectors
 import socket
 import ssl
 import threading
 import time
 import urllib.request
+from base64 import b64encode
 from collections.abc import Generator
 from datetime import datetime, timezone
 from functools import cache
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange, Outcome
@@ -36,7 +38,10 @@ _KEPT = (
 _KEPT_PREFIXES = ("x-ratelimit-", "anthropic-ratelimit-")
 """Headers that SDKs and agents act on. No other goes to a file: they may hold addresses, cookies, names of accounts."""
 _OURS = frozenset({ORIGIN_HEADER, CALL_HEADER})
+_KEYS_IN_QUERY = re.compile(r"((?:^|&)(?:key|api[-_]key|access_token|token)=)[^&]+", re.I)
 _LONGEST_READ = 1 << 20
+_LONGEST_CONNECT = 10.0
+"""Seconds, which nothing can make shorter while the test waits. The answer may take as long as the client likes."""
 _SELECTOR = getattr(selectors, "PollSelector", selectors.SelectSelector)
 
 
@@ -147,6 +152,8 @@ class Forwarding:
 
 
 def _send(connection: http.client.HTTPConnection, record: RequestRecord, target: str, host: str) -> None:
+    connection.connect()
+    connection.sock.settimeout(None)
     connection.putrequest(record.method, target, skip_host=True, skip_accept_encoding=True)
     connection.putheader("host", host)
     # What comes is kept: unpacked, it can be read in the file, and matches whatever the client can unpack.
@@ -160,21 +167,43 @@ def _send(connection: http.client.HTTPConnection, record: RequestRecord, target:
 
 
 def _kept(headers: list[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (name, credentials.cut(value)) for name, value in headers if name in _KEPT or name.startswith(_KEPT_PREFIXES)
-    )
+    kept = [(name, value) for name, value in headers if name in _KEPT or name.startswith(_KEPT_PREFIXES)]
+    # Of an address its path: a client goes on from its own. Requests are matched without their hosts.
+    kept += [(name, _without_host(value)) for name, value in headers if name == "location"]
+    return tuple((name, credentials.cut(value)) for name, value in kept)
+
+
+def _without_host(address: str) -> str:
+    parts = urlsplit(address)
+    return urlunsplit(("", "", parts.path or "/", cut_query(parts.query), ""))
+
+
+def cut_query(query: str) -> str:
+    """A query without the values of keys, whatever they look like: nobody compares them."""
+    return _KEYS_IN_QUERY.sub(rf"\g<1>{credentials.MASK}", query)
 
 
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
     if scheme != "https":
-        return http.client.HTTPConnection(host, port)
+        return http.client.HTTPConnection(host, port, timeout=_LONGEST_CONNECT)
     proxy = urllib.request.getproxies().get("https")
     if not proxy or urllib.request.proxy_bypass(host):
-        return http.client.HTTPSConnection(host, port, context=_tls())
+        return http.client.HTTPSConnection(host, port, timeout=_LONGEST_CONNECT, context=_tls())
     through = urlsplit(proxy)
-    connection = http.client.HTTPSConnection(through.hostname or "", through.port, context=_tls())
-    connection.set_tunnel(host, port)
+    connection = http.client.HTTPSConnection(
+        through.hostname or "", through.port, timeout=_LONGEST_CONNECT, context=_tls()
+    )
+    connection.set_tunnel(host, port, _proxy_headers(through))
     return connection
+
+
+def _proxy_headers(proxy: SplitResult) -> dict[str, str]:
+    if proxy.username is None:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}".encode()
+    value = f"Basic {b64encode(pair).decode()}"
+    credentials.remember_request({"proxy-authorization": value}, "")
+    return {"proxy-authorization": value}
 
 
 @cache
