@@ -132,6 +132,9 @@ def of_calls() -> Iterator[Case]:
     asked = [same_request(call) for call in calls]
     yield "too early", unmatched([calls], asked[2])
     yield "too early, in one of several trajectories", unmatched([calls[:1], calls[1:]], asked[2])
+    roles = [[Turn("system", f"You {one}."), Turn("user", texts[0])] for one in ("plan", "search")]
+    planned = [exchange(CHAT, turns, at=at) for at, turns in enumerate(roles)]
+    yield "too early, and alike but for the system message", unmatched([planned], same_request(planned[1]))
     yield "once more", unmatched([calls], *asked, asked[1])
     yield "all are used", unmatched([calls], *asked, request(CHAT, [Turn("user", "And in Oslo?")]))
     yield "nothing is recorded", unmatched([], asked[0])
