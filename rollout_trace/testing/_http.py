@@ -17,6 +17,9 @@ from urllib.parse import urlsplit
 from ._messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response
 
 
+THREAD = "rollout_trace test server"
+
+
 class Owner(Protocol):
     """The object that answers the requests."""
 
@@ -55,7 +58,8 @@ class HTTPServer(ThreadingHTTPServer):
             return self._count - 1
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        thread = threading.Thread(target=self._serve_connection, args=(request, client_address), daemon=True)
+        arguments = request, client_address
+        thread = threading.Thread(target=self._serve_connection, args=arguments, name=THREAD, daemon=True)
         with self._guard:
             self._open[thread] = request
         thread.start()

@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 from typing import TypeVar
 
-from ._http import HTTPServer
+from ._http import THREAD, HTTPServer
 from ._messages import ConnectionCut, RequestRecord, Response, json_response
 
 Server = TypeVar("Server", bound="LoopbackServer")
@@ -74,7 +74,8 @@ class LoopbackServer:
             self.closing.clear()
             self._httpd = HTTPServer(self, self._port)
             # 0.02 s between looks at the shutdown flag: `close` waits for one, with the default half a second.
-            self._thread = threading.Thread(target=self._httpd.serve_forever, args=(0.02,), daemon=True)
+            serve = self._httpd.serve_forever
+            self._thread = threading.Thread(target=serve, args=(0.02,), name=THREAD, daemon=True)
             self._thread.start()
         return self
 

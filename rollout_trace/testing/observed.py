@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from rollout_trace.process.redirect import redirect
 from rollout_trace.record import lifecycle, program
 from rollout_trace.view.numbers import of
 
-from . import cassette
+from . import cassette, late_calls
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
 from .live_calls import LiveCalls
 from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
@@ -93,6 +94,9 @@ class ObservedTest:
         self._live_calls: LiveCalls | None = None
         self._shown = 0, 0
         """How many unanswered requests, and refused hosts, were shown."""
+        self._traffic: ModelTraffic | None = None
+        self._threads: frozenset[threading.Thread] | None = None
+        """Those that there were before the test's function."""
         self._gave_up = False
         """Whether requests were still being answered after the longest wait."""
         self._environ = dict(os.environ)
@@ -162,13 +166,18 @@ class ObservedTest:
             self.set_variables(keys)
         environment.for_children.update(variables)
         self._ending.callback(environment.for_children.clear)
-        self._ending.callback(redirect(ModelTraffic(server.url, base_addresses(self._environ)).route).undo)
+        self._traffic = ModelTraffic(server.url, base_addresses(self._environ))
+        self._ending.callback(redirect(self._traffic.route).undo)
 
     def set_variables(self, variables: dict[str, str]) -> None:
         """Sets environment variables until the test ends."""
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
         self._ending.callback(_restore, before)
+
+    def run_begins(self) -> None:
+        """To be called before the test's function, after its fixtures have begun."""
+        self._threads = frozenset(threading.enumerate())
 
     def run_ended(self, error: BaseException | None) -> None:
         """To be called with the exception that the test's function raised, if any, before its fixtures end."""
@@ -222,6 +231,8 @@ class ObservedTest:
                 are cut off.
         """
         self._settle(_LONGEST_WAIT if wait is None else wait)
+        if self._traffic is not None and self._threads is not None and self.mode != "record":
+            late_calls.refuse(self.name, self._threads, self._traffic.origins)
         self._ending.close()
         # Where the program records too, a test without a call is no line of its file.
         if error is None and lifecycle.discard(self.trajectory, None):

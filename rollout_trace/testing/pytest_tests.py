@@ -12,6 +12,7 @@ import pytest
 
 from rollout_trace.file.writer import JSONLWriter
 
+from . import late_calls
 from .cassette import CassetteError, load
 from .conversation_text import conversation_text
 from .matching import MatchOptions
@@ -76,11 +77,15 @@ class _Hooks:
         """Ends what a test left that the run was stopped in: it has no teardown of its own."""
         if self.running is not None:
             self.running.end(KeyboardInterrupt(), wait=0)
+        late_calls.forget(all_of_them=True)
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
         """Fails the test whose calls were not those of its cassette, whatever its agent made of that."""
+        if (begun := item.stash.get(_OBSERVED, None)) is not None:
+            begun.run_begins()
         outcome = yield
+        # Or begun in the middle, by `request.getfixturevalue("rollout")`.
         test = item.stash.get(_OBSERVED, None)
         if test is None:
             return

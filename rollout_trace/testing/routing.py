@@ -89,6 +89,11 @@ class ModelTraffic:
         known = (_place_of(one.partition("?")[0]) for one in addresses)
         self._origins = {one.origin for one in known if one is not None}
 
+    @property
+    def origins(self) -> frozenset[str]:
+        """Scheme, host and port of each model server that is known by now."""
+        return frozenset(self._origins)
+
     def route(self, method: str, url: str, body: bytes | None) -> Redirected | None:
         """Where a request is sent: the loopback server, or None, its own address. Thread safe.
 

@@ -75,3 +75,39 @@ def test_a_stream_that_is_left_open_ends_with_the_test(
     assert exchange.outcome == "closed"
     monkeypatch.setattr("rollout_trace.testing.observed._LONGEST_WAIT", 600.0)
     project.replay().assert_outcomes(passed=2)
+
+
+LATE = """
+import threading
+
+THREADS, ERRORS, GO = [], [], threading.Event()
+
+def later():
+    GO.wait()
+    try:
+        solve("And now?")
+    except Exception as error:
+        ERRORS.append(str(error))
+
+@pytest.mark.replay
+def test_one():
+    solve("hello")
+    THREADS.append(threading.Thread(target=later))
+    THREADS[0].start()
+
+def test_two():
+    GO.set()
+    THREADS[0].join()
+    print("ERRORS", ERRORS)
+"""
+
+
+def test_a_thread_that_outlives_its_test_makes_no_live_calls(project: Project, model: ScriptedServer) -> None:
+    project.tests(LATE)
+    project.record().assert_outcomes(passed=2)
+    project.monkeypatch.setenv("MODEL_URL", model.base_url)
+    result = project.replay("-s")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        ["*a call of a thread that test_agent.py::test_one began was refused, as that test has*"]
+    )
