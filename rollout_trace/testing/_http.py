@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 from ._messages import ConnectionCut, ConnectionReset, ConnectionStalled, RequestRecord, Response
 
-
 THREAD = "rollout_trace test server"
 
 
