@@ -118,6 +118,7 @@ class ObservedTest:
             self._begin()
         except BaseException:
             self._ending.close()
+            lifecycle.discard(self.trajectory, None)
             raise
 
     def _begin(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pytest
 
 from rollout_trace.file.writer import JSONLWriter
+from rollout_trace.process.options import Options
 
 from . import late_calls
 from .cassette import CassetteError, load
@@ -44,13 +45,16 @@ def observed(item: pytest.Item) -> ObservedTest:
     if not manager.has_plugin(_HOOKS):
         manager.register(_Hooks(), _HOOKS)
     marks = list(item.iter_markers("replay"))
+    options = _options(item, marks) if marks else None
+    test = ObservedTest(item.nodeid, _mode(item, options), options, _engine(item, marks))
+    problem = ""
     try:
-        options = _options(item, marks) if marks else None
-        mode = _mode(item, options)
-        test = ObservedTest(item.nodeid, mode, options, _engine(item, marks))
         test.begin()
     except CassetteError as error:
-        pytest.fail(f"{error}.\n{_how_to_record(item)}", pytrace=False)
+        problem = f"{error}.\n{_how_to_record(item)}"
+    if problem:
+        # Not above: pytest shows what is raised while another exception is handled after that one.
+        pytest.fail(problem, pytrace=False)
     item.stash[_OBSERVED], item.stash[_ERROR] = test, None
     cast(_Hooks, manager.get_plugin(_HOOKS)).running = test
     return test
@@ -218,10 +222,13 @@ def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions
         _misused(f"timing={chosen['timing']!r}: expected True or False")
     if not paths:
         paths = [item.path.parent / "cassettes" / item.path.stem / f"{_file_name(item)}.jsonl"]
+    problem = ""
     try:
         matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
     except (TypeError, ValueError) as error:
-        _misused(str(error))
+        problem = str(error).rstrip(".")
+    if problem:
+        _misused(problem)
     return CassetteOptions(paths, matching, chosen.get("timing", False))
 
 
@@ -253,7 +260,15 @@ def _is_recorded(options: CassetteOptions, name: str) -> bool:
 
 def _engine(item: pytest.Item, marks: Sequence[pytest.Mark]) -> Any:
     given = next((mark.kwargs["engine"] for mark in marks if "engine" in mark.kwargs), None)
-    return given or item.config.getini("rollout_engine") or None
+    engine = given or item.config.getini("rollout_engine") or None
+    problem = ""
+    try:
+        Options(engine)
+    except (TypeError, ValueError) as error:
+        problem = str(error).rstrip(".")
+    if problem:
+        _misused(problem) if given else pytest.fail(f"rollout_engine in the ini file: {problem}.", pytrace=False)
+    return engine
 
 
 def _how_to_record(item: pytest.Item) -> str:

@@ -25,6 +25,7 @@ def test_without_a_cassette_a_test_fails_and_nothing_is_called(project: Project)
     result = project.replay()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*there is no cassette*test_one.jsonl*", "*pytest --replay=record*test_one*"])
+    result.stdout.no_fnmatch_line("*another exception*")
 
 
 @pytest.mark.parametrize("ci", ["true", "0"])
@@ -79,7 +80,7 @@ def test_a_wrong_ini_value_is_named(project: Project) -> None:
         ("normalize=5", "*normalize=5*function*"),
         ("7", "*7 is no path*"),
         ("ignore=[3]", "*ignore*3*"),
-        ("engine='vlm'", "*vlm*"),
+        ("engine='vlm'", "@pytest.mark.replay: engine='vlm' is not known*"),
     ],
 )
 def test_a_wrong_mark_is_named(project: Project, mark: str, message: str) -> None:
@@ -87,6 +88,7 @@ def test_a_wrong_mark_is_named(project: Project, mark: str, message: str) -> Non
     result = project.record()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([message])
+    result.stdout.no_fnmatch_line("*another exception*")
     assert project.model.requests == []
 
 
