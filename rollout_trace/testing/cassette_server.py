@@ -21,7 +21,7 @@ from .matching import Matcher, Request, Unmatched
 from .replay import response_of
 from .routing import ORIGIN_HEADER
 from .unseen import UnseenCalls, call_id_of, is_unseen
-from .upstream import Forwarding, cut_query, is_readable
+from .upstream import Forwarding, cut_query, is_closed
 from .upstreams import upstream_of
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class CassetteServer(LoopbackServer):
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""
         credentials.remember_request(record.headers, record.query)
+        # As it is, or will be, in the cassette.
+        body = credentials.cut_bytes(record.body)
         origin, path = record.headers.get(ORIGIN_HEADER), record.path
         if origin is None:
             # Of a child process, whose client has the server's own address.
@@ -62,7 +64,7 @@ class CassetteServer(LoopbackServer):
         mark = record.headers.get(CALL_HEADER)
         kept = f"{path}?{cut_query(record.query)}" if record.query else path
         request = Request(
-            record.method, credentials.cut(kept), record.body, record.headers.get("content-type"), call_id_of(mark)
+            record.method, credentials.cut(kept), body, record.headers.get("content-type"), call_id_of(mark)
         )
         call = self._unseen.begin(request) if self._unseen is not None and is_unseen(mark) else None
         if call is not None:
@@ -187,5 +189,6 @@ def wait_for_close(connection: socket.socket | None, closing: threading.Event, s
     end = time.monotonic() + seconds
     while connection is not None and not closing.is_set() and time.monotonic() < end:
         # In slices: nothing wakes it when the server closes.
-        if is_readable(connection, 0.05):
+        if is_closed(connection, 0.05):
             return
+        closing.wait(0.02)

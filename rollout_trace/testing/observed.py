@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory, to_task
 from rollout_trace.file.decode import decode
@@ -42,6 +44,8 @@ Mode = Literal["record", "replay", "off"]
 
 _LONGEST_WAIT = 15.0
 """Seconds that answers which go on at the end of a test are waited for."""
+_SECRET = re.compile("(API_?KEY|TOKEN|SECRET|SECRET_KEY|SECRET_ACCESS_KEY|PASSWORD)$", re.I)
+"""Ends of the names of environment variables that hold keys."""
 _KEPT = ("rollout_trace", "python", "packages")
 """What a cassette holds of its trajectories' environment: nothing of the machine that it was recorded on."""
 
@@ -123,6 +127,8 @@ class ObservedTest:
 
     def _begin(self) -> None:
         self._before = [one for path in self._to_load() for one in cassette.load(path, self.name)]
+        # A tool may print the environment: no cassette holds a key, whether it is sent to a model or not.
+        credentials.remember(*(value for name, value in self._environ.items() if _SECRET.search(name)))
         self._open()
         unseen = UnseenCalls(self.trajectory)
         if self.mode == "replay":

@@ -245,19 +245,22 @@ class _ClientWatch:
 
     def _watch(self) -> None:
         while self._client is not None and not self._stopped.is_set():
-            if (is_readable(self._client, 0.02) or self._closing.is_set()) and not self._stopped.is_set():
+            is_gone = is_closed(self._client, 0.02) or self._closing.is_set()
+            if is_gone and not self._stopped.is_set():
                 self.is_gone = True
                 _shut(self._connection.sock)
                 return
+            self._stopped.wait(0.02)
 
 
-def is_readable(connection: socket.socket, seconds: float) -> bool:
-    """Whether a connection has bytes, or its end, within some seconds. A closed one has."""
+def is_closed(connection: socket.socket, seconds: float) -> bool:
+    """Whether the other end of a connection is closed, or is within some seconds."""
     try:
         # Not `select.select`, which takes no descriptor above 1023: a process may have that many files open.
         with _SELECTOR() as selector:
             selector.register(connection, selectors.EVENT_READ)
-            return bool(selector.select(seconds))
+            # Bytes that come are of the next request, or an empty line too many.
+            return bool(selector.select(seconds)) and not connection.recv(1, socket.MSG_PEEK)
     except (OSError, ValueError, KeyError):
         return True
 

@@ -119,3 +119,18 @@ def test_chunks():
     (exchange,) = exchanges_of(project.cassette("tapes/chunks.jsonl"))
     assert sizes.lstrip(".") == f"SIZES {list(exchange.chunk_sizes)}"
     assert len(exchange.chunk_times) == len(exchange.chunk_sizes) > 3
+
+
+def test_keys_of_the_environment_are_not_in_a_cassette(project: Project) -> None:
+    project.tests("""
+import os
+
+@pytest.mark.replay("tape.jsonl")
+def test_one():
+    solve("What is this: " + os.environ["SEARCH_API_KEY"])
+""")
+    project.monkeypatch.setenv("SEARCH_API_KEY", "search-0123456789abc")
+    project.record().assert_outcomes(passed=1)
+    assert "search-0123456789abc" not in read(project.pytester.path / "tape.jsonl")
+    assert "search-0123456789abc" in str(project.model.requests[-1].json)
+    project.replay().assert_outcomes(passed=1)
