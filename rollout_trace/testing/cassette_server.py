@@ -31,6 +31,9 @@ _LEFT_OPEN = 30.0
 """Seconds that a caller which once closed a stream early is waited for to do so again."""
 
 
+_RETRY_AFTER = "retry-after-ms"
+
+
 class CassetteServer(LoopbackServer):
     """What the two servers have in common: whose request it is, and calls that no recorder in this process sees.
 
@@ -134,6 +137,10 @@ class ReplayingServer(CassetteServer):
     def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
         leave = partial(self._leave, record.socket)
         response = response_of(exchange, wait=self._wait if self._timing else None, leave=leave)
+        if response.status >= 400 and not self._timing:
+            # SDKs that try again do so at once, in place of the seconds that they waited then.
+            kept = [(name, value) for name, value in response.headers if name != _RETRY_AFTER]
+            response.headers = [*kept, (_RETRY_AFTER, "1")]
         if exchange.status is None:
             for part in response.before:
                 part()

@@ -177,7 +177,7 @@ def test_many(rollout, own):
 
 def test_retries_cut_streams_and_early_ends_replay_as_they_were(project: Project, model: ScriptedServer) -> None:
     model.script = [
-        Fault(status=429, headers={"retry-after-ms": "1", "x-ratelimit-limit-requests": "7"}),
+        Fault(status=429, headers={"retry-after": "1", "x-ratelimit-limit-requests": "7"}),
         "after a retry",
         Fault("a stream that is cut off", cut_after=3),
         Fault(status=503, headers={"x-should-retry": "false"}),
