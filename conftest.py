@@ -15,6 +15,7 @@ from rollout_trace.record import place
 from rollout_trace.record.log import StepLog
 
 pytest_plugins = ["pytester"]  # The plugin's tests run pytest; only here may a conftest.py name plugins.
+pytest.register_assert_rewrite("replayed_example")  # In tests/shared; it says what differs.
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background; some tests interrupt themselves.

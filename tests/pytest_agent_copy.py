@@ -10,28 +10,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from no_network import GUARD
+
 EXAMPLE = Path(__file__).parent.parent / "examples" / "pytest_agent"
-
-# Run by every Python that the test starts: the agent's tests, and the agent where it is a process of its own. It
-# refuses what leaves this machine, and writes it down, because an SDK makes an error of its own of what it raises.
-GUARD = """
-import os, sys
-
-def refuse(event, arguments):
-    if event in ("socket.connect", "socket.sendto", "socket.sendmsg"):
-        address = arguments[1]
-        host = address[0] if isinstance(address, tuple) else "127.0.0.1"  # a path, of a socket of this machine
-    elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-        host = arguments[0]
-    else:
-        return
-    if host not in ("127.0.0.1", "::1", "localhost", b"127.0.0.1", None):
-        with open(os.environ["REFUSED"], "a") as log:
-            log.write(f"{event} {host}\\n")
-        raise OSError(f"the test refuses the network: {event} {host}")
-
-sys.addaudithook(refuse)
-"""
 
 
 @dataclass(frozen=True)
@@ -75,6 +56,7 @@ def copy_to(folder: Path) -> Copy:
     copied = Path(shutil.copytree(EXAMPLE, folder / "pytest_agent", ignore=left_out))
     guard = folder / "guard"
     guard.mkdir()
+    # For every Python that the test starts: the agent's tests, and the agent where it is a process of its own.
     (guard / "sitecustomize.py").write_text(GUARD)
     return Copy(copied, guard)
 

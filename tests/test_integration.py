@@ -105,6 +105,14 @@ def test_a_client_that_is_recorded() -> None:
         assert not is_recorded(rt.unwrap(client))
 
 
+def test_a_client_that_is_recorded_because_the_process_is() -> None:
+    from openai import OpenAI
+
+    with rt.instrument(), OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none") as client:
+        assert (is_recorded(client), is_recorded(client, by_hand=True)) == (True, False)
+        assert is_recorded(rt.wrap_openai(client), by_hand=True)
+
+
 def test_the_name_of_an_engine_is_checked() -> None:
     assert (check_engine("vllm"), check_engine(None)) == ("vllm", None)
     with pytest.raises(ValueError, match=r"engine='vlm' is not known; known: .*vllm"):

@@ -12,12 +12,20 @@ if TYPE_CHECKING:
     from rollout_trace.engines.profiles import EngineName
 
 
-def is_recorded(client: object) -> bool:
-    """Whether a client was wrapped by ``wrap_openai`` or ``wrap_anthropic`` and not unwrapped since.
+def is_recorded(client: object, *, by_hand: bool = False) -> bool:
+    """Whether the calls of a client of the openai or anthropic SDK are recorded.
 
-    Check it before wrapping a client: wrapping again would replace the settings of the user who wrapped it.
+    Check it before wrapping a client: wrapping again would replace the settings that it has, as of the user who wrapped
+    it.
+
+    Args:
+        client: the client.
+        by_hand: whether only ``wrap_openai`` and ``wrap_anthropic`` count, and not what records the whole process:
+            ``rt.instrument()``, ``rollout-trace run``, the pytest plugin. An integration that was given an engine must
+            wrap a client of an instrumented process, which is asked for no ids otherwise.
     """
-    return stainless.settings_of(client) is not None
+    settings = stainless.settings_of(client)
+    return settings is not None and not (by_hand and settings.source is not None)
 
 
 @overload

@@ -97,7 +97,8 @@ def _attach_model(model: Any, settings: Settings) -> None:
     if model is None:
         return
     client = _client_of(model)
-    if client is not None and not is_recorded(client):
+    # In an instrumented process it is recorded already; without an engine of the agent's it keeps the process's.
+    if client is not None and not is_recorded(client, by_hand=settings.engine is not None):
         _own_clients.add(client)
         wrap_openai(client, engine=settings.engine)
     if classes.settings_of(model) != settings:

@@ -106,6 +106,16 @@ def test_a_client_that_the_user_wrapped_keeps_its_settings(serve: Serve) -> None
     assert len(trajectory.steps) == 1
 
 
+@pytest.mark.parametrize("of_agent", [True, False], ids=["the agent's engine", "the process's"])
+def test_an_engine_in_an_instrumented_process(serve: Serve, of_agent: bool) -> None:
+    server = serve([DONE])
+    with rt.instrument(engine=None if of_agent else "vllm"):
+        agent = record(tool_agent(model_at(server)), engine="vllm" if of_agent else None)
+        with rt.trajectory() as trajectory:
+            agent.run("go")
+    assert_served(trajectory.steps, server.requests)
+
+
 def test_the_last_engine_counts(serve: Serve) -> None:
     server = serve([DONE, DONE])
     model = model_at(server)
