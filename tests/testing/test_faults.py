@@ -15,11 +15,12 @@ import openai
 import pytest
 from openai import OpenAI
 
-from rollout_trace.testing import Answer, Fault, Reply, ScriptedServer
+from rollout_trace.testing import Answer, Fault, Reply, ScriptedServer, by_conversation, when
 from rollout_trace.testing.script import Compression
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**BODY, "stream": True}
+BARE: Any = ["weather"]
 
 
 @contextmanager
@@ -207,3 +208,31 @@ def test_a_client_that_goes_away() -> None:
         server.wait_idle()
         assert not server.requests[0].completed
     assert server.errors == []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ScriptedServer("a", faults={"2": Fault(status=500)}), "`faults` has '2': use numbers"),
+        (lambda: ScriptedServer("a", faults={0: Fault(status=500)}), "`faults` has 0: they are counted from 1"),
+        (lambda: ScriptedServer("a", faults=[Fault(status=500)]), "use a dict by number"),
+        (lambda: by_conversation({"": "a"}, faults={"2": Fault(status=500)}), "`faults` has '2': use numbers"),
+        (lambda: ScriptedServer("a", rate_limit=5), "rate_limit=5: use RateLimit"),
+        (lambda: ScriptedServer("a", latency="1"), "latency='1': use seconds, or a Latency"),
+        (lambda: when(turn="1"), "when(turn='1'): use a number"),
+    ],
+)
+def test_what_would_never_happen_is_refused(make: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        make()
+    assert message in str(refused.value)
+
+
+def test_a_tool_call_without_arguments_is_named() -> None:
+    script = Reply(tool_calls=BARE)
+    server = ScriptedServer(script)
+    server.start()
+    with asked(server, BODY) as response:
+        assert response.status == 400
+        assert "the tool call 'weather': use a pair of name and arguments" in response.read().decode()
+    server.close()
