@@ -12,10 +12,12 @@ import pytest
 
 from rollout_trace.file.writer import JSONLWriter
 
+from ._hints import record_command
 from .cassette import CassetteError, load
 from .conversation_text import conversation_text
 from .matching import MatchOptions
 from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
+from .rollout import has_conversation
 from .scripted import ScriptedServer
 from .upstreams import child_environment
 
@@ -41,15 +43,23 @@ def observed(item: pytest.Item) -> ObservedTest:
     if not manager.has_plugin(_HOOKS):
         manager.register(_Hooks(), _HOOKS)
     marks = list(item.iter_markers("replay"))
-    try:
-        options = _options(item, marks) if marks else None
-        mode = _mode(item, options)
-        test = ObservedTest(item.nodeid, mode, options, _engine(item, marks))
-        test.begin()
-    except CassetteError as error:
-        pytest.fail(f"{error}.\n{_how_to_record(item)}", pytrace=False)
+    options = _options(item, marks) if marks else None
+    mode = _mode(item, options)
+    test = ObservedTest(item.nodeid, mode, options, _engine(item, marks))
+    problem = _not_begun(test)
+    if problem is not None:
+        pytest.fail(f"{problem}.\nTo record it: {record_command(item.nodeid)}", pytrace=False)
     item.stash[_OBSERVED], item.stash[_ERROR] = test, None
     return test
+
+
+def _not_begun(test: ObservedTest) -> CassetteError | None:
+    """Begins a test; returns why it cannot be replayed. Raised on, pytest would show the reason twice."""
+    try:
+        test.begin()
+    except CassetteError as error:
+        return error
+    return None
 
 
 def scripted(item: pytest.Item) -> Generator[ScriptedServer, None, None]:
@@ -111,8 +121,11 @@ class _Hooks:
                 report.rollout_trace = item.stash[_RESULT]
                 del item.stash[_RESULT]
         elif report.failed:
-            item.stash[_ERROR] = call.excinfo.value if call.excinfo is not None else None
-            report.sections.append(("rollout", _conversation(item, test)))
+            error = item.stash[_ERROR] = call.excinfo.value if call.excinfo is not None else None
+            shown = [] if error is not None and has_conversation(error) else [_conversation(item, test)]
+            shown += _kept_at(item)
+            if shown:
+                report.sections.append(("rollout", "\n\n".join(shown)))
 
 
 def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> BaseException | None:
@@ -189,11 +202,18 @@ def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions
         _misused(f"timing={chosen['timing']!r}: expected True or False")
     if not paths:
         paths = [item.path.parent / "cassettes" / item.path.stem / f"{_file_name(item)}.jsonl"]
-    try:
-        matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
-    except (TypeError, ValueError) as error:
-        _misused(str(error))
+    matching = _match_options(tuple(ignore), chosen)
+    if isinstance(matching, Exception):
+        _misused(str(matching).rstrip("."))
     return CassetteOptions(paths, matching, chosen.get("timing", False))
+
+
+def _match_options(ignore: tuple[str, ...], chosen: dict[str, Any]) -> MatchOptions | Exception:
+    """What may differ; where the mark asks for what there is not, why."""
+    try:
+        return MatchOptions(ignore, chosen.get("normalize"), chosen.get("order", "recorded"))
+    except (TypeError, ValueError) as error:
+        return error
 
 
 def _misused(what: str) -> NoReturn:
@@ -227,10 +247,6 @@ def _engine(item: pytest.Item, marks: Sequence[pytest.Mark]) -> Any:
     return given or item.config.getini("rollout_engine") or None
 
 
-def _how_to_record(item: pytest.Item) -> str:
-    return f"To record it: pytest --replay=record '{item.nodeid}'"
-
-
 def _look(config: pytest.Config) -> tuple[int, Paint | None]:
     """Width and colours of the terminal that shows the result."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
@@ -246,9 +262,13 @@ def _look(config: pytest.Config) -> tuple[int, Paint | None]:
 
 def _conversation(item: pytest.Item, test: ObservedTest) -> str:
     width, paint = _look(item.config)
-    text = conversation_text(test.trajectories(), width=width, paint=paint)
+    return conversation_text(test.trajectories(), width=width, paint=paint)
+
+
+def _kept_at(item: pytest.Item) -> list[str]:
+    """What to type to see the rollout that is kept; nothing where none is."""
     place = _rollout_path(item)
-    return text if place is None else f"{text}\n\nrollout-trace show {os.path.relpath(place)}"
+    return [] if place is None else [f"rollout-trace show {os.path.relpath(place)}"]
 
 
 def _rollout_path(item: pytest.Item) -> Path | None:
