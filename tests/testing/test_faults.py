@@ -211,20 +211,20 @@ def test_a_client_that_goes_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("made", "given", "message"),
     [
-        (lambda: ScriptedServer("a", faults={"2": Fault(status=500)}), "`faults` has '2': use numbers"),
-        (lambda: ScriptedServer("a", faults={0: Fault(status=500)}), "`faults` has 0: they are counted from 1"),
-        (lambda: ScriptedServer("a", faults=[Fault(status=500)]), "use a dict by number"),
-        (lambda: by_conversation({"": "a"}, faults={"2": Fault(status=500)}), "`faults` has '2': use numbers"),
-        (lambda: ScriptedServer("a", rate_limit=5), "rate_limit=5: use RateLimit"),
-        (lambda: ScriptedServer("a", latency="1"), "latency='1': use seconds, or a Latency"),
-        (lambda: when(turn="1"), "when(turn='1'): use a number"),
+        (ScriptedServer, {"faults": {"2": Fault(status=500)}}, "`faults` has '2': use numbers"),
+        (ScriptedServer, {"faults": {0: Fault(status=500)}}, "`faults` has 0: they are counted from 1"),
+        (ScriptedServer, {"faults": [Fault(status=500)]}, "use a dict by number"),
+        (by_conversation, {"factory": {}, "faults": {"2": Fault(status=500)}}, "`faults` has '2': use numbers"),
+        (ScriptedServer, {"rate_limit": 5}, "rate_limit=5: use RateLimit"),
+        (ScriptedServer, {"latency": "1"}, "latency='1': use seconds, or a Latency"),
+        (when, {"turn": "1"}, "when(turn='1'): use a number"),
     ],
 )
-def test_what_would_never_happen_is_refused(make: Any, message: str) -> None:
+def test_what_would_never_happen_is_refused(made: Any, given: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError)) as refused:
-        make()
+        made(**given)
     assert message in str(refused.value)
 
 
