@@ -12,6 +12,8 @@ CLIENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/openai-*.txt 
 	requirements/google-*.txt requirements/http-*.txt))
 INTEGRATIONS := $(patsubst integrations/%/tests/requirements.txt,%,$(wildcard integrations/*/tests/requirements.txt))
 COLLECT := tests/collection tests/shards
+# What users test their agents with.
+PLUGIN := tests/plugin tests/testing tests/test_pytest_agent.py
 # Rollouts on a Ray cluster, which the test starts.
 RAY := collect-ray
 # The page in a browser.
@@ -26,7 +28,7 @@ CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(CONSUMERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-collect test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -41,14 +43,18 @@ demo: environment
 # if it cannot be, they are the ones that fail.
 test:
 	-@$(MAKE) --silent environment
-	@$(PYTHON) tests/everything.py core collect install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE)
+	@$(PYTHON) tests/everything.py core collect plugin install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE)
 
 test-core: environment
-	$(BIN)/python -m pytest -q $(COLLECT:%=--ignore=%)
+	$(BIN)/python -m pytest -q $(COLLECT:%=--ignore=%) $(PLUGIN:%=--ignore=%)
 
 # Its slowest tests, beside the others: they start many processes.
 test-collect: environment
 	$(BIN)/python -m pytest -q $(COLLECT)
+
+# The pytest plugin, which they run as users do, and the servers that it stands on.
+test-plugin: environment
+	$(BIN)/python -m pytest -q $(PLUGIN)
 
 # The `pip install` lines of the documentation, in new environments.
 test-install: environment

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
+from rollout_trace import guard
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory, to_task
 from rollout_trace.file.decode import decode
@@ -26,6 +27,7 @@ from .live_calls import LiveCalls
 from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
 from .rollout import RecordedRollout
 from .routing import ModelTraffic
+from .scripted import ScriptedServer
 from .unseen import UnseenCalls
 from .upstreams import base_addresses, child_environment
 
@@ -38,6 +40,7 @@ _NOT_REDIRECTED = (
     "It was sent through a library whose calls cannot be replayed (httpx, httpx2, aiohttp and requests can). A child "
     "process that reads OPENAI_BASE_URL or the like can be replayed."
 )
+T = TypeVar("T")
 Mode = Literal["record", "replay", "off"]
 
 _KEPT = ("rollout_trace", "python", "packages")
@@ -90,8 +93,9 @@ class ObservedTest:
         self._made_in_test: int | None = None
         self._unused: Sequence[Exchange] = ()
         self._live_calls: LiveCalls | None = None
-        self._shown = 0, 0
-        """How many unanswered requests, and refused hosts, were shown."""
+        self._scripted: ScriptedServer | None = None
+        self._shown: dict[str, int] = {}
+        """How much of what went wrong was shown, by its kind."""
         self._environ = dict(os.environ)
         self.trajectory = Trajectory(name="test", task=to_task(self.name))
         self._trajectories: list[Trajectory] = []
@@ -121,12 +125,10 @@ class ObservedTest:
             self._matcher = Matcher([one.exchanges for one in self._before], self._options.matching)
             timing = self._options.timing
             self._server = ReplayingServer(self._matcher, timing=timing, unseen=unseen, environ=self._environ)
-            self._live_calls = LiveCalls()
-            self._ending.callback(self._live_calls.undo)
         elif self.mode == "record":
             self._server = RecordingServer(unseen, environ=self._environ)
         if self._server is not None:
-            self.stand_in(self._server, sets_keys=self.mode == "replay")
+            self._stand_in(self._server, is_live=self.mode == "record")
         self._ending.callback(instrument(engine=self._engine).undo)
 
     def _to_load(self) -> Sequence[Path]:
@@ -142,26 +144,36 @@ class ObservedTest:
         program.lend(self.trajectory)
         self._ending.callback(program.lend, None)
 
-    def stand_in(self, server: LoopbackServer, *, sets_keys: bool) -> None:
+    def script(self) -> ScriptedServer:
+        """A server that answers every model call of the test, from a script that it is yet to be given."""
+        self._scripted = server = ScriptedServer([])
+        self._stand_in(server, is_live=False)
+        self._set_variables(child_environment(server.url))
+        return server
+
+    def _stand_in(self, server: LoopbackServer, *, is_live: bool) -> None:
         """Has a loopback server answer for every model server, for child processes too, until the test ends.
 
         Args:
             server: it is started here, and closed at the end.
-            sets_keys: whether API keys that the environment lacks are set, to none that is real: SDKs insist on one.
+            is_live: whether it asks the real ones. Where it does not, nothing else may either; and SDKs that insist on
+                an API key are given one that is not real, where the environment has none.
         """
         self._ending.callback(server.close)
         server.start()
         variables = child_environment(server.url)
         keys = {name: value for name, value in variables.items() if name.endswith("_API_KEY")}
-        if not sets_keys:
+        if is_live:
             variables = {name: value for name, value in variables.items() if name not in keys}
-        elif keys:
-            self.set_variables(keys)
+        else:
+            self._set_variables(keys)
+            self._live_calls = LiveCalls()
+            self._ending.callback(self._live_calls.undo)
         environment.for_children.update(variables)
         self._ending.callback(environment.for_children.clear)
         self._ending.callback(redirect(ModelTraffic(server.url, base_addresses(self._environ)).route).undo)
 
-    def set_variables(self, variables: dict[str, str]) -> None:
+    def _set_variables(self, variables: dict[str, str]) -> None:
         """Sets environment variables until the test ends."""
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)
@@ -181,16 +193,20 @@ class ObservedTest:
 
     def unanswered(self, *, width: int = 100, paint: Paint | None = None) -> list[str]:
         """What is wrong with each call that no recorded one answers, for people; those since the last time."""
-        if not isinstance(self._server, ReplayingServer) or self._live_calls is None:
-            return []
-        found = self._server.unanswered[self._shown[0] :]
-        hosts = self._live_calls.refused[self._shown[1] :]
-        self._shown = self._shown[0] + len(found), self._shown[1] + len(hosts)
-        texts = [
-            one.text(width=width, paint=paint, test=self._nodeid) if isinstance(one, Unmatched) else str(one)
-            for one in found
+        calls = self._server.unanswered if isinstance(self._server, ReplayingServer) else []
+        errors = [] if self._scripted is None else self._scripted.errors
+        hosts = [] if self._live_calls is None else self._live_calls.refused
+        hosts = list(dict.fromkeys(self._new("hosts", hosts)))
+        return [
+            *(_text(one, self._nodeid, width, paint) for one in self._new("calls", calls)),
+            *(f"scripted_llm could not answer: {guard.describe(one)}" for one in self._new("errors", errors)),
+            *(f"a live call to {host} was refused. {_NOT_REDIRECTED}" for host in hosts),
         ]
-        return [*texts, *(f"a live call to {host} was refused. {_NOT_REDIRECTED}" for host in dict.fromkeys(hosts))]
+
+    def _new(self, kind: str, found: Sequence[T]) -> Sequence[T]:
+        """Those of them that were not there the last time."""
+        before, self._shown[kind] = self._shown.get(kind, 0), len(found)
+        return found[before:]
 
     def unused(self, *, width: int = 100, paint: Paint | None = None) -> str:
         """The recorded calls that the test's function did not make, for people; empty where it made all."""
@@ -252,6 +268,10 @@ class ObservedTest:
             copy.environment = {name: value for name, value in (copy.environment or {}).items() if name in _KEPT}
             copies.append(copy)
         return copies
+
+
+def _text(call: Unmatched | ValueError, nodeid: str, width: int, paint: Paint | None) -> str:
+    return call.text(width=width, paint=paint, test=nodeid) if isinstance(call, Unmatched) else str(call)
 
 
 def _made_in_test(trajectory: Trajectory) -> int:

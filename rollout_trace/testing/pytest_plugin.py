@@ -5,7 +5,6 @@ Loaded in every pytest run of whoever has the package, so it imports next to not
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,11 +88,11 @@ def rollout(request: pytest.FixtureRequest) -> RecordedRollout:
 
 
 @pytest.fixture
-def scripted_llm(request: pytest.FixtureRequest) -> Generator[ScriptedServer, None, None]:
+def scripted_llm(request: pytest.FixtureRequest) -> ScriptedServer:
     """A model server that answers what the test tells it to: ``scripted_llm.script = [...]``.
 
     Every model call of the test goes to it, and the environment variables that SDKs read have its address.
     """
     from .pytest_tests import scripted
 
-    yield from scripted(request.node)
+    return scripted(request.node)

@@ -18,11 +18,10 @@ from .conversation_text import conversation_text
 from .matching import MatchOptions
 from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
 from .rollout import has_conversation
-from .scripted import ScriptedServer
-from .upstreams import child_environment
 
 if TYPE_CHECKING:
     from .matching import Paint
+    from .scripted import ScriptedServer
 
 _OBSERVED = pytest.StashKey[ObservedTest]()
 _ERROR = pytest.StashKey["BaseException | None"]()
@@ -62,17 +61,11 @@ def _not_begun(test: ObservedTest) -> CassetteError | None:
     return None
 
 
-def scripted(item: pytest.Item) -> Generator[ScriptedServer, None, None]:
-    """The fixture ``scripted_llm``."""
+def scripted(item: pytest.Item) -> ScriptedServer:
+    """What the fixture ``scripted_llm`` gives."""
     if item.get_closest_marker("replay") is not None:
         pytest.fail("a test with the mark replay cannot use scripted_llm too: both answer its calls.", pytrace=False)
-    test = observed(item)
-    server = ScriptedServer([])
-    test.stand_in(server, sets_keys=True)
-    test.set_variables(child_environment(server.url))
-    yield server
-    if server.errors and item.stash[_ERROR] is None:
-        raise server.errors[0]
+    return observed(item).script()
 
 
 class _Hooks:

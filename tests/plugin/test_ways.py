@@ -285,8 +285,9 @@ def test_both(scripted_llm):
     pass
 """)
     result = project.run("--replay=record")
-    result.assert_outcomes(passed=2, errors=2)
+    result.assert_outcomes(passed=1, failed=1, errors=1)
     result.stdout.fnmatch_lines(["*mark replay cannot use scripted_llm*"])
+    result.stdout.fnmatch_lines(["scripted_llm could not answer: IndexError: request 2 came, but the script has 1*"])
 
 
 def test_the_same_trajectory_twice(project: Project) -> None:
