@@ -23,7 +23,7 @@ class FaultPlan:
     """
 
     def __init__(self, faults: Faults | None) -> None:
-        self.faults = faults
+        self.faults = checked_faults(faults)
         self._count = 0
         self._kept: dict[bytes, list[Reply | Fault]] = {}
         self._guard = threading.Lock()
@@ -53,6 +53,20 @@ class FaultPlan:
         if found is not None and not isinstance(found, Fault):
             raise TypeError(f"`faults` gave {found!r} for request {number}: use a Fault, or None")
         return found
+
+
+def checked_faults(faults: Faults | None) -> Faults | None:
+    """Faults as they were given. Raises TypeError or ValueError for those that would never happen."""
+    if faults is None or callable(faults):
+        return faults
+    if not isinstance(faults, Mapping):
+        raise TypeError(f"faults={faults!r:.80}: use a dict by number, {{2: Fault(...)}}, or a function of the number")
+    for number in faults:
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise TypeError(f"`faults` has {number!r}: use numbers, {{2: Fault(...)}}")
+        if number < 1:
+            raise ValueError(f"`faults` has {number}: they are counted from 1")
+    return faults
 
 
 class Director:
@@ -137,4 +151,7 @@ def as_reply(answer: object) -> Reply | Fault:
         return Reply(answer)
     if not isinstance(answer, (Reply, Fault)):
         raise TypeError(f"the script gave {answer!r} as one answer: use a str, a Reply or a Fault")
+    for call in reply_of(answer).tool_calls:
+        if isinstance(call, str) or len(call) != 2:
+            raise TypeError(f"the script gave the tool call {call!r}: use a pair of name and arguments, or a ToolCall")
     return answer

@@ -19,9 +19,14 @@ _TEXT_FIELDS = frozenset({"content", "text", "parts", "input", "output", "argume
 """Fields with what a model reads: a difference there is not one to leave out."""
 
 
+def record_command(test: str | None) -> str:
+    """What to type to record a test anew; None: all tests."""
+    return f"pytest --replay=record{f' {shlex.quote(guard.printable(test))}' if test else ''}"
+
+
 def hints(request: Request, found: Sequence[Difference], facts: Facts, test: str | None) -> Iterator[tuple[str, str]]:
     """Things to try, the likely first: in words, and what to type."""
-    command = f"pytest --replay=record{f' {shlex.quote(guard.printable(test))}' if test else ''}"
+    command = record_command(test)
     if facts.reason == "nothing_recorded":
         yield "Record it:", command
         return

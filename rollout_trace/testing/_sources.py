@@ -68,6 +68,10 @@ def _from_json(path: Path) -> AnyScript:
         found = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise BadSource(f"{path} is not JSON: {error}") from error
+    if isinstance(found, (dict, list)) and not found:
+        raise BadSource(
+            f"{path} holds no answers: give a list of them, or an object of such lists by text of the task."
+        )
     if isinstance(found, dict):
         return by_conversation({text: _answers(path, text, value) for text, value in found.items()})
     if isinstance(found, list):
@@ -91,11 +95,22 @@ def _answer(place: str, item: object) -> str | Reply | Fault:
     unknown = item.keys() - {one.name for one in fields(kind)}
     if unknown:
         raise BadSource(f"{place}: no field of a Reply or a Fault is called {', '.join(sorted(unknown))}.")
+    for name, value in item.items():
+        _check_type(place, kind, name, value)
     if kind is Fault:
         given = {**item, "reply": _answer(place, item.get("reply", "ok"))}
         return Fault(**given)
     calls = [_call(place, call) for call in item.get("tool_calls", ())]
     return Reply(**{**item, "tool_calls": calls})
+
+
+def _check_type(place: str, kind: type[Reply] | type[Fault], name: str, value: object) -> None:
+    """Refuses what the server would fail on at the first request."""
+    hint = str(next(one.type for one in fields(kind) if one.name == name))
+    wanted = {"bool": (bool,), "float": (int, float), "int | None": (int, type(None))}.get(hint)
+    if wanted is not None and (not isinstance(value, wanted) or (bool not in wanted and isinstance(value, bool))):
+        what = {"bool": "true or false", "float": "a number"}.get(hint, "a whole number")
+        raise BadSource(f"{place}: {name} is {value!r}: give {what}.")
 
 
 def _call(place: str, call: object) -> ToolCall:

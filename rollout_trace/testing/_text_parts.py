@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeAlias
 from rollout_trace import credentials, guard
 
 Paint: TypeAlias = Callable[[str, str], str]
-"""From a text and a style (``red``: recorded, ``green``: now, ``bold``, ``dim``, ``cyan``) to the text to print."""
+"""From a text and a style to the text to print. Styles: ``red`` (in differences, what was recorded), ``green`` (what is
+now), ``yellow``, ``cyan``, ``bold``, ``dim``."""
 
 _DATA_ADDRESS = re.compile(r"data:([\w.+-]+/[\w.+-]+)[^,\s]{0,100};base64,([A-Za-z0-9+/=_-]*)")
 _BASE64 = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/_-]{256,}={0,2}(?![A-Za-z0-9+/=_-])")
@@ -27,7 +28,7 @@ def unpainted(text: str, style: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Columns that a printable text takes in a terminal."""
+    """Columns of a terminal that a printable text takes: two for a wide character, none for one that combines."""
     return len(text) if text.isascii() else sum(map(_cells_of, text))
 
 

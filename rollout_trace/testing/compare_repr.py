@@ -146,6 +146,10 @@ def _walk_lists(name: str, a: Any, b: Any) -> Iterator[tuple[str, bool]]:
         yield from found
         if any(not is_of_one_run for _, is_of_one_run in found):
             return
+    at = min(len(a), len(b))
+    if len(a) != len(b):
+        sides = [_short(one[at]) if at < len(one) else "nothing" for one in (a, b)]
+        yield f"{name}[{at}]: {' and '.join(sides)}", False
 
 
 class _Nothing:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from rollout_trace import credentials
 from rollout_trace.data.trajectory import with_values
@@ -14,12 +13,11 @@ from rollout_trace.record.tool_links import link_tool_runs
 from rollout_trace.view.numbers import of
 from rollout_trace.view.trajectory_view import TrajectoryView
 
+from ._text_parts import Paint, cells, size
+
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.view.model import Message, Part, StepView, Summary, ToolRunView
-
-Paint: TypeAlias = Callable[[str, str], str]
-"""Adds colour to a text; the second argument is ``bold``, ``dim``, ``red``, ``green``, ``yellow`` or ``cyan``."""
 
 _GUTTER = 14
 """Columns before what is said: the number of the step, and the role."""
@@ -112,7 +110,7 @@ class _Picture:
         if summary.reward is not None:
             parts.append(f"reward {summary.reward:g}")
         title = _fit(one_line(summary.name[: 4 * self._room]), self._room)
-        facts = _fit(", ".join(parts), self._room + _GUTTER - _columns(title) - 2)
+        facts = _fit(", ".join(parts), self._room + _GUTTER - cells(title) - 2)
         return f"{_painted(title, 'bold', self._paint)}  {_painted(facts, 'dim', self._paint)}"
 
     def _body(self) -> Iterator[str]:
@@ -183,7 +181,7 @@ class _Picture:
         role = _fit(one_line(role), _GUTTER - 5)
         gutter = f"{index:>3} {_painted(role, _ROLE_STYLES.get(role, style or 'bold'), self._paint)}"
         # Colours take no room.
-        gutter += " " * max(1, _GUTTER - 4 - _columns(role))
+        gutter += " " * max(1, _GUTTER - 4 - cells(role))
         return (gutter + (text if style is None else _painted(text, style, self._paint))).rstrip()
 
     def _text(self, index: int | str, role: str, text: str, style: str | None, end: str = "") -> Iterator[str]:
@@ -192,7 +190,7 @@ class _Picture:
         shown = one_line(text[: 16 * self._room])
         lines = _wrapped(shown, self._room, _LINES.get(role, 4), len(text))
         ending = f"[{_fit(end, self._room - 2)}]" if end else ""
-        if ending and _columns(lines[-1]) + 2 + _columns(ending) > self._room:
+        if ending and cells(lines[-1]) + 2 + cells(ending) > self._room:
             lines.append("")
         for at, line in enumerate(lines):
             whole = self._line("" if at else index, "" if at else role, line, style)
@@ -207,8 +205,10 @@ def _part_text(part: Part) -> str:
     if part.kind == "refusal":
         return f"(refuses) {part.text}"
     if part.kind in ("image", "audio", "file"):
-        # A data: address is the picture itself; its beginning says what it is.
-        return f"[{part.kind}{f' {part.name}' if part.name else ''}] {part.text[:60]}"
+        named = f"[{part.kind}{f' {part.name}' if part.name else ''}"
+        # A data: address is the picture itself: letters that show nothing.
+        data = part.text.partition(";base64,")[2] if part.text.startswith("data:") else ""
+        return f"{named}, {size(len(data.rstrip('=')) * 3 // 4)}]" if data else f"{named}] {part.text[:60]}"
     return part.text
 
 
@@ -233,23 +233,14 @@ def _wrapped(text: str, room: int, most: int, length: int) -> list[str]:
 
 def _fit(text: str, room: int) -> str:
     """A text cut to a number of columns."""
-    return text if _columns(text) <= room else f"{text[: _fitting(text, max(0, room - 3))]}..."
+    return text if cells(text) <= room else f"{text[: _fitting(text, max(0, room - 3))]}..."
 
 
 def _fitting(text: str, room: int) -> int:
     """The number of characters at the beginning of a text that have room in a number of columns."""
     used = 0
     for at, one in enumerate(text):
-        used += _columns(one)
+        used += cells(one)
         if used > room:
             return at
     return len(text)
-
-
-def _columns(text: str) -> int:
-    """The columns that a text takes: two for a wide character, none for one that combines with another."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(one) else 2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in text
-    )

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
-from ._director import FaultPlan, as_reply
+from ._director import FaultPlan, as_reply, checked_faults
 from .rules import Message, text_of
 from .script import Answer, Fault, Faults, Reply, Script, reply_of
 
@@ -74,9 +74,9 @@ class Conversations:
 
     def __init__(self, factory: Factory, faults: Faults | None = None) -> None:
         if not callable(factory) and not isinstance(factory, Mapping):
-            raise TypeError(f"by_conversation({factory!r}): give it a function of the first request, or a dict")
+            raise TypeError(f"by_conversation({factory!r:.80}): give it a function of the first request, or a dict")
         self._factory = factory
-        self._faults = faults
+        self._faults = checked_faults(faults)
         self._begun: dict[str, list[_Conversation]] = {}
         self._guard = threading.Lock()
 
@@ -189,7 +189,7 @@ class _Generated:
                 return answer
             return next(self._answers)
         except StopIteration:
-            given = f"{self._count - 1} answers"
+            given = "1 answer" if self._count == 2 else f"{self._count - 1} answers"
             raise IndexError(
                 f"request {self._count} of a conversation came, but it has {given}: yield one more"
             ) from None

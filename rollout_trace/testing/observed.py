@@ -23,6 +23,7 @@ from rollout_trace.record import lifecycle, program
 from rollout_trace.view.numbers import of
 
 from . import cassette, late_calls
+from ._hints import record_command
 from .cassette_server import CassetteServer, RecordingServer, ReplayingServer
 from .live_calls import LiveCalls
 from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unused_text
@@ -238,7 +239,7 @@ class ObservedTest:
             return ""
         made = f"{of(len(self._unused), 'recorded call')} {'was' if len(self._unused) == 1 else 'were'} not made:"
         listed = unused_text(self._unused, width=width, paint=paint)
-        return f"{made}\n{listed}\n\nIf that is meant, record again: pytest --replay=record {self._nodeid}"
+        return f"{made}\n{listed}\n\nIf that is meant, record again: {record_command(self._nodeid)}"
 
     def unreachable(self) -> list[str]:
         """While recording: why servers gave no answer, a sentence each."""

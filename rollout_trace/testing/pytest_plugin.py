@@ -74,8 +74,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, right: object) -> list[str] | None:
     """How trajectories differ that a plain ``assert`` compares, and a short conversation."""
-    if not any(type(one).__module__.startswith("rollout_trace.") for one in (left, right)):
-        return None
     from .compare_repr import compare_repr
 
     return compare_repr(op, left, right)

@@ -14,10 +14,12 @@ from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.process.options import Options
 
 from . import late_calls
+from ._hints import record_command
 from .cassette import CassetteError, load
 from .conversation_text import conversation_text
 from .matching import MatchOptions
 from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
+from .rollout import has_conversation
 
 if TYPE_CHECKING:
     from .matching import Paint
@@ -46,14 +48,10 @@ def observed(item: pytest.Item) -> ObservedTest:
     marks = list(item.iter_markers("replay"))
     options = _options(item, marks) if marks else None
     test = ObservedTest(item.nodeid, _mode(item, options), options, _engine(item, marks))
-    problem = ""
     try:
         test.begin()
     except CassetteError as error:
-        problem = f"{error}.\n{_how_to_record(item)}"
-    if problem:
-        # Not above: pytest shows what is raised while another exception is handled after that one.
-        pytest.fail(problem, pytrace=False)
+        _fail(f"{error}.\nTo record it: {record_command(item.nodeid)}")
     item.stash[_OBSERVED], item.stash[_ERROR] = test, None
     cast(_Hooks, manager.get_plugin(_HOOKS)).running = test
     return test
@@ -62,7 +60,7 @@ def observed(item: pytest.Item) -> ObservedTest:
 def scripted(item: pytest.Item) -> ScriptedServer:
     """What the fixture ``scripted_llm`` gives."""
     if item.get_closest_marker("replay") is not None:
-        pytest.fail("a test with the mark replay cannot use scripted_llm too: both answer its calls.", pytrace=False)
+        _fail("a test with the mark replay cannot use scripted_llm too: both answer its calls.")
     return observed(item).script()
 
 
@@ -138,8 +136,11 @@ class _Hooks:
                 report.rollout_trace = item.stash[_RESULT]
                 del item.stash[_RESULT]
         elif report.failed:
-            item.stash[_ERROR] = call.excinfo.value if call.excinfo is not None else None
-            report.sections.append(("rollout", _conversation(item, test)))
+            error = item.stash[_ERROR] = call.excinfo.value if call.excinfo is not None else None
+            shown = [] if error is not None and has_conversation(error) else [_conversation(item, test)]
+            shown += _kept_at(item)
+            if shown:
+                report.sections.append(("rollout", "\n\n".join(shown)))
 
 
 def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> BaseException | None:
@@ -215,18 +216,20 @@ def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions
         _misused(f"timing={chosen['timing']!r}: expected True or False")
     if not paths:
         paths = [item.path.parent / "cassettes" / item.path.stem / f"{_file_name(item)}.jsonl"]
-    problem = ""
     try:
         matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
     except (TypeError, ValueError) as error:
-        problem = str(error).rstrip(".")
-    if problem:
-        _misused(problem)
+        _misused(str(error).rstrip("."))
     return CassetteOptions(paths, matching, chosen.get("timing", False))
 
 
 def _misused(what: str) -> NoReturn:
-    pytest.fail(f"@pytest.mark.replay: {what}.", pytrace=False)
+    _fail(f"@pytest.mark.replay: {what}.")
+
+
+def _fail(text: str) -> NoReturn:
+    """Fails the test with a text. Not `pytest.fail`: an exception that is being handled would be shown before it."""
+    raise pytest.fail.Exception(text, pytrace=False) from None
 
 
 def _mode(item: pytest.Item, options: CassetteOptions | None) -> Mode:
@@ -254,18 +257,12 @@ def _is_recorded(options: CassetteOptions, name: str) -> bool:
 def _engine(item: pytest.Item, marks: Sequence[pytest.Mark]) -> Any:
     given = next((mark.kwargs["engine"] for mark in marks if "engine" in mark.kwargs), None)
     engine = given or item.config.getini("rollout_engine") or None
-    problem = ""
     try:
         Options(engine)
     except (TypeError, ValueError) as error:
-        problem = str(error).rstrip(".")
-    if problem:
-        _misused(problem) if given else pytest.fail(f"rollout_engine in the ini file: {problem}.", pytrace=False)
+        where = "@pytest.mark.replay" if given else "rollout_engine in the ini file"
+        _fail(f"{where}: {str(error).rstrip('.')}.")
     return engine
-
-
-def _how_to_record(item: pytest.Item) -> str:
-    return f"To record it: pytest --replay=record '{item.nodeid}'"
 
 
 def _look(config: pytest.Config) -> tuple[int, Paint | None]:
@@ -283,9 +280,13 @@ def _look(config: pytest.Config) -> tuple[int, Paint | None]:
 
 def _conversation(item: pytest.Item, test: ObservedTest) -> str:
     width, paint = _look(item.config)
-    text = conversation_text(test.trajectories(), width=width, paint=paint)
+    return conversation_text(test.trajectories(), width=width, paint=paint)
+
+
+def _kept_at(item: pytest.Item) -> list[str]:
+    """What to type to see the rollout that is kept; nothing where none is."""
     place = _rollout_path(item)
-    return text if place is None else f"{text}\n\nrollout-trace show {os.path.relpath(place)}"
+    return [] if place is None else [f"rollout-trace show {os.path.relpath(place)}"]
 
 
 def _rollout_path(item: pytest.Item) -> Path | None:

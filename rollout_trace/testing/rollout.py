@@ -33,6 +33,15 @@ Tool: TypeAlias = "str | re.Pattern[str]"
 """The name of a tool, or a pattern that its whole name matches."""
 
 
+_HAS_CONVERSATION = "rollout_trace_conversation"
+"""Attribute of the failures of asserts, whose texts have the conversation."""
+
+
+def has_conversation(failure: BaseException) -> bool:
+    """Whether a failure's text has the conversation, so that it need not be shown again."""
+    return _HAS_CONVERSATION in vars(failure)
+
+
 class RecordedRollout:
     """What an agent did in a test: its trajectory, and those that it opened inside.
 
@@ -342,7 +351,9 @@ class RecordedRollout:
         except Exception as error:
             # The failure that the test found matters more than its picture.
             shown = f"(the conversation cannot be shown: {describe(error)})"
-        raise AssertionError(f"{message}\n\n{shown}")
+        failure = AssertionError(f"{message}\n\n{shown}")
+        vars(failure)[_HAS_CONVERSATION] = True
+        raise failure
 
 
 def _text_of(part: Any) -> str:

@@ -53,6 +53,8 @@ def when(
     `last`: a text that is in the last message. `tool`: the last message is a result of the tool with this name.
     `system`: a text that is in the system prompt. `turn`: how often the model has answered in this conversation.
     """
+    if turn is not None and not isinstance(turn, int):
+        raise TypeError(f"when(turn={turn!r}): use a number")
     return When(last, tool, system, turn)
 
 

@@ -117,7 +117,10 @@ class Script:
             asked = self._asked
         if not count:
             raise IndexError(f"request {asked} came, but there is no script: set `server.script`, or use `answers()`")
-        raise IndexError(f"request {asked} came, but the script has {count} answers: add one, or use repeat_last=True")
+        answers = "1 answer" if count == 1 else f"{count} answers"
+        raise IndexError(
+            f"request {asked} came, but the script has {answers}: add one, or use Script([...], repeat_last=True)"
+        )
 
 
 def reply_of(answer: Reply | Fault) -> Reply:

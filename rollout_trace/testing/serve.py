@@ -121,9 +121,17 @@ def _server(given: argparse.Namespace) -> LoopbackServer:
     )
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: use 0 to 65535")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m rollout_trace.testing.serve",
+        # The options are listed below it; above an error they would hide it.
+        usage="%(prog)s [options] SOURCE",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         # Its width is that of the text above, whatever the terminal has.
@@ -131,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("source", nargs="?", metavar="SOURCE", help="what to serve")
-    add("--port", type=int, default=0, metavar="N", help="port to listen on; default: any free one")
+    add("--port", type=_port, default=0, metavar="N", help="port to listen on; default: any free one")
     add("--model", default="scripted", metavar="NAME", help="name in the list of models")
     add("--tokenizer", metavar="PATH", help="folder with tokenizer.json, for ids of a real one")
     add("--latency", type=float, default=0.0, metavar="SECONDS", help="before the first token")

@@ -57,6 +57,8 @@ class RateLimit:
 
 def latency_of(latency: float | Latency, tokens_per_second: float | None, delay: float) -> Latency:
     """The latency of a server from its arguments. Raises ValueError where they contradict each other."""
+    if not isinstance(latency, (Latency, int, float)):
+        raise TypeError(f"latency={latency!r}: use seconds, or a Latency")
     made = latency if isinstance(latency, Latency) else Latency(first_token=latency)
     if tokens_per_second is not None:
         if made.per_token:
@@ -78,6 +80,8 @@ class Meter:
     """Counts requests against a rate limit."""
 
     def __init__(self, limit: RateLimit | None) -> None:
+        if limit is not None and not isinstance(limit, RateLimit):
+            raise TypeError(f"rate_limit={limit!r}: use RateLimit(requests=..., seconds=...)")
         self._limit = limit
         self._times: deque[float] = deque()
         self._in_flight = 0

@@ -24,8 +24,8 @@ def test_without_a_cassette_a_test_fails_and_nothing_is_called(project: Project)
     project.monkeypatch.setenv("MODEL_URL", project.model.base_url)
     result = project.replay()
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*there is no cassette*test_one.jsonl*", "*pytest --replay=record*test_one*"])
-    result.stdout.no_fnmatch_line("*another exception*")
+    result.stdout.fnmatch_lines(["*there is no cassette*test_one.jsonl.", "*pytest --replay=record*test_one*"])
+    result.stdout.no_fnmatch_line("*During handling*")
 
 
 @pytest.mark.parametrize("ci", ["true", "0"])
@@ -88,7 +88,7 @@ def test_a_wrong_mark_is_named(project: Project, mark: str, message: str) -> Non
     result = project.record()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([message])
-    result.stdout.no_fnmatch_line("*another exception*")
+    result.stdout.no_fnmatch_line("*During handling*")
     assert project.model.requests == []
 
 
@@ -260,6 +260,26 @@ class TestVaries:
     result = project.replay()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*Today is day*"])
+
+
+def test_a_failed_assert_of_the_fixture_shows_the_conversation_once(project: Project) -> None:
+    project.tests("""
+def test_bad(rollout):
+    solve("What is the weather in Rome?")
+    rollout.assert_called("wether")
+
+def test_plain(rollout):
+    solve("What is the weather in Rome?")
+    assert rollout.tool_calls == []
+""")
+    project.monkeypatch.setenv("MODEL_URL", project.model.base_url)
+    result = project.run("--rollout-dir=seen")
+    result.assert_outcomes(failed=2)
+    text = result.stdout.str()
+    first, plain = text.split("_ test_plain _")
+    assert first.count("assistant Rome: 4 degrees.") == 1
+    assert "rollout-trace show seen/test_agent-test_bad.jsonl" in first
+    assert """[0]: ToolCall('weather', '{"city": "Rome"}') and nothing""" in plain
 
 
 def test_rollouts_of_failed_tests_are_kept(project: Project) -> None:

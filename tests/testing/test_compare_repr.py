@@ -91,8 +91,14 @@ def test_long_texts_are_shown_where_they_differ() -> None:
 def test_numbers_of_steps_and_runs() -> None:
     shorter = copy.deepcopy(conversation())
     shorter.steps = shorter.steps[:1]
-    assert lines_of("==", conversation(), shorter) == ["steps: 2 and 1 items"]
-    assert lines_of("==", conversation().tool_runs, []) == ["length: 1 and 0 items"]
+    first, second = lines_of("==", conversation(), shorter)
+    assert first == "steps: 2 and 1 items"
+    assert second.startswith("steps[1]: Step('step-1', ok")
+    assert second.endswith(" and nothing")
+    assert lines_of("==", conversation().tool_runs, []) == [
+        "length: 1 and 0 items",
+        "[0]: ToolRun('calculator', {'expression': '2 + 2'}) and nothing",
+    ]
     assert lines_of("==", conversation().tool_runs, [ToolRun(name="search")])[:2] == [
         "[0].tool_call_id: 'call-calculator' and None",
         "[0].name: 'calculator' and 'search'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from dataclasses import replace
 from typing import Any
 
@@ -158,3 +159,18 @@ def test_any_trajectory_can_be_shown(trajectory: rt.Trajectory) -> None:
     text = conversation_text([trajectory], width=60)
     assert len(text.splitlines()) <= 40
     assert all(one.isprintable() or one in "\n\u3000" for one in text)
+
+
+def test_an_image_is_its_kind_and_size() -> None:
+    data = b64encode(bytes(1500)).decode()
+    parts = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        {"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}},
+        {"type": "text", "text": "What is this?"},
+    ]
+    trajectory = rt.Trajectory(name="images")
+    trajectory.steps.append(step(0, [{"role": "user", "content": parts}], says("A cat.")))
+    text = conversation_text([trajectory])
+    assert "AAAA" not in text
+    assert "2 kB]" in text
+    assert "https://example.com/cat.png" in text

@@ -15,11 +15,12 @@ import openai
 import pytest
 from openai import OpenAI
 
-from rollout_trace.testing import Answer, Fault, Reply, ScriptedServer
+from rollout_trace.testing import Answer, Fault, Reply, ScriptedServer, by_conversation, when
 from rollout_trace.testing.script import Compression
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**BODY, "stream": True}
+BARE: Any = ["weather"]
 
 
 @contextmanager
@@ -207,3 +208,31 @@ def test_a_client_that_goes_away() -> None:
         server.wait_idle()
         assert not server.requests[0].completed
     assert server.errors == []
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "message"),
+    [
+        (ScriptedServer, {"faults": {"2": Fault(status=500)}}, "`faults` has '2': use numbers"),
+        (ScriptedServer, {"faults": {0: Fault(status=500)}}, "`faults` has 0: they are counted from 1"),
+        (ScriptedServer, {"faults": [Fault(status=500)]}, "use a dict by number"),
+        (by_conversation, {"factory": {}, "faults": {"2": Fault(status=500)}}, "`faults` has '2': use numbers"),
+        (ScriptedServer, {"rate_limit": 5}, "rate_limit=5: use RateLimit"),
+        (ScriptedServer, {"latency": "1"}, "latency='1': use seconds, or a Latency"),
+        (when, {"turn": "1"}, "when(turn='1'): use a number"),
+    ],
+)
+def test_what_would_never_happen_is_refused(made: Any, given: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as refused:
+        made(**given)
+    assert message in str(refused.value)
+
+
+def test_a_tool_call_without_arguments_is_named() -> None:
+    script = Reply(tool_calls=BARE)
+    server = ScriptedServer(script)
+    server.start()
+    with asked(server, BODY) as response:
+        assert response.status == 400
+        assert "the tool call 'weather': use a pair of name and arguments" in response.read().decode()
+    server.close()

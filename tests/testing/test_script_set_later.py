@@ -42,7 +42,7 @@ def test_a_running_server_gets_its_script() -> None:
 def test_a_list_may_go_on_after_it_ran_out() -> None:
     server = ScriptedServer(["one"]).start()
     assert text(server) == "one"
-    assert "request 2 came, but the script has 1 answers" in ask(server)["error"]["message"]
+    assert "request 2 came, but the script has 1 answer:" in ask(server)["error"]["message"]
     server.answers("two")
     assert (text(server), server.answers_left) == ("two", 0)
     with pytest.raises(IndexError, match="request 2 came"), server:

@@ -281,7 +281,7 @@ def test_a_script_in_order_and_its_end() -> None:
         assert [chat(server)["choices"][0]["message"]["content"] for _ in range(3)] == ["one", "two", "two"]
     server = ScriptedServer(["one"]).start()
     chat(server)
-    with pytest.raises(IndexError, match="request 2 came, but the script has 1 answers"), server:
+    with pytest.raises(IndexError, match="request 2 came, but the script has 1 answer:"), server:
         assert "request 2 came" in chat(server)["error"]["message"]
 
 

@@ -162,6 +162,12 @@ BAD = [
     (["empty.jsonl"], "empty.jsonl holds no"),
     (["folder"], "holds no exchanges"),
     (["number.py"], "the script is 3: use a function of the request"),
+    (["none.json"], "none.json holds no answers"),
+    (["status.json"], "status.json, the list, answer 2: status is '503': give a whole number."),
+    (["hold.json"], "hold is 1: give true or false."),
+    (["delay.json"], "delay is True: give a number."),
+    (["script.py", "--port", "99999"], "'99999' is no port: use 0 to 65535"),
+    (["script.py", "--port", "http"], "'http' is no port: use 0 to 65535"),
     (["script.py", "--jitter", "2"], "use a share from 0 to 1"),
     (["script.py", "--tokenizer", "folder"], "holds no tokenizer"),
     (["script.py", "--print-env"], "--print-env needs --port"),
@@ -188,6 +194,10 @@ def test_a_mistake_is_a_sentence(
         "call.json": '[{"tool_calls": [3]}]',
         "three.json": "[3]",
         "empty.jsonl": "",
+        "none.json": "[]",
+        "status.json": '["a", {"status": "503"}]',
+        "hold.json": '[{"hold": 1}]',
+        "delay.json": '[{"delay": true}]',
     }
     for name, text in files.items():
         Path(name).write_text(text)
@@ -195,7 +205,9 @@ def test_a_mistake_is_a_sentence(
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 2  # The usage in a line, and the mistake.
 
 
 def test_the_variables_for_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
