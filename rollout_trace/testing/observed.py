@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -55,14 +56,16 @@ class CassetteOptions:
 
 def name_in_cassette(nodeid: str) -> str:
     """A test's name without its folders, with which a cassette may be moved."""
-    return nodeid.rpartition("/")[2]
+    file, _, test = nodeid.partition("::")
+    # A parameter may have slashes too: names of models do.
+    return f"{file.rpartition('/')[2]}::{test}"
 
 
 class ObservedTest:
     """A test while it runs: its trajectory takes the calls that are in no other.
 
     Args:
-        nodeid: pytest's name of the test.
+        nodeid: the test as a command names it: ``folder/file.py::test``.
         mode: whether its cassette is replayed or recorded; ``off``: it has none.
         options: of its cassette.
         engine: what servers are asked for ids as, like that of ``rt.instrument``.
@@ -178,6 +181,15 @@ class ObservedTest:
             late = {id(one) for found in self._before for one in found.exchanges[_made_in_test(found) :]}
             self._unused = [one for one in self._matcher.unused() if id(one) not in late]
 
+    def failed(self) -> None:
+        """To be called when the test has failed in any way: its trajectory is shown so."""
+        self.trajectory.status = "failed"
+
+    @property
+    def was_recorded(self) -> bool:
+        """Whether the cassette held the test before it began."""
+        return bool(self._before)
+
     def unanswered(self, *, width: int = 100, paint: Paint | None = None) -> list[str]:
         """What is wrong with each call that no recorded one answers, for people; those since the last time."""
         if not isinstance(self._server, ReplayingServer) or self._live_calls is None:
@@ -197,7 +209,7 @@ class ObservedTest:
             return ""
         made = f"{of(len(self._unused), 'recorded call')} {'was' if len(self._unused) == 1 else 'were'} not made:"
         listed = unused_text(self._unused, width=width, paint=paint)
-        return f"{made}\n{listed}\n\nIf that is meant, record again: pytest --replay=record {self._nodeid}"
+        return f"{made}\n{listed}\n\nIf that is meant, record again: pytest --replay=record {shlex.quote(self._nodeid)}"
 
     def unreachable(self) -> list[str]:
         """While recording: why servers gave no answer, a sentence each."""
@@ -205,9 +217,11 @@ class ObservedTest:
 
     def end(self, error: BaseException | None = None) -> None:
         """Closes everything that ``begin`` opened. ``error`` is the exception that ended the test."""
-        if self._server is not None:
-            self._server.wait_idle()
-        self._ending.close()
+        try:
+            if self._server is not None:
+                self._server.wait_idle()
+        finally:
+            self._ending.close()
         # Where the program records too, a test without a call is no line of its file.
         if error is None and lifecycle.discard(self.trajectory, None):
             self.trajectory.status = "completed"

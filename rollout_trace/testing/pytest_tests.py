@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import shlex
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -12,6 +12,7 @@ import pytest
 
 from rollout_trace.file.writer import JSONLWriter
 
+from ._test_names import as_typed, file_name, from_here, rollout_path
 from .cassette import CassetteError, load
 from .conversation_text import conversation_text
 from .matching import MatchOptions
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 
 _OBSERVED = pytest.StashKey[ObservedTest]()
 _ERROR = pytest.StashKey["BaseException | None"]()
+_OUTCOME = pytest.StashKey[str]()
+"""``failed`` or ``skipped``, as pytest reports it: not what an expected failure is."""
 _RESULT = pytest.StashKey[dict[str, str]]()
 _OPTIONS = {"ignore", "normalize", "order", "timing", "engine"}
 _HOOKS = "rollout_trace_tests"
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
+_ENDS_THE_RUN = (KeyboardInterrupt, pytest.exit.Exception)
 _STYLES = {"dim": "light"}
 """The names of pytest's terminal for styles that it calls otherwise."""
 
@@ -44,11 +48,11 @@ def observed(item: pytest.Item) -> ObservedTest:
     try:
         options = _options(item, marks) if marks else None
         mode = _mode(item, options)
-        test = ObservedTest(item.nodeid, mode, options, _engine(item, marks))
+        test = ObservedTest(as_typed(item), mode, options, _engine(item, marks))
         test.begin()
     except CassetteError as error:
-        pytest.fail(f"{error}.\n{_how_to_record(item)}", pytrace=False)
-    item.stash[_OBSERVED], item.stash[_ERROR] = test, None
+        raise pytest.fail.Exception(f"{error}.\n{_how_to_record(item)}", pytrace=False) from None
+    item.stash[_OBSERVED], item.stash[_ERROR], item.stash[_OUTCOME] = test, None, ""
     return test
 
 
@@ -71,17 +75,22 @@ class _Hooks:
         """Fails the test whose calls were not those of its cassette, whatever its agent made of that."""
         outcome = yield
         test = item.stash.get(_OBSERVED, None)
-        if test is None:
-            return
         error = None if outcome.excinfo is None else outcome.excinfo[1]
+        if test is None or isinstance(error, _ENDS_THE_RUN):
+            return
         is_failure = not isinstance(error, _NO_FAILURES)
-        test.run_ended(error if is_failure else None)
-        if is_failure:
-            problem = _problem(item, test, error)
-            if problem is not None:
-                outcome.force_exception(problem)
-                error = problem
-        item.stash[_ERROR] = error
+        problem = None
+        try:
+            test.run_ended(error if is_failure else None)
+            problem = _problem(item, test, error) if is_failure else None
+        except Exception as bug:
+            if error is None:
+                problem = pytest.fail.Exception(_defect("the calls were compared", bug), pytrace=False)
+            else:
+                item.add_report_section("call", "rollout", _defect("the calls were compared", bug))
+        if problem is not None:
+            outcome.force_exception(problem)
+        item.stash[_ERROR] = problem or error
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, None]:
@@ -90,11 +99,15 @@ class _Hooks:
         test = item.stash.get(_OBSERVED, None)
         if test is None:
             return
+        error = None if outcome.excinfo is None else outcome.excinfo[1]
         try:
-            _conclude(item, test)
-        except CassetteError as error:
-            if outcome.excinfo is None:
-                outcome.force_exception(pytest.fail.Exception(str(error), pytrace=False))
+            problem = "\n\n".join(_conclude(item, test, error))
+        except Exception as bug:
+            problem = _defect("the recording was ended", bug)
+        if problem and error is None:
+            outcome.force_exception(pytest.fail.Exception(problem, pytrace=False))
+        elif problem:
+            item.add_report_section("teardown", "rollout", problem)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
@@ -111,8 +124,22 @@ class _Hooks:
                 report.rollout_trace = item.stash[_RESULT]
                 del item.stash[_RESULT]
         elif report.failed:
-            item.stash[_ERROR] = call.excinfo.value if call.excinfo is not None else None
-            report.sections.append(("rollout", _conversation(item, test)))
+            error = item.stash[_ERROR] = call.excinfo.value if call.excinfo is not None else None
+            item.stash[_OUTCOME] = "failed"
+            test.failed()
+            if not isinstance(error, _ENDS_THE_RUN):
+                report.sections.append(("rollout", _conversation(item, test)))
+        elif report.skipped and not hasattr(report, "wasxfail"):
+            item.stash[_OUTCOME] = "skipped"
+
+
+def _defect(doing: str, error: Exception) -> str:
+    """What to say of an exception that none but this package can be the cause of."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        place, trace = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}", trace.tb_next
+    what = f"{type(error).__name__}: {str(error)[:500]}"
+    return f"a defect of rollout_trace, please report it: while {doing}, {place} raised {what}"
 
 
 def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> BaseException | None:
@@ -138,22 +165,36 @@ def _made_at(item: pytest.Item, error: BaseException) -> str:
     return f"The test ended with {type(error).__name__}, from {place}" if place else ""
 
 
-def _conclude(item: pytest.Item, test: ObservedTest) -> None:
-    """Closes what the test opened, and writes its cassette and its rollout."""
-    error = item.stash[_ERROR]
-    test.end(error)
-    failed = error is not None and not isinstance(error, _NO_FAILURES)
+def _conclude(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> list[str]:
+    """Closes what the test opened, and writes its cassette and its rollout; returns what went wrong, for people.
+
+    ``error`` is what the end of a fixture raised.
+    """
+    failed = item.stash[_OUTCOME] == "failed" or not (error is None or isinstance(error, _NO_FAILURES))
+    test.end(item.stash[_ERROR] or error)
+    problems: list[str] = []
+    # The recording first: it may have cost something.
+    for write in (_write_cassette, _write_rollout):
+        try:
+            write(item, test, failed=failed)
+        except CassetteError as found:
+            problems.append(str(found))
     width, paint = _look(item.config)
-    _write_rollout(item, test, failed=failed)
-    if test.mode == "record":
-        if failed:
-            problems = "".join(f"\n  {problem}" for problem in test.unreachable())
-            item.stash[_RESULT] = {"test": item.nodeid, "text": f"not recorded: the test failed{problems}"}
-        else:
-            item.stash[_RESULT] = {"test": item.nodeid, "text": test.save(width=width, paint=paint)}
-    late = test.unanswered(width=width, paint=paint)
-    if late:
-        raise CassetteError("\n\n".join(late))
+    return [*problems, *test.unanswered(width=width, paint=paint)]
+
+
+def _write_cassette(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:
+    if test.mode != "record":
+        return
+    width, paint = _look(item.config)
+    if failed:
+        text = "".join(["not recorded: the test failed", *(f"\n  {problem}" for problem in test.unreachable())])
+    elif item.stash[_OUTCOME] == "skipped" and test.was_recorded:
+        # It skips perhaps because there is no model to record: what was recorded is worth more.
+        text = "not recorded: the test was skipped; its cassette stays as it is"
+    else:
+        text = test.save(width=width, paint=paint)
+    item.stash[_RESULT] = {"test": item.nodeid, "text": text}
 
 
 def summarize(terminal: Any, reports: Sequence[Any]) -> None:
@@ -162,11 +203,6 @@ def summarize(terminal: Any, reports: Sequence[Any]) -> None:
     for report in reports:
         result = report.rollout_trace
         terminal.write_line(f"{result['test']}: {result['text']}")
-
-
-def _file_name(item: pytest.Item) -> str:
-    """A test's name as that of a file."""
-    return re.sub(r"[^\w.\[\]=,+-]+", "-", item.nodeid.partition("::")[2])[:150].strip("-.")
 
 
 def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions:
@@ -188,7 +224,7 @@ def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions
     if not isinstance(chosen.get("timing", False), bool):
         _misused(f"timing={chosen['timing']!r}: expected True or False")
     if not paths:
-        paths = [item.path.parent / "cassettes" / item.path.stem / f"{_file_name(item)}.jsonl"]
+        paths = [item.path.parent / "cassettes" / item.path.stem / f"{file_name(item.nodeid.partition('::')[2])}.jsonl"]
     try:
         matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
     except (TypeError, ValueError) as error:
@@ -207,7 +243,7 @@ def _mode(item: pytest.Item, options: CassetteOptions | None) -> Mode:
     if asked != "auto":
         return cast(Mode, asked)
     # In CI nothing may call a model unasked.
-    return "replay" if _in_ci() or _is_recorded(options, name_in_cassette(item.nodeid)) else "record"
+    return "replay" if _in_ci() or _is_recorded(options, name_in_cassette(as_typed(item))) else "record"
 
 
 def _in_ci() -> bool:
@@ -228,7 +264,7 @@ def _engine(item: pytest.Item, marks: Sequence[pytest.Mark]) -> Any:
 
 
 def _how_to_record(item: pytest.Item) -> str:
-    return f"To record it: pytest --replay=record '{item.nodeid}'"
+    return f"To record it: pytest --replay=record {shlex.quote(as_typed(item))}"
 
 
 def _look(config: pytest.Config) -> tuple[int, Paint | None]:
@@ -245,22 +281,17 @@ def _look(config: pytest.Config) -> tuple[int, Paint | None]:
 
 
 def _conversation(item: pytest.Item, test: ObservedTest) -> str:
-    width, paint = _look(item.config)
-    text = conversation_text(test.trajectories(), width=width, paint=paint)
-    place = _rollout_path(item)
-    return text if place is None else f"{text}\n\nrollout-trace show {os.path.relpath(place)}"
-
-
-def _rollout_path(item: pytest.Item) -> Path | None:
-    """The file of a test's rollout, in a folder that `rt.read` and the commands take as a whole; None: none is kept."""
-    folder = item.config.getoption("--rollout-dir") or item.config.getini("rollout_dir")
-    if not folder:
-        return None
-    return Path(item.config.invocation_params.dir, folder, f"{item.path.stem}-{_file_name(item)}.jsonl")
+    try:
+        width, paint = _look(item.config)
+        text = conversation_text(test.trajectories(), width=width, paint=paint)
+    except Exception as bug:
+        text = _defect("the conversation was shown", bug)
+    place = rollout_path(item)
+    return text if place is None else f"{text}\n\nrollout-trace show {shlex.quote(from_here(item.config, place))}"
 
 
 def _write_rollout(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:
-    path = _rollout_path(item)
+    path = rollout_path(item)
     keep = item.config.getoption("--rollout-keep") or item.config.getini("rollout_keep")
     if path is None or not (failed or keep == "all"):
         return
