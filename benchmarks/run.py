@@ -37,6 +37,7 @@ SECTIONS = {
     "closing": "Closing trajectories: the agent's thread, memory, the event loop",
     "journal": "The journal: on the calling thread, recovered, grown",
     "imports": "Importing (CPU time)",
+    "plugin": "The pytest plugin in a run that does not use it (CPU time)",
     "decode": "Decoding a call's bytes (`wire.decode`)",
     "sequences": "Training sequences",
     "exports": "Exporting (MB of output per second of CPU time, peak memory)",

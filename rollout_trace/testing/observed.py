@@ -65,14 +65,16 @@ class CassetteOptions:
 
 def name_in_cassette(nodeid: str) -> str:
     """A test's name without its folders, with which a cassette may be moved."""
-    return nodeid.rpartition("/")[2]
+    file, _, test = nodeid.partition("::")
+    # A parameter may have slashes too: names of models do.
+    return f"{file.rpartition('/')[2]}::{test}"
 
 
 class ObservedTest:
     """A test while it runs: its trajectory takes the calls that are in no other.
 
     Args:
-        nodeid: pytest's name of the test.
+        nodeid: the test as a command names it: ``folder/file.py::test``.
         mode: whether its cassette is replayed or recorded; ``off``: it has none.
         options: of its cassette.
         engine: what servers are asked for ids as, like that of ``rt.instrument``.
@@ -208,6 +210,15 @@ class ObservedTest:
         if self._matcher is not None:
             late = {id(one) for found in self._before for one in found.exchanges[_made_in_test(found) :]}
             self._unused = [one for one in self._matcher.unused() if id(one) not in late]
+
+    def failed(self) -> None:
+        """To be called when the test has failed in any way: its trajectory is shown so."""
+        self.trajectory.status = "failed"
+
+    @property
+    def was_recorded(self) -> bool:
+        """Whether the cassette held the test before it began."""
+        return bool(self._before)
 
     def _settle(self, wait: float) -> None:
         """Waits for requests that other threads have under way: their answers are the test's too."""

@@ -57,9 +57,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Begins to replay, or to record, before any fixture of the test is set up."""
     # The one hook that every test pays for: the others are registered by the first test that needs them.
     if item.get_closest_marker("replay") is not None:
-        from .pytest_tests import observed
-
-        observed(item)
+        _tests().observed(item)
 
 
 @pytest.hookimpl(trylast=True)
@@ -82,9 +80,8 @@ def pytest_assertrepr_compare(config: pytest.Config, op: str, left: object, righ
 @pytest.fixture
 def rollout(request: pytest.FixtureRequest) -> RecordedRollout:
     """What the test's agent said to its models and what they answered, to assert on; see docs/test-agents.md."""
-    from .pytest_tests import observed
-
-    return observed(request.node).rollout
+    rollout: RecordedRollout = _tests().observed(request.node).rollout
+    return rollout
 
 
 @pytest.fixture
@@ -93,6 +90,15 @@ def scripted_llm(request: pytest.FixtureRequest) -> ScriptedServer:
 
     Every model call of the test goes to it, and the environment variables that SDKs read have its address.
     """
-    from .pytest_tests import scripted
+    server: ScriptedServer = _tests().scripted(request.node)
+    return server
 
-    return scripted(request.node)
+
+def _tests() -> Any:
+    """The module of the tests that are recorded, which imports much."""
+    if not hasattr(pytest, "StashKey"):
+        what = f"replay and the fixtures of rollout_trace need pytest 7.0 or newer; this is {pytest.__version__}."
+        pytest.fail(f"{what} Tests that use neither run as ever.", pytrace=False)
+    from . import pytest_tests
+
+    return pytest_tests

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import re
+import shlex
 from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from rollout_trace.file.writer import JSONLWriter
-from rollout_trace.process.options import Options
 
 from . import late_calls
 from ._hints import record_command
-from .cassette import CassetteError, load
+from ._mark import fail, test_for
+from ._test_names import as_typed, from_here, rollout_path
+from .cassette import CassetteError
 from .conversation_text import conversation_text
-from .matching import MatchOptions
-from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
+from .observed import ObservedTest
 from .rollout import has_conversation
 
 if TYPE_CHECKING:
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
 
 _OBSERVED = pytest.StashKey[ObservedTest]()
 _ERROR = pytest.StashKey["BaseException | None"]()
+"""What ended the test, if an exception did."""
+_OUTCOME = pytest.StashKey[str]()
+"""``failed`` or ``skipped``, once it is; an expected failure is neither."""
 _RESULT = pytest.StashKey[dict[str, str]]()
-_OPTIONS = {"ignore", "normalize", "order", "timing", "engine"}
 _HOOKS = "rollout_trace_tests"
 _NO_FAILURES = (pytest.skip.Exception, pytest.xfail.Exception)
 _STOPS = (KeyboardInterrupt, pytest.exit.Exception)
@@ -45,14 +46,12 @@ def observed(item: pytest.Item) -> ObservedTest:
     manager = item.config.pluginmanager
     if not manager.has_plugin(_HOOKS):
         manager.register(_Hooks(), _HOOKS)
-    marks = list(item.iter_markers("replay"))
-    options = _options(item, marks) if marks else None
-    test = ObservedTest(item.nodeid, _mode(item, options), options, _engine(item, marks))
+    test = test_for(item)
     try:
         test.begin()
     except CassetteError as error:
-        _fail(f"{error}.\nTo record it: {record_command(item.nodeid)}")
-    item.stash[_OBSERVED], item.stash[_ERROR] = test, None
+        fail(f"{error}.\nTo record it: {record_command(as_typed(item))}")
+    item.stash[_OBSERVED], item.stash[_ERROR], item.stash[_OUTCOME] = test, None, ""
     cast(_Hooks, manager.get_plugin(_HOOKS)).running = test
     return test
 
@@ -60,7 +59,7 @@ def observed(item: pytest.Item) -> ObservedTest:
 def scripted(item: pytest.Item) -> ScriptedServer:
     """What the fixture ``scripted_llm`` gives."""
     if item.get_closest_marker("replay") is not None:
-        _fail("a test with the mark replay cannot use scripted_llm too: both answer its calls.")
+        fail("a test with the mark replay cannot use scripted_llm too: both answer its calls.")
     return observed(item).script()
 
 
@@ -85,20 +84,18 @@ class _Hooks:
         if test is None:
             return
         error = None if outcome.excinfo is None else outcome.excinfo[1]
-        if isinstance(error, _STOPS):
-            item.stash[_ERROR] = error
-            return
-        is_failure = not isinstance(error, _NO_FAILURES)
-        try:
-            test.run_ended(error if is_failure else None)
-            problem = _problem(item, test, error) if is_failure else None
-        except Exception as failure:
-            # Raised from here, it would be a warning about pluggy, and the test would pass.
-            problem = error or failure
+        problem = None
+        if not isinstance(error, _STOPS):
+            is_failure = not isinstance(error, _NO_FAILURES)
+            try:
+                test.run_ended(error if is_failure else None)
+                problem = _problem(item, test, error) if is_failure else None
+            except Exception as bug:
+                # Raised from here, it would be a warning about pluggy, and the test would pass.
+                problem = _reported(item, "call", _defect("the calls were compared", bug), error)
         if problem is not None:
             outcome.force_exception(problem)
-            error = problem
-        item.stash[_ERROR] = error
+        item.stash[_ERROR] = problem or error
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, None]:
@@ -107,19 +104,17 @@ class _Hooks:
         test = item.stash.get(_OBSERVED, None)
         if test is None:
             return
-        before = None if outcome.excinfo is None else outcome.excinfo[1]
-        is_stopped = isinstance(before, _STOPS) or isinstance(item.stash[_ERROR], _STOPS)
-        failure: BaseException | None = None
+        error = None if outcome.excinfo is None else outcome.excinfo[1]
+        is_stopped = isinstance(error, _STOPS) or isinstance(item.stash[_ERROR], _STOPS)
         try:
-            test.end(item.stash[_ERROR], wait=0 if is_stopped else None)
+            test.end(item.stash[_ERROR] or error, wait=0 if is_stopped else None)
             self.running = None
-            _conclude(item, test)
-        except CassetteError as error:
-            failure = pytest.fail.Exception(str(error), pytrace=False)
-        except Exception as error:
-            failure = error
-        if failure is not None and before is None:
-            outcome.force_exception(failure)
+            text = "\n\n".join(_conclude(item, test, error))
+        except Exception as bug:
+            text = _defect("the recording was ended", bug)
+        problem = _reported(item, "teardown", text, error) if text else None
+        if problem is not None:
+            outcome.force_exception(problem)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, None]:
@@ -137,10 +132,30 @@ class _Hooks:
                 del item.stash[_RESULT]
         elif report.failed:
             error = item.stash[_ERROR] = call.excinfo.value if call.excinfo is not None else None
-            shown = [] if error is not None and has_conversation(error) else [_conversation(item, test)]
-            shown += _kept_at(item)
-            if shown:
-                report.sections.append(("rollout", "\n\n".join(shown)))
+            item.stash[_OUTCOME] = "failed"
+            test.failed()
+            if not isinstance(error, _STOPS):
+                shown = [] if error is not None and has_conversation(error) else [_conversation(item, test)]
+                report.sections += [("rollout", text) for text in ["\n\n".join(shown + _kept_at(item))] if text]
+        elif report.skipped and not hasattr(report, "wasxfail"):
+            item.stash[_OUTCOME] = "skipped"
+
+
+def _reported(item: pytest.Item, when: str, text: str, error: BaseException | None) -> BaseException | None:
+    """What to fail a test with for a reason of ours; None where it has failed: then the reason is a section."""
+    if error is None:
+        return pytest.fail.Exception(text, pytrace=False)
+    item.add_report_section(when, "rollout", text)
+    return None
+
+
+def _defect(doing: str, error: Exception) -> str:
+    """How an exception is reported that none but this package can be the cause of."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        place, trace = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}", trace.tb_next
+    what = f"{type(error).__name__}: {str(error)[:500]}"
+    return f"a defect of rollout_trace, please report it: while {doing}, {place} raised {what}"
 
 
 def _problem(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> BaseException | None:
@@ -166,21 +181,50 @@ def _made_at(item: pytest.Item, error: BaseException) -> str:
     return f"The test ended with {type(error).__name__}, from {place}" if place else ""
 
 
-def _conclude(item: pytest.Item, test: ObservedTest) -> None:
-    """Writes the cassette and the rollout of a test that has ended."""
-    error = item.stash[_ERROR]
-    failed = error is not None and not isinstance(error, _NO_FAILURES)
+def _conclude(item: pytest.Item, test: ObservedTest, error: BaseException | None) -> list[str]:
+    """Writes the cassette and the rollout of a test that has ended; returns what went wrong, for people.
+
+    ``error`` is what the end of a fixture raised.
+    """
+    failed = item.stash[_OUTCOME] == "failed" or not (error is None or isinstance(error, _NO_FAILURES))
+    problems: list[str] = []
+    # The recording first: it may have cost something.
+    for write in (_write_cassette, _write_rollout):
+        try:
+            write(item, test, failed=failed)
+        except CassetteError as found:
+            problems.append(str(found))
     width, paint = _look(item.config)
-    _write_rollout(item, test, failed=failed)
-    if test.mode == "record":
-        if failed:
-            problems = "".join(f"\n  {problem}" for problem in test.unreachable())
-            item.stash[_RESULT] = {"test": item.nodeid, "text": f"not recorded: the test failed{problems}"}
-        else:
-            item.stash[_RESULT] = {"test": item.nodeid, "text": test.save(width=width, paint=paint)}
-    late = test.unanswered(width=width, paint=paint)
-    if late:
-        raise CassetteError("\n\n".join(late))
+    return [*problems, *test.unanswered(width=width, paint=paint)]
+
+
+def _write_cassette(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:
+    if test.mode != "record":
+        return
+    width, paint = _look(item.config)
+    if failed:
+        text = "".join(["not recorded: the test failed", *(f"\n  {problem}" for problem in test.unreachable())])
+    elif item.stash[_OUTCOME] == "skipped" and test.was_recorded:
+        # It skips perhaps because there is no model to record: what was recorded is worth more.
+        text = "not recorded: the test was skipped; its cassette stays as it is"
+    else:
+        text = test.save(width=width, paint=paint)
+    item.stash[_RESULT] = {"test": item.nodeid, "text": text}
+
+
+def _write_rollout(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:
+    path = rollout_path(item)
+    keep = item.config.getoption("--rollout-keep") or item.config.getini("rollout_keep")
+    if path is None or not (failed or keep == "all"):
+        return
+    try:
+        # That of an earlier run is of another rollout.
+        path.unlink(missing_ok=True)
+        with JSONLWriter(path) as writer:
+            for trajectory in test.trajectories():
+                writer.write(trajectory)
+    except (OSError, ValueError) as error:
+        raise CassetteError(f"the rollout could not be written to {path}: {error}") from error
 
 
 def summarize(terminal: Any, reports: Sequence[Any]) -> None:
@@ -189,80 +233,6 @@ def summarize(terminal: Any, reports: Sequence[Any]) -> None:
     for report in reports:
         result = report.rollout_trace
         terminal.write_line(f"{result['test']}: {result['text']}")
-
-
-def _file_name(item: pytest.Item) -> str:
-    """A test's name as that of a file."""
-    return re.sub(r"[^\w.\[\]=,+-]+", "-", item.nodeid.partition("::")[2])[:150].strip("-.")
-
-
-def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions:
-    """What the marks of a test ask for: those nearer to it come first."""
-    chosen: dict[str, Any] = {}
-    ignore: list[str] = []
-    paths: list[Path] = []
-    for mark in marks:
-        unknown = sorted(set(mark.kwargs) - _OPTIONS)
-        if unknown:
-            _misused(f"there is no option {unknown[0]!r}; the options are {', '.join(sorted(_OPTIONS))}")
-        for path in mark.args:
-            if not isinstance(path, (str, os.PathLike)):
-                _misused(f"{path!r:.80} is no path of a cassette")
-            paths.append(item.path.parent / path)
-        ignored = mark.kwargs.get("ignore", ())
-        ignore += [ignored] if isinstance(ignored, str) else list(ignored)
-        chosen = {**mark.kwargs, **chosen}
-    if not isinstance(chosen.get("timing", False), bool):
-        _misused(f"timing={chosen['timing']!r}: expected True or False")
-    if not paths:
-        paths = [item.path.parent / "cassettes" / item.path.stem / f"{_file_name(item)}.jsonl"]
-    try:
-        matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
-    except (TypeError, ValueError) as error:
-        _misused(str(error).rstrip("."))
-    return CassetteOptions(paths, matching, chosen.get("timing", False))
-
-
-def _misused(what: str) -> NoReturn:
-    _fail(f"@pytest.mark.replay: {what}.")
-
-
-def _fail(text: str) -> NoReturn:
-    """Fails the test with a text. Not `pytest.fail`: an exception that is being handled would be shown before it."""
-    raise pytest.fail.Exception(text, pytrace=False) from None
-
-
-def _mode(item: pytest.Item, options: CassetteOptions | None) -> Mode:
-    asked = item.config.getoption("--replay") or item.config.getini("rollout_replay")
-    if options is None or asked == "off":
-        return "off"
-    if asked != "auto":
-        return cast(Mode, asked)
-    # In CI nothing may call a model unasked.
-    return "replay" if _in_ci() or _is_recorded(options, name_in_cassette(item.nodeid)) else "record"
-
-
-def _in_ci() -> bool:
-    return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
-
-
-def _is_recorded(options: CassetteOptions, name: str) -> bool:
-    try:
-        return all(bool(load(path, name)) for path in options.paths)
-    except CassetteError:
-        # One that is there and broken is not replaced unasked.
-        return any(path.exists() and path.stat().st_size for path in options.paths)
-
-
-def _engine(item: pytest.Item, marks: Sequence[pytest.Mark]) -> Any:
-    given = next((mark.kwargs["engine"] for mark in marks if "engine" in mark.kwargs), None)
-    engine = given or item.config.getini("rollout_engine") or None
-    try:
-        Options(engine)
-    except (TypeError, ValueError) as error:
-        where = "@pytest.mark.replay" if given else "rollout_engine in the ini file"
-        _fail(f"{where}: {str(error).rstrip('.')}.")
-    return engine
 
 
 def _look(config: pytest.Config) -> tuple[int, Paint | None]:
@@ -279,34 +249,14 @@ def _look(config: pytest.Config) -> tuple[int, Paint | None]:
 
 
 def _conversation(item: pytest.Item, test: ObservedTest) -> str:
-    width, paint = _look(item.config)
-    return conversation_text(test.trajectories(), width=width, paint=paint)
+    try:
+        width, paint = _look(item.config)
+        return conversation_text(test.trajectories(), width=width, paint=paint)
+    except Exception as bug:
+        return _defect("the conversation was shown", bug)
 
 
 def _kept_at(item: pytest.Item) -> list[str]:
     """What to type to see the rollout that is kept; nothing where none is."""
-    place = _rollout_path(item)
-    return [] if place is None else [f"rollout-trace show {os.path.relpath(place)}"]
-
-
-def _rollout_path(item: pytest.Item) -> Path | None:
-    """The file of a test's rollout, in a folder that `rt.read` and the commands take as a whole; None: none is kept."""
-    folder = item.config.getoption("--rollout-dir") or item.config.getini("rollout_dir")
-    if not folder:
-        return None
-    return Path(item.config.invocation_params.dir, folder, f"{item.path.stem}-{_file_name(item)}.jsonl")
-
-
-def _write_rollout(item: pytest.Item, test: ObservedTest, *, failed: bool) -> None:
-    path = _rollout_path(item)
-    keep = item.config.getoption("--rollout-keep") or item.config.getini("rollout_keep")
-    if path is None or not (failed or keep == "all"):
-        return
-    try:
-        # That of an earlier run is of another rollout.
-        path.unlink(missing_ok=True)
-        with JSONLWriter(path) as writer:
-            for trajectory in test.trajectories():
-                writer.write(trajectory)
-    except (OSError, ValueError) as error:
-        raise CassetteError(f"the rollout could not be written to {path}: {error}") from error
+    place = rollout_path(item)
+    return [] if place is None else [f"rollout-trace show {shlex.quote(from_here(item.config, place))}"]

@@ -1,0 +1,95 @@
+"""What a test's mark ``replay`` and the options of pytest ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from rollout_trace.process.options import Options
+
+from ._test_names import as_typed, file_name, name_in_file
+from .cassette import CassetteError, load
+from .matching import MatchOptions
+from .observed import CassetteOptions, Mode, ObservedTest, name_in_cassette
+
+_OPTIONS = {"ignore", "normalize", "order", "timing", "engine"}
+
+
+def fail(text: str) -> NoReturn:
+    """Fails the test with a text. Not `pytest.fail`: an exception that is being handled would be shown before it."""
+    raise pytest.fail.Exception(text, pytrace=False) from None
+
+
+def test_for(item: pytest.Item) -> ObservedTest:
+    """What a test is to be recorded or replayed by. Nothing has begun."""
+    marks = list(item.iter_markers("replay"))
+    options = _options(item, marks) if marks else None
+    return ObservedTest(as_typed(item), _mode(item, options), options, _engine(item, marks))
+
+
+def _options(item: pytest.Item, marks: Sequence[pytest.Mark]) -> CassetteOptions:
+    """What the marks of a test ask for: those nearer to it come first."""
+    chosen: dict[str, Any] = {}
+    ignore: list[str] = []
+    paths: list[Path] = []
+    for mark in marks:
+        unknown = sorted(set(mark.kwargs) - _OPTIONS)
+        if unknown:
+            _misused(f"there is no option {unknown[0]!r}; the options are {', '.join(sorted(_OPTIONS))}")
+        for path in mark.args:
+            if not isinstance(path, (str, os.PathLike)):
+                _misused(f"{path!r:.80} is no path of a cassette")
+            paths.append(item.path.parent / path)
+        ignored = mark.kwargs.get("ignore", ())
+        ignore += [ignored] if isinstance(ignored, str) else list(ignored)
+        chosen = {**mark.kwargs, **chosen}
+    if not isinstance(chosen.get("timing", False), bool):
+        _misused(f"timing={chosen['timing']!r}: expected True or False")
+    if not paths:
+        paths = [item.path.parent / "cassettes" / item.path.stem / f"{file_name(name_in_file(item))}.jsonl"]
+    try:
+        matching = MatchOptions(tuple(ignore), chosen.get("normalize"), chosen.get("order", "recorded"))
+    except (TypeError, ValueError) as error:
+        _misused(str(error).rstrip("."))
+    return CassetteOptions(paths, matching, chosen.get("timing", False))
+
+
+def _misused(what: str) -> NoReturn:
+    fail(f"@pytest.mark.replay: {what}.")
+
+
+def _mode(item: pytest.Item, options: CassetteOptions | None) -> Mode:
+    asked = item.config.getoption("--replay") or item.config.getini("rollout_replay")
+    if options is None or asked == "off":
+        return "off"
+    if asked != "auto":
+        return cast(Mode, asked)
+    # In CI nothing may call a model unasked.
+    return "replay" if _in_ci() or _is_recorded(options, name_in_cassette(as_typed(item))) else "record"
+
+
+def _in_ci() -> bool:
+    return os.environ.get("CI", "").lower() not in ("", "0", "false", "no")
+
+
+def _is_recorded(options: CassetteOptions, name: str) -> bool:
+    try:
+        return all(bool(load(path, name)) for path in options.paths)
+    except CassetteError:
+        # One that is there and broken is not replaced unasked.
+        return any(path.exists() and path.stat().st_size for path in options.paths)
+
+
+def _engine(item: pytest.Item, marks: Sequence[pytest.Mark]) -> Any:
+    given = next((mark.kwargs["engine"] for mark in marks if "engine" in mark.kwargs), None)
+    engine = given or item.config.getini("rollout_engine") or None
+    try:
+        Options(engine)
+    except (TypeError, ValueError) as error:
+        where = "@pytest.mark.replay" if given else "rollout_engine in the ini file"
+        fail(f"{where}: {str(error).rstrip('.')}.")
+    return engine
