@@ -46,7 +46,7 @@ def hints(request: Request, found: Sequence[Difference], facts: Facts, test: str
         yield "If it may differ from run to run, leave it out, in the mark:", f"ignore={ignored!r}"
     elif all(one.part == "messages" and one.kind == "changed" for one in found):
         yield (
-            "If it may differ from run to run, say in a function of the body what is compared:",
+            "If it may differ from run to run, change it in a function before it is compared:",
             "normalize=my_function",
         )
 
