@@ -9,9 +9,11 @@ from pathlib import Path
 
 import orjson
 
+from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.errors import FormatError
 from rollout_trace.file.compression import compressor
+from rollout_trace.file.decode import decode
 from rollout_trace.file.encode import encode
 from rollout_trace.file.lines import Damaged, lines
 from rollout_trace.file.locking import NoFileLocks, lock_for
@@ -23,11 +25,13 @@ TEST = "test"
 """The entry of a trajectory's ``metadata`` that names the test it was recorded in."""
 IN_TEST = "test_exchanges"
 """The entry with the number of exchanges that the test itself made; those after them its fixtures made at their end."""
+_KEPT = ("rollout_trace", "python", "packages")
+"""What a cassette holds of its trajectories' environment: nothing of the machine that it was recorded on."""
 _LOCK_TIMEOUT = 60.0
 
 
 class CassetteError(Exception):
-    """A cassette cannot be used; the message says which, why, and what to do."""
+    """A cassette cannot be used: which one, why, and what to do."""
 
 
 def load(path: Path, test: str) -> list[Trajectory]:
@@ -50,6 +54,51 @@ def load(path: Path, test: str) -> list[Trajectory]:
     if not any(one.exchanges for one in chosen) and any(one.steps for one in chosen):
         raise CassetteError(f"the cassette {path} holds steps and no HTTP exchanges, which are what is replayed")
     return chosen
+
+
+def can_load(path: Path, test: str) -> bool:
+    """Whether a cassette holds a test."""
+    try:
+        return bool(load(path, test))
+    except CassetteError:
+        return False
+
+
+def made_in_test(trajectory: Trajectory) -> int:
+    """How many of a trajectory's exchanges the test's function made: the first ones."""
+    number = (trajectory.metadata or {}).get(IN_TEST)
+    return number if isinstance(number, int) else len(trajectory.exchanges)
+
+
+def with_exchanges(
+    trajectories: Sequence[Trajectory], own: int, exchanges: Sequence[Exchange], made: int | None, test: str
+) -> list[Trajectory]:
+    """Copies of a test's trajectories that hold their exchanges: the agent keeps its own as they are.
+
+    Args:
+        trajectories: those that were open while the test ran, and have closed.
+        own: index of the test's own, which takes the exchanges of no other.
+        exchanges: in the order they began.
+        made: how many of them the test's function made, and not the end of its fixtures.
+        test: its name.
+    """
+    place = {step.call_id or "": index for index, one in enumerate(trajectories) for step in one.steps}
+    shares: list[list[Exchange]] = [[] for _ in trajectories]
+    late = {exchange.name for exchange in exchanges[made:]}
+    for exchange in exchanges:
+        shares[place.get(exchange.call_id or "", own)].append(exchange)
+    copies = []
+    for index, (original, share) in enumerate(zip(trajectories, shares, strict=True)):
+        if index != own and not (share or original.steps or original.tool_runs):
+            continue
+        copy = decode(encode(original))
+        in_test = sum(one.name not in late for one in share)
+        marks = {TEST: test} | ({} if in_test == len(share) else {IN_TEST: in_test})
+        copy.metadata = {**(copy.metadata or {}), **marks}
+        copy.exchanges = tuple(share)
+        copy.environment = {name: value for name, value in (copy.environment or {}).items() if name in _KEPT}
+        copies.append(copy)
+    return copies
 
 
 def save(path: Path, test: str, trajectories: Sequence[Trajectory]) -> None:
@@ -128,7 +177,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 _read: dict[str, tuple[tuple[int, int, int], list[Trajectory]]] = {}
-"""Cassettes that were read, with what tells that they have changed: many tests may share one."""
+"""Cassettes that were read, with what shows whether they have changed: many tests may share one."""
 
 
 def _all(path: Path) -> list[Trajectory]:

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from rollout_trace import credentials, guard
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.trajectory import Trajectory, to_task
-from rollout_trace.file.decode import decode
-from rollout_trace.file.encode import encode
 from rollout_trace.process import environment
 from rollout_trace.process.instrument import instrument
 from rollout_trace.process.redirect import redirect
@@ -49,8 +47,6 @@ _LONGEST_WAIT = 15.0
 """Seconds that answers which go on at the end of a test are waited for."""
 _SECRET = re.compile("(API_?KEY|TOKEN|SECRET|SECRET_KEY|SECRET_ACCESS_KEY|PASSWORD)$", re.I)
 """Ends of the names of environment variables that hold keys."""
-_KEPT = ("rollout_trace", "python", "packages")
-"""What a cassette holds of its trajectories' environment: nothing of the machine that it was recorded on."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,9 @@ class ObservedTest:
         if self.mode == "replay":
             return self._options.paths
         # What is recorded anew is compared with what was there.
-        return [path for path in self._options.paths[:1] if self.mode == "record" and _can_load(path, self.name)]
+        return [
+            path for path in self._options.paths[:1] if self.mode == "record" and cassette.can_load(path, self.name)
+        ]
 
     def _open(self) -> None:
         lifecycle.when_opened.append(self._trajectories.append)
@@ -208,7 +206,7 @@ class ObservedTest:
         if isinstance(self._server, RecordingServer):
             self._made_in_test = len(self._server.exchanges)
         if self._matcher is not None:
-            late = {id(one) for found in self._before for one in found.exchanges[_made_in_test(found) :]}
+            late = {id(one) for found in self._before for one in found.exchanges[cassette.made_in_test(found) :]}
             self._unused = [one for one in self._matcher.unused() if id(one) not in late]
 
     def failed(self) -> None:
@@ -283,7 +281,9 @@ class ObservedTest:
         if not isinstance(self._server, RecordingServer):
             return ""
         exchanges = self._server.exchanges
-        cassette.save(self._options.paths[0], self.name, self._with_exchanges(exchanges))
+        own = self._trajectories.index(self.trajectory)
+        lines = cassette.with_exchanges(self._trajectories, own, exchanges, self._made_in_test, self.name)
+        cassette.save(self._options.paths[0], self.name, lines)
         count = of(len(exchanges), "exchange")
         if self._gave_up:
             count += f" (some had not ended {_LONGEST_WAIT:g} s after the test, and were cut off)"
@@ -293,42 +293,9 @@ class ObservedTest:
         changed = changes_text(before, exchanges, width=width, paint=paint)
         return f"recorded again, {count}, changed:\n{changed}" if changed else f"recorded again, {count}, as before"
 
-    def _with_exchanges(self, exchanges: Sequence[Exchange]) -> list[Trajectory]:
-        """Copies of the trajectories that hold their exchanges: the agent keeps its own as they are."""
-        place = {step.call_id or "": index for index, one in enumerate(self._trajectories) for step in one.steps}
-        own = self._trajectories.index(self.trajectory)
-        shares: list[list[Exchange]] = [[] for _ in self._trajectories]
-        late = {exchange.name for exchange in exchanges[self._made_in_test :]}
-        for exchange in exchanges:
-            shares[place.get(exchange.call_id or "", own)].append(exchange)
-        copies = []
-        for index, (original, share) in enumerate(zip(self._trajectories, shares, strict=True)):
-            if index != own and not (share or original.steps or original.tool_runs):
-                continue
-            copy = decode(encode(original))
-            in_test = sum(one.name not in late for one in share)
-            marks = {cassette.TEST: self.name} | ({} if in_test == len(share) else {cassette.IN_TEST: in_test})
-            copy.metadata = {**(copy.metadata or {}), **marks}
-            copy.exchanges = tuple(share)
-            copy.environment = {name: value for name, value in (copy.environment or {}).items() if name in _KEPT}
-            copies.append(copy)
-        return copies
-
 
 def _text(call: Unmatched | ValueError, nodeid: str, width: int, paint: Paint | None) -> str:
     return call.text(width=width, paint=paint, test=nodeid) if isinstance(call, Unmatched) else str(call)
-
-
-def _made_in_test(trajectory: Trajectory) -> int:
-    number = (trajectory.metadata or {}).get(cassette.IN_TEST)
-    return number if isinstance(number, int) else len(trajectory.exchanges)
-
-
-def _can_load(path: Path, test: str) -> bool:
-    try:
-        return bool(cassette.load(path, test))
-    except cassette.CassetteError:
-        return False
 
 
 def _restore(before: dict[str, str | None]) -> None:

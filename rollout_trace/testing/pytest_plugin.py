@@ -86,7 +86,7 @@ def rollout(request: pytest.FixtureRequest) -> RecordedRollout:
 
 @pytest.fixture
 def scripted_llm(request: pytest.FixtureRequest) -> ScriptedServer:
-    """A model server that answers what the test tells it to: ``scripted_llm.script = [...]``.
+    """A model server that answers from the test's script: ``scripted_llm.script = [...]``.
 
     Every model call of the test goes to it, and the environment variables that SDKs read have its address.
     """

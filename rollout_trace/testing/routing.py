@@ -67,7 +67,7 @@ class _Place(NamedTuple):
 
 
 class ModelTraffic:
-    """Tells requests to model servers from others. One for each test.
+    """Which requests are for model servers. One for each test.
 
     Generation calls are, and the usual requests beside them (embeddings, lists of models, counts of tokens), whatever
     their address; and all that is sent to a known provider's API, or to an address to which such a request went before.
