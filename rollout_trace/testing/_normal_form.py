@@ -130,7 +130,7 @@ def _plain(value: Any) -> Any:
 
 
 def _compared(request: Request, options: MatchOptions) -> tuple[str | None, Any]:
-    # A cassette has none of the keys that its process knew; one that this process knows may be in either.
+    # Keys were cut out when the cassette was written; those of this process may be in either.
     protocol, body = protocol_of(request), parsed(credentials.cut_bytes(request.body))
     if options.normalize is not None and request.body:
         body = _normalized(options.normalize, request, body)

@@ -69,7 +69,7 @@ def _numbered(calls: list[RecordedCall]) -> list[RecordedCall]:
 
 
 class CallIndex:
-    """Finds recorded exchanges by a key of their requests, and knows in which order they come by that key.
+    """Recorded exchanges by a key of their requests, and the order in which they come by that key.
 
     Args:
         trajectories: the exchanges of each.

@@ -144,12 +144,10 @@ class ObservedTest:
         self._ending.callback(instrument(engine=self._engine).undo)
 
     def _to_load(self) -> Sequence[Path]:
-        if self.mode == "replay":
-            return self._options.paths
+        if self.mode != "record":
+            return self._options.paths if self.mode == "replay" else []
         # What is recorded anew is compared with what was there.
-        return [
-            path for path in self._options.paths[:1] if self.mode == "record" and cassette.can_load(path, self.name)
-        ]
+        return [path for path in self._options.paths[:1] if cassette.can_load(path, self.name)]
 
     def _open(self) -> None:
         lifecycle.when_opened.append(self._trajectories.append)

@@ -55,7 +55,7 @@ _Kind: TypeAlias = Literal["provider", "posted", "listed", "named", "maybe", "ot
 
 
 class _Place(NamedTuple):
-    """What an address without its query tells."""
+    """The parts of an address, without its query."""
 
     origin: str
     """Scheme, host and port, without those of the scheme, and without user and password."""
