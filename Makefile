@@ -4,6 +4,8 @@
 PYTHON ?= python3
 # For the makes that `tests/everything.py` starts.
 export PYTHON
+# Written wherever it is unset: the tests start thousands of processes, which would each compile what they import.
+export PYTHONDONTWRITEBYTECODE :=
 BIN := .venv/bin
 
 # The tests of an older SDK or HTTP library, of each integration, of agents, and of what trainers read of our exports, run
