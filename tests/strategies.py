@@ -243,7 +243,7 @@ trajectory_facts = st.fixed_dictionaries(
         "ended_at": times,
         "environment": objects,
         "metadata": objects,
-        "exchanges": st.lists(exchanges(), max_size=4).map(tuple),
+        "exchanges": st.lists(exchanges(), max_size=2).map(tuple),
     },
 )
 
