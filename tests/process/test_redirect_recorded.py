@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any
@@ -72,7 +73,7 @@ def test_a_request_of_a_call_has_its_id(library: Library, server: ScriptedServer
 
     with rt.instrument(), redirect(to(server)):
         (step,) = run(library, server, scenario).steps
-    assert server.requests[0].headers[CALL_HEADER] == step.call_id
+    assert server.requests[0].headers[CALL_HEADER] == f"{os.getpid()}/{step.call_id}"
 
 
 @pytest.mark.filterwarnings("ignore:Inheritance class Aiohttp:DeprecationWarning")
@@ -116,5 +117,7 @@ def test_the_requests_of_sdks_go_there_too(server: ScriptedServer) -> None:
     assert hosts.count("api.openai.com") == 7
     assert hosts.count("api.anthropic.com") == 2
     assert hosts.count("generativelanguage.googleapis.com") == 2
-    assert [record.headers[CALL_HEADER] for record in server.requests] == [step.call_id for step in trajectory.steps]
+    assert [record.headers[CALL_HEADER] for record in server.requests] == [
+        f"{os.getpid()}/{step.call_id}" for step in trajectory.steps
+    ]
     assert {step.status for step in trajectory.steps} == {"ok"}
