@@ -11,8 +11,7 @@ from rollout_trace import guard
 from rollout_trace.clients import outermost
 
 CALL_HEADER = "x-rollout-trace-call"
-"""Header of a redirected request that is an attempt of a recorded call: ``PID/CALL``, as a forked process has calls of its
-own."""
+"""Header of a redirected request that is an attempt of a recorded call: ``PID/CALL``. A forked process has its own."""
 
 
 class Redirected(NamedTuple):
