@@ -76,6 +76,13 @@ def entries_in(choice: dict[str, Any]) -> list[Any] | None:
     return content if isinstance(content, list) and all(isinstance(entry, dict) for entry in content) else None
 
 
+def id_in(token: Any) -> int:
+    """The id that a token of the logprobs is: as a number, as some engines send it, or behind ``token_id:``."""
+    if type(token) in (int, float) and math.isfinite(token) and token == int(token):
+        return int(token)
+    return int(token[9:]) if isinstance(token, str) and token[9:].isdigit() else -1
+
+
 def raw_pairs(values: list[Any]) -> dict[int, set[tuple[int, float]]]:
     """Each id with the logprob that stands beside it in the same chunk, by choice."""
     found: dict[int, set[tuple[int, float]]] = {}
@@ -88,8 +95,7 @@ def raw_pairs(values: list[Any]) -> dict[int, set[tuple[int, float]]]:
             entries = entries_in(choice) or []
             ids = ids_in(choice.get("token_ids"))
             if ids is None:
-                texts = [entry.get("token") for entry in entries]
-                ids = [int(t[9:]) if isinstance(t, str) and t[9:].isdigit() else -1 for t in texts]
+                ids = [id_in(entry.get("token")) for entry in entries]
             numbers = [entry.get("logprob") for entry in entries]
             pairs = [(i, float(np.float32(n))) for i, n in zip(ids, numbers, strict=False) if type(n) in (int, float)]
             found.setdefault(index if type(index) is int else position, set()).update(pairs)
