@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from edited import edit
 from no_network import GUARD
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "pytest_agent"
@@ -45,9 +46,9 @@ class Copy:
 
     def edit(self, file: str, old: str, new: str) -> None:
         """Changes a file of the copy."""
-        text = (self.folder / file).read_text()
-        assert text.count(old) == 1, f"{file} of the example should have {old!r} once"
-        (self.folder / file).write_text(text.replace(old, new))
+        path = self.folder / file
+        assert path.read_text().count(old) == 1, f"{file} of the example should have {old!r} once"
+        edit(path, old, new)
 
 
 def copy_to(folder: Path) -> Copy:

@@ -11,6 +11,7 @@ import numpy
 import openai
 import pytest
 import pytest_asyncio.plugin
+from edited import edit
 
 import rollout_trace as rt
 import rollout_trace.train.checks
@@ -103,10 +104,7 @@ class Project:
 
     def change(self, old: str, new: str, file: str = "agent.py") -> None:
         """Changes a file that is there."""
-        path = self.pytester.path / file
-        text = path.read_text()
-        assert old in text
-        path.write_text(text.replace(old, new))
+        edit(self.pytester.path / file, old, new)
 
     def record(self, *options: str) -> pytest.RunResult:
         """Records from the model server."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from edited import edit
 from no_network import GUARD
 
 import rollout_trace as rt
@@ -122,10 +123,7 @@ class Example:
 
     def change(self, old: str, new: str) -> None:
         """Changes the agent."""
-        path = self.pytester.path / "agent.py"
-        text = path.read_text(encoding="utf-8")
-        assert old in text
-        path.write_text(text.replace(old, new), encoding="utf-8")
+        edit(self.pytester.path / "agent.py", old, new)
 
     def run(self, name: str, *options: str) -> Run:
         """Runs the test in a process of its own, whose files are kept under a name.
