@@ -5,7 +5,7 @@ Requests of one agent extend each other, so the bytes between are what is new.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import AnyStr, NamedTuple
 
 
 class Difference(NamedTuple):
@@ -33,8 +33,8 @@ def difference(text: bytes, base: bytes) -> Difference:
     return Difference(prefix, suffix, text[prefix : len(text) - suffix])
 
 
-def common_prefix(one: bytes, other: bytes) -> int:
-    """Number of bytes with which both begin."""
+def common_prefix(one: AnyStr, other: AnyStr) -> int:
+    """Number of bytes, or characters, with which both begin."""
     low, high = 0, min(len(one), len(other))
     # The usual case is decided in few slices: a request repeats nearly all of the one before.
     for length in (high, high - 64, high - 1024):

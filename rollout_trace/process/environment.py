@@ -167,28 +167,22 @@ def environment_for(given: Any) -> dict[Any, Any] | None:
 
     Returns:
         A copy with the variables; None where it stays as it is: nothing is recorded, or it is no copy of this
-        process's own.
+        process's own, and there is nothing for all children.
     """
     encode = str if given is None else _encoding(given)
-    ours = None if encode is None else variables_here()
-    if encode is None or not ours:
-        return _with_those_for_children(given)
+    ours = {} if encode is None else variables_here()
+    if not (ours or for_children):
+        return None
     given = os.environ if given is None else given
-    path = given.get(encode("PYTHONPATH"))
-    ours["PYTHONPATH"] = python_path(None if path is None else os.fsdecode(path))
+    if encode is None:
+        encode = os.fsencode if any(isinstance(name, bytes) for name in given) else str
+    if ours:
+        path = given.get(encode("PYTHONPATH"))
+        ours["PYTHONPATH"] = python_path(None if path is None else os.fsdecode(path))
     ours |= for_children
     if all(given.get(encode(name)) == encode(value) for name, value in ours.items()):
         return None
     return {**given, **{encode(name): encode(value) for name, value in ours.items()}}
-
-
-def _with_those_for_children(given: Any) -> dict[Any, Any] | None:
-    """The environment of a process that records nothing; None where it stays as it is."""
-    if not for_children:
-        return None
-    given = os.environ if given is None else given
-    encode = os.fsencode if any(isinstance(name, bytes) for name in given) else str
-    return {**given, **{encode(name): encode(value) for name, value in for_children.items()}}
 
 
 def _encoding(given: Any) -> Callable[[str], Any] | None:

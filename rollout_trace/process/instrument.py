@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rollout_trace.process import children, options
@@ -14,28 +11,13 @@ from rollout_trace.process.environment import mark_environment
 from rollout_trace.process.frameworks import FRAMEWORKS
 from rollout_trace.process.http import LIBRARIES
 from rollout_trace.process.options import Options
-from rollout_trace.process.parts import Part, watch
+from rollout_trace.process.parts import Handle, Part, watch
 from rollout_trace.process.sdks import RecordedClients
 from rollout_trace.record import lifecycle, silence
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
-
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
 
 _openai, _anthropic = RecordedClients(options.OPENAI), RecordedClients(options.ANTHROPIC)
 
@@ -52,47 +34,29 @@ _THREADS = Part(threads_module.MODULES, begin=threads_module.begin)
 _CHILDREN = Part(children.MODULES, begin=mark_environment)
 
 
-class Instrumentation:
+class Instrumentation(Handle):
     """What ``rt.instrument()`` gives: a context manager, and ``undo``."""
 
     def __init__(self, chosen: Options, parts: list[Part]) -> None:
         self._options = chosen
-        self._parts = parts
-        self._is_undone = False
-        with _lock:
-            options.push(chosen)
-            silence.is_instrumented = options.is_active
-            if watch.look not in lifecycle.before_opening:
-                lifecycle.before_opening.append(watch.look)
-            for part in parts:
-                part.take()
+        super().__init__(parts)
 
-    @property
-    def is_active(self) -> bool:
-        """True until it is undone."""
-        return not self._is_undone
+    def _begin(self) -> None:
+        options.push(self._options)
+        silence.is_instrumented = options.is_active
+        if watch.look not in lifecycle.before_opening:
+            lifecycle.before_opening.append(watch.look)
+
+    def _end(self) -> None:
+        # Before classes are put back: a call that begins meanwhile is not recorded.
+        options.remove(self._options)
 
     def undo(self) -> None:
         """Puts classes, import hooks and threads back as they were, unless another ``rt.instrument()`` is not undone.
 
         Calls that run are recorded to their end. A second call does nothing.
         """
-        with _lock:
-            if self._is_undone:
-                return
-            self._is_undone = True
-            # First: a call that begins meanwhile is not recorded.
-            options.remove(self._options)
-            for part in reversed(self._parts):
-                part.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.undo()
+        super().undo()
 
 
 def instrument(

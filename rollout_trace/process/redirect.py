@@ -5,33 +5,13 @@ The seams are below those of the recorder: steps, responses, event hooks and exc
 
 from __future__ import annotations
 
-import os
-import threading
-from types import TracebackType
-from typing import TYPE_CHECKING
-
 from rollout_trace.process import routes
-from rollout_trace.process.parts import Part
+from rollout_trace.process.parts import Handle, Part
 from rollout_trace.process.redirect_aiohttp import redirect_aiohttp
 from rollout_trace.process.redirect_httpx import redirect_httpx
 from rollout_trace.process.redirect_lm15 import redirect_lm15
 from rollout_trace.process.redirect_requests import redirect_requests
 from rollout_trace.process.routes import CALL_HEADER, Redirected, Route
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-_lock = threading.RLock()
-
-
-def _after_fork() -> None:
-    """Renews the lock in a forked process: another thread may have held it at the fork."""
-    global _lock
-    _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 _LIBRARIES = Part(
     {
@@ -45,40 +25,24 @@ _LIBRARIES = Part(
 )
 
 
-class Redirection:
+class Redirection(Handle):
     """What ``redirect`` gives: a context manager, and ``undo``."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
-        self._is_undone = False
-        with _lock:
-            _LIBRARIES.take()
-            routes.add(route)
+        super().__init__([_LIBRARIES])
+        # Once all methods are replaced: a request goes through all of them, or through none.
+        routes.add(route)
 
-    @property
-    def is_active(self) -> bool:
-        """True until it is undone."""
-        return not self._is_undone
+    def _end(self) -> None:
+        routes.remove(self._route)
 
     def undo(self) -> None:
         """Asks the route no more, and puts all methods back unless another redirection is in force.
 
         Answers that are being read are read to their end. A second call does nothing.
         """
-        with _lock:
-            if self._is_undone:
-                return
-            self._is_undone = True
-            routes.remove(self._route)
-            _LIBRARIES.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.undo()
+        super().undo()
 
 
 def redirect(route: Route) -> Redirection:

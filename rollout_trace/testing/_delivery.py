@@ -10,7 +10,7 @@ from typing import Any
 from rollout_trace._cached import cached_property
 
 from ._compress import compress_parts
-from ._messages import JSON_HEADERS, ConnectionCut, ConnectionReset, ConnectionStalled, Part, Response, json_bytes
+from ._messages import JSON_HEADERS, ConnectionReset, ConnectionStalled, Part, Response, cut, json_bytes
 from .script import Fault, Reply, reply_of
 
 _DONE = b"data: [DONE]\n\n"
@@ -100,7 +100,7 @@ class Delivery:
         fault = self.fault
         places: list[tuple[int | None, Callable[[], None]]] = [
             (fault.hold_after, self._held),
-            (fault.cut_after, _reset if fault.reset else _cut),
+            (fault.cut_after, _reset if fault.reset else cut),
             (fault.stall_after, _stall),
         ]
         found = [(place, action) for place, action in places if place is not None]
@@ -171,10 +171,6 @@ def sse(data: bytes) -> bytes:
 
 def _one_byte(value: int) -> bytes:
     return bytes([value])
-
-
-def _cut() -> None:
-    raise ConnectionCut
 
 
 def _reset() -> None:

@@ -80,5 +80,16 @@ def json_bytes(value: object) -> bytes:
     return _encode(value).encode()
 
 
+def cut() -> None:
+    """A part of a response that closes the connection there."""
+    raise ConnectionCut
+
+
+def refusal(kind: str, message: str) -> Response:
+    """Status 404, which no SDK sends again, with an error in a shape that SDKs of all protocols read."""
+    error = {"message": message, "type": kind, "code": 404, "status": "NOT_FOUND"}
+    return json_response(404, {"type": "error", "error": error})
+
+
 def json_response(status: int, value: object, headers: Iterable[tuple[str, str]] = ()) -> Response:
     return Response(status, [*JSON_HEADERS, *headers], [json_bytes(value)])

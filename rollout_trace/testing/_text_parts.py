@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from rollout_trace import credentials, guard
+from rollout_trace.file.difference import common_prefix
 
 Paint: TypeAlias = Callable[[str, str], str]
 """From a text and a style to the text to print. Styles: ``red`` (in differences, what was recorded), ``green`` (what is
@@ -124,7 +125,7 @@ class Windows(NamedTuple):
 
 def windows(recorded: str, now: str, room: int) -> Windows:
     """The pieces of two texts around their first difference, each with room in some columns."""
-    equal = _shared(recorded, now)
+    equal = common_prefix(recorded, now)
     tail = _shared_end(recorded[equal:], now[equal:])
     start = 0 if equal <= _CONTEXT + 1 else equal - _CONTEXT
     return Windows(
@@ -156,26 +157,13 @@ def _visible(changed: str) -> str:
     return changed.replace(" ", "·") if changed and not changed.strip(" ") else guard.escaped(changed)
 
 
-def _shared(first: str, second: str) -> int:
-    """Length of what two texts begin with in common."""
-    low, high = 0, min(len(first), len(second))
-    # Halves are compared as whole texts, which is fast where texts are long.
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
-
-
 def _shared_end(first: str, second: str) -> int:
-    return _shared(first[::-1], second[::-1])
+    return common_prefix(first[::-1], second[::-1])
 
 
 def shared_part(first: str, second: str) -> float:
     """How much of two texts is equal at their beginning and end, from 0 to 1."""
-    start = _shared(first, second)
+    start = common_prefix(first, second)
     return (start + _shared_end(first[start:], second[start:])) / max(len(first), len(second), 1)
 
 

@@ -15,7 +15,7 @@ from rollout_trace.data.exchange import Exchange
 from rollout_trace.process.routes import CALL_HEADER
 from rollout_trace.wire.recognise import protocol_of_request
 
-from ._messages import ConnectionCut, RequestRecord, Response, json_response
+from ._messages import ConnectionCut, RequestRecord, Response, refusal
 from ._server import LoopbackServer
 from .matching import Matcher, Request, Unmatched
 from .replay import response_of
@@ -131,8 +131,7 @@ class ReplayingServer(CassetteServer):
         text = found.text() if isinstance(found, Unmatched) else str(found)
         # In a line: the difference is what the test fails with.
         message = " ".join(text.partition("\n\n")[0].split())
-        error = {"message": message, "type": "not_recorded", "code": 404, "status": "NOT_FOUND"}
-        return json_response(404, {"type": "error", "error": error})
+        return refusal("not_recorded", message)
 
     def _replay(self, exchange: Exchange, record: RequestRecord) -> Response:
         leave = partial(self._leave, record.socket)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from rollout_trace.process.redirect import Redirection, redirect
 from rollout_trace.process.routes import Redirected
 
-from ._messages import RequestRecord, Response, json_response
+from ._messages import RequestRecord, Response, refusal
 from ._server import LoopbackServer
 from .routing import ModelTraffic
 
@@ -47,8 +47,7 @@ class LateCalls(LoopbackServer):
         message = (
             f"a call of a thread that {self._test} began was refused, as that test has ended: join the thread in it."
         )
-        error = {"message": message, "type": "test_has_ended", "code": 404, "status": "NOT_FOUND"}
-        return json_response(404, {"type": "error", "error": error})
+        return refusal("test_has_ended", message)
 
     def _route(self, method: str, url: str, body: bytes | None) -> Redirected | None:
         is_late = threading.current_thread() in self._threads

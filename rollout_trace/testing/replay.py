@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from rollout_trace.data.exchange import Exchange
 
-from ._messages import ConnectionCut, Part, RequestRecord, Response, json_response
+from ._messages import Part, RequestRecord, Response, cut, json_response
 from ._server import LoopbackServer
 from .recordings import load_exchanges
 
@@ -110,18 +110,14 @@ def response_of(
     if exchange.outcome == "closed" and leave is not None:
         parts.append(leave)
     if exchange.status is None:
-        return Response(before=[*(part for part in parts if not isinstance(part, bytes)), _cut])
+        return Response(before=[*(part for part in parts if not isinstance(part, bytes)), cut])
     headers = [(name, value) for name, value in exchange.headers if name not in HOP_BY_HOP]
     length = next((value for name, value in exchange.headers if name == "content-length"), "")
     if exchange.outcome == "complete":
         return Response(exchange.status, headers, parts, exchange.chunked)
     # The client sees that the body is cut, by its length.
     size = int(length) if length.isdecimal() else len(exchange.response) + 1
-    return Response(exchange.status, headers, [*parts, _cut], exchange.chunked, length=size)
-
-
-def _cut() -> None:
-    raise ConnectionCut
+    return Response(exchange.status, headers, [*parts, cut], exchange.chunked, length=size)
 
 
 def _differences(record: RequestRecord, exchange: Exchange) -> list[str]:

@@ -149,7 +149,7 @@ print(process.exitcode)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("module", ["process.instrument", "process.imports", "record.fallback", "record.destination"])
+@pytest.mark.parametrize("module", ["process.parts", "process.imports", "record.fallback", "record.destination"])
 def test_a_process_that_is_forked_while_a_thread_holds_a_lock(module: str, tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
     with ScriptedServer("fine") as server:
