@@ -148,13 +148,6 @@ clean:
 # A number that changes with the content of these files, with PYTHON and with the folder of the checkout.
 number = $(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR) $(torch)'; } | cksum))
 
-# The environment's own pip; where the system's venv cannot make one, the system's pip does its work.
-pip = $$$$(test -x $(1)/bin/pip && echo $(1)/bin/python -m pip || echo $(PYTHON) -m pip --python $(1)/bin/python) \
-	install --quiet --disable-pip-version-check
-
-# The files name every package with its hashes; --no-deps, because one may hold a release older than another one asks
-# for, on purpose: its .in file then says why.
-#
 # Harbor, whose validator of ATIF is the one to ask, needs Python 3.12, and so does the SDK of OpenHands.
 python = $(if $(filter %/consumers-atif %/agents-openhands,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
 
@@ -167,15 +160,15 @@ define rules
 $(1): $(2)/packages-$(call number,$(4:%=%/pyproject.toml))
 
 $(2)/packages-$(call number,$(4:%=%/pyproject.toml)): $(2)/requirements-$(call number,$(3))
-	@$(call pip,$(2)) --no-build-isolation --no-deps $(4:%=-e %)
+	@$(PYTHON) tests/environment.py $(2) $(4:%=-e %)
 	@rm -f $(2)/packages-*
 	@touch $$@
 
 $(2)/requirements-$(call number,$(3)):
 	@echo "$(2): installing $(3)"
 	@$(call python,$(2)) -m venv --clear $(2) >/dev/null 2>&1 || $(call python,$(2)) -m venv --clear --without-pip $(2)
-	$(if $(call torch,$(3)),@$(call pip,$(2)) $(call torch,$(3)))
-	@$(call pip,$(2)) --no-deps --require-hashes -r $(3)
+	$(if $(call torch,$(3)),@$(PYTHON) tests/environment.py $(2) $(call torch,$(3)))
+	@$(PYTHON) tests/environment.py $(2) -r $(3)
 	@touch $$@
 endef
 
