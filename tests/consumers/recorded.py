@@ -266,7 +266,7 @@ def completions() -> list[rt.Trajectory]:
 
 
 def responses_agent() -> list[rt.Trajectory]:
-    """One trajectory of two turns through /responses, with instructions. It has no ids."""
+    """One trajectory of two turns through /responses, with instructions."""
     with model(lambda request: f"answer {len(request['input'])}") as (_, client):
         rt.wrap_openai(client, engine="vllm")
         with rt.trajectory("talker", task="responses/1", group="responses/1", rollout_index=0) as trajectory:

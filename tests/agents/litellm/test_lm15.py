@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 import rollout_trace as rt
-from rollout_trace.process.redirect import Redirected, redirect
+from rollout_trace.process.redirect import CALL_HEADER, Redirected, redirect
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
 transports = pytest.importorskip("dspy._vendor.lm15.transports")
@@ -162,7 +163,7 @@ def test_a_redirected_call_is_recorded_as_it_would_be(
     (step,) = trajectory.steps
     assert (status, body) == (200, record.response_body)
     assert record.headers["host"] == "model.invalid:8443"
-    assert (record.headers["x-added"], record.headers["x-rollout-trace-call"]) == ("yes", step.call_id)
+    assert (record.headers["x-added"], record.headers[CALL_HEADER]) == ("yes", f"{os.getpid()}/{step.call_id}")
     assert step.completion is not None
     assert step.completion.content == "yes"
 
