@@ -126,8 +126,8 @@ check-core: environment
 # The types of an integration, its tests and its example, with its framework's. The core's own are checked above, with
 # what the core can be used with.
 $(INTEGRATIONS:%=check-%): check-%: environment environment-%
-	MYPYPATH=integrations/$* $(BIN)/mypy --cache-dir .mypy_cache/$* --python-executable .venvs/$*/bin/python \
-	--follow-imports silent $(UNTYPED) integrations/$*
+	MYPYPATH=integrations/$*:tests/shared:benchmarks/shared $(BIN)/mypy --cache-dir .mypy_cache/$* \
+	--python-executable .venvs/$*/bin/python --follow-imports silent $(UNTYPED) integrations/$*
 
 # smolagents has no types: its decorators and its classes can be anything.
 check-rollout-trace-smolagents: UNTYPED := --allow-untyped-decorators --allow-subclassing-any
@@ -136,7 +136,7 @@ bench: environment $(INTEGRATIONS:%=bench-%)
 	$(BIN)/python benchmarks/run.py
 
 $(INTEGRATIONS:%=bench-%): bench-%: environment-%
-	.venvs/$*/bin/python integrations/$*/benchmark.py
+	PYTHONPATH=benchmarks/shared .venvs/$*/bin/python integrations/$*/benchmark.py
 
 fuzz: environment
 	$(BIN)/python -m tests.fuzz.run

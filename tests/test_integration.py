@@ -16,7 +16,16 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace import frames, installed, integration
-from rollout_trace.integration import check_engine, is_recorded, report_failure
+from rollout_trace.integration import (
+    AgentFrame,
+    Frame,
+    OpenFrames,
+    check_engine,
+    is_recorded,
+    record_client,
+    report_failure,
+    snapshot,
+)
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = sorted(ROOT.glob("integrations/*/rollout_trace_*"))
@@ -130,3 +139,98 @@ def test_a_reported_failure_is_logged_and_counted(
         report_failure("close", ZeroDivisionError("x"))
     assert rt.stats().recorder_errors == before + 2
     assert caplog.messages == ["recording failed in close: ZeroDivisionError: x; the agent goes on"]
+
+
+def test_a_client_keeps_its_settings_until_an_engine_is_given() -> None:
+    from openai import OpenAI
+
+    with OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none") as client:
+        assert record_client(client)
+        assert is_recorded(client, by_hand=True)
+        mine = type(rt.wrap_openai(client, engine="sglang", keep_bytes=True))
+        assert record_client(client)
+        assert type(client) is mine
+        assert record_client(client, engine="vllm")
+        vllm = type(client)
+        assert vllm is not mine
+        assert record_client(client, engine="vllm")
+        assert type(client) is vllm
+        assert (record_client(None), record_client("client"), record_client(object())) == (False, False, False)
+
+
+def test_an_engine_replaces_the_settings_of_the_process() -> None:
+    from openai import OpenAI
+
+    with rt.instrument(), OpenAI(base_url="http://127.0.0.1:9/v1", api_key="none") as client:
+        assert record_client(client)
+        assert not is_recorded(client, by_hand=True)
+        assert record_client(client, engine="vllm")
+        assert is_recorded(client, by_hand=True)
+
+
+def test_clients_of_other_sdks_are_recorded_without_an_engine() -> None:
+    from anthropic import Anthropic
+
+    with Anthropic(base_url="http://127.0.0.1:9", api_key="none") as client:
+        assert record_client(client, engine="vllm")
+        assert is_recorded(client, by_hand=True)
+    genai = pytest.importorskip("google.genai")
+    google = genai.Client(api_key="none")
+    assert record_client(google)
+    assert record_client(google)
+    rt.unwrap(google)
+    google.close()
+
+
+class Unshowable:
+    """Its ``repr`` raises."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_a_snapshot_is_a_copy_of_what_json_can_hold() -> None:
+    import enum
+    from dataclasses import dataclass
+    from pathlib import Path as AnyPath
+
+    import numpy as np
+
+    @dataclass
+    class Point:
+        x: int
+        y: Any
+
+    class Color(str, enum.Enum):
+        RED = "red"
+
+    value = {"a": [1, (2, Point(3, np.float32(0.5)))], 4: Color.RED, "p": AnyPath("x"), "n": None}
+    copied = snapshot(value)
+    value["a"].append(5)  # type: ignore[attr-defined]
+    assert copied == {"a": [1, [2, {"x": 3, "y": 0.5}]], "4": "red", "p": "x", "n": None}
+    assert snapshot(np.arange(2)) == [0, 1]
+    assert snapshot(Unshowable()) == "<Unshowable: its repr() raised RuntimeError>"
+    endless: list[Any] = []
+    endless.append(endless)
+    assert "[...]" in str(snapshot(endless))
+
+
+def test_open_frames_are_found_by_key_until_they_end() -> None:
+    frames: OpenFrames[AgentFrame] = OpenFrames()
+    outer = frames.begin("outer", AgentFrame("outer"))
+    inner = frames.begin("inner", AgentFrame("inner", parent=outer))
+    assert frames.find("inner") is inner
+    frames.end("outer")
+    assert (frames.find("inner"), frames.find("outer"), inner.is_open) == (None, None, False)
+    assert frames.pop("inner") is None
+    frames.end("inner")
+    assert len(frames) == 0
+
+
+def test_closed_frames_are_dropped_in_time() -> None:
+    frames: OpenFrames[Frame] = OpenFrames()
+    kept = frames.begin("kept", Frame(None, None))
+    for number in range(5000):
+        frames.begin(number, Frame(None, None)).end()
+    assert len(frames) <= 1001
+    assert frames.pop("kept") is kept

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
     from rollout_trace.guard import warn_once
-    from rollout_trace.integration.clients import check_engine, is_recorded
+    from rollout_trace.integration.clients import check_engine, is_recorded, record_client
     from rollout_trace.integration.failures import report_failure
     from rollout_trace.integration.generators import run_async_generator, run_generator
     from rollout_trace.integration.installed import About, framework_missing
+    from rollout_trace.integration.open_frames import OpenFrames
     from rollout_trace.integration.package import lazy_package
+    from rollout_trace.integration.values import snapshot
     from rollout_trace.record.call import Call
     from rollout_trace.record.context import current, propagate
     from rollout_trace.record.frames import AgentFrame, ToolFrame, guarded
@@ -45,6 +47,8 @@ _HOMES = {
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),
     "rollout_trace.record.context": ("current", "propagate"),
     "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),
+    "rollout_trace.integration.open_frames": ("OpenFrames",),
+    "rollout_trace.integration.values": ("snapshot",),
     # Clients inside the framework's models, and objects without hooks.
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),
     "rollout_trace.clients.common": ("client_kind", "unwrap"),
@@ -53,7 +57,7 @@ _HOMES = {
     "rollout_trace.clients.swap": ("ClassSwap",),
     "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.engines.profiles": ("EngineName",),
-    "rollout_trace.integration.clients": ("check_engine", "is_recorded"),
+    "rollout_trace.integration.clients": ("check_engine", "is_recorded", "record_client"),
     # Records.
     "rollout_trace.data.model": ("Completion", "ErrorInfo", "Step", "TokenIssue", "ToolCall", "ToolRun", "Usage"),
     "rollout_trace.data.trajectory": ("Trajectory",),
@@ -76,6 +80,7 @@ __all__ = [
     "ErrorInfo",
     "Frame",
     "ModelFrame",
+    "OpenFrames",
     "Step",
     "TokenIssue",
     "ToolCall",
@@ -96,9 +101,11 @@ __all__ = [
     "is_recorded",
     "lazy_package",
     "propagate",
+    "record_client",
     "report_failure",
     "run_async_generator",
     "run_generator",
+    "snapshot",
     "unwrap",
     "warn_once",
     "wrap_anthropic",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from rollout_trace.clients import stainless
+from rollout_trace.clients import google, stainless
+from rollout_trace.clients.anthropic import wrap_anthropic
+from rollout_trace.clients.common import client_kind
+from rollout_trace.clients.openai import wrap_openai
 from rollout_trace.engines.engine import resolve
 
 if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
+    from rollout_trace.record.settings import Settings
 
 
 def is_recorded(client: object, *, by_hand: bool = False) -> bool:
@@ -26,6 +30,43 @@ def is_recorded(client: object, *, by_hand: bool = False) -> bool:
     """
     settings = stainless.settings_of(client)
     return settings is not None and not (by_hand and settings.source is not None)
+
+
+def record_client(client: Any, *, engine: EngineName | Engine | None = None, keep_bytes: bool = False) -> bool:
+    """Makes a client inside a framework's model record. May be called before each model call.
+
+    A client that records already keeps its settings, as its user or the process chose them, unless ``engine`` is given:
+    then one of OpenAI's SDK gets this engine.
+
+    Args:
+        client: any object; a client of the openai or anthropic SDK, or of google-genai.
+        engine: the server behind a client of OpenAI's SDK, see ``rollout_trace.wrap_openai``; not used for others.
+        keep_bytes: keep request and response bodies on the steps.
+
+    Returns:
+        Whether its calls are recorded; False for any object that is none of these clients.
+    """
+    if client_kind(client, "openai") is not None:
+        settings = stainless.settings_of(client)
+        is_kept = settings is not None and (engine is None or _is_set(settings, engine, keep_bytes))
+        if not is_kept:
+            wrap_openai(client, engine=engine, keep_bytes=keep_bytes)
+        return True
+    if client_kind(client, "anthropic") is not None:
+        if not is_recorded(client):
+            wrap_anthropic(client, keep_bytes=keep_bytes)
+        return True
+    if google.api_client_of(client) is None:
+        return False
+    if not google.is_recording(client):
+        google.wrap_google(client, keep_bytes=keep_bytes)
+    return True
+
+
+def _is_set(settings: Settings, engine: EngineName | Engine, keep_bytes: bool) -> bool:
+    """Whether a client has exactly these settings, from its user or an integration and not from the whole process."""
+    found = (settings.engine, settings.wishes)
+    return settings.source is None and found == resolve(engine) and settings.keep_bytes == keep_bytes
 
 
 @overload

@@ -6,15 +6,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.integration import (
-    client_kind,
-    guarded,
-    http_kind,
-    is_recorded,
-    wrap_anthropic,
-    wrap_httpx,
-    wrap_openai,
-)
+from rollout_trace.integration import guarded, http_kind, record_client, wrap_httpx
 from rollout_trace_strands.models import plain_class, swap_class
 
 if TYPE_CHECKING:
@@ -140,17 +132,10 @@ class Clients:
 
     @guarded
     def record_client(self, client: Any) -> bool:
-        """Wraps a client of the openai or anthropic SDK; False if it is none."""
+        """Wraps a client of an SDK; False if it is none that can be recorded."""
         if type(client) in self._recorded_classes:
             return True
-        if client_kind(client, "openai") is not None:
-            # A client that its user wrapped keeps the user's settings unless the provider was given an engine.
-            if not is_recorded(client) or self._engine is not None:
-                wrap_openai(client, engine=self._engine, keep_bytes=self._keep_bytes)
-        elif client_kind(client, "anthropic") is not None:
-            if not is_recorded(client):
-                wrap_anthropic(client, keep_bytes=self._keep_bytes)
-        else:
+        if not record_client(client, engine=self._engine, keep_bytes=self._keep_bytes):
             return False
         self._recorded_classes.add(type(client))
         return True
