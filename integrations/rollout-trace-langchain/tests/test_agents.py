@@ -42,6 +42,8 @@ def recorded(mode: str, path: Path, run: Any) -> list[rt.Trajectory]:
     return list(written(path))
 
 
+@pytest.mark.sees("ids", "however it is run, `stream_events` v3 too")
+@pytest.mark.sees("one row")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tool_loop(way: str, mode: str, tmp_path: Path) -> None:
     """Three turns are three steps, and one row to train on, however the agent is run and whoever records it."""
@@ -63,6 +65,7 @@ def test_a_tool_loop(way: str, mode: str, tmp_path: Path) -> None:
     assert list(row.step_ids) == [step.id for step in own.steps]
 
 
+@pytest.mark.sees("streaming")
 def test_streamed_steps_are_the_steps_of_the_same_answers_unstreamed(tmp_path: Path) -> None:
     contents = []
     ways = [way for way in ("invoke", "stream messages", "astream messages", "stream_events v3") if way in WAYS]
@@ -85,6 +88,7 @@ def parallel(request: Any) -> Reply:
                              ToolCall("add", '{"a": 3, "b": 4}')])  # fmt: skip
 
 
+@pytest.mark.sees("parallel tools")
 @pytest.mark.parametrize("way", ["invoke", "ainvoke"])
 def test_parallel_tool_calls(way: str) -> None:
     """Each run has the id of the call that asked for it, whatever the order; one that raises has its error."""

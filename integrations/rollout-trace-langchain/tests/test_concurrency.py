@@ -46,6 +46,7 @@ def assert_unmixed(rollouts: list[rt.Trajectory], server: Any) -> None:
     assert not log
 
 
+@pytest.mark.sees("at once")
 @pytest.mark.parametrize("is_own", [False, True], ids=["in trajectories", "alone"])
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_twenty_tasks(is_own: bool, is_streamed: bool, tmp_path: Path) -> None:

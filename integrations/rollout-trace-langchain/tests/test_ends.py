@@ -30,6 +30,7 @@ def _no_run_is_left() -> Any:
     assert not runs._runs
 
 
+@pytest.mark.sees("error")
 @pytest.mark.parametrize("way", ["invoke", "stream", "stream messages", "ainvoke", "astream messages"])
 def test_an_http_error(way: str, tmp_path: Path) -> None:
     """The second turn fails: the framework's error is the step's, once, and the trajectory's."""
@@ -46,6 +47,7 @@ def test_an_http_error(way: str, tmp_path: Path) -> None:
     assert (own.status, own.error is not None, len(own.tool_runs)) == ("failed", True, 1)
 
 
+@pytest.mark.sees("cancelled", "`cancelled`; unseen calls by the graph's error")
 @pytest.mark.parametrize("how", ["agent", "model", "batch"])
 @pytest.mark.parametrize("is_own", [False, True], ids=["inside a trajectory", "alone"])
 def test_a_cancelled_run(how: str, is_own: bool, tmp_path: Path) -> None:
@@ -136,6 +138,7 @@ def test_a_stream_left_early_is_abandoned(way: str) -> None:
     assert step.completion is not None
 
 
+@pytest.mark.sees("tool errors")
 def test_a_tool_that_raises_ends_the_agent(tmp_path: Path) -> None:
     with serving(lambda request: Reply(tool_calls=[ToolCall("fail", '{"text": "x"}')])) as server:
         with rt.recording(tmp_path / "runs.jsonl"), pytest.raises(KeyError):
@@ -153,6 +156,7 @@ class Point(BaseModel):
     x: int
 
 
+@pytest.mark.sees("structured output", "one that cannot be parsed has the error on its step")
 def test_an_answer_that_cannot_be_parsed() -> None:
     """The model answered; what failed is the framework's."""
     with serving("no JSON") as server, rt.trajectory() as own:
@@ -174,6 +178,7 @@ def checked(message: Any) -> str:
     return str(message.content)
 
 
+@pytest.mark.sees("superseded", "`with_retry`, `with_fallbacks`, a node's `RetryPolicy`")
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("is_own", [False, True], ids=["inside a trajectory", "alone"])
 @pytest.mark.parametrize("how", ["retry", "fallback", "node"])

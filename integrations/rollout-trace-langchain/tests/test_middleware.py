@@ -99,6 +99,7 @@ def second_is_good(request: Any, record: Any) -> Any:
     return answers[record.index]
 
 
+@pytest.mark.sees("superseded", "a middleware's retries")
 @pytest.mark.parametrize("way", WAYS)
 def test_an_answer_that_was_thrown_away_is_superseded(way: str) -> None:
     with serving(second_is_good) as server, rt.trajectory() as own:

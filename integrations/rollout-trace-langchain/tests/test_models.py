@@ -226,6 +226,7 @@ def test_several_choices() -> None:
     assert len({step.call_id for step in own.steps}) == 1
 
 
+@pytest.mark.sees("cached", "LangChain's cache of chat models")
 @pytest.mark.parametrize("seen", [True, False], ids=["on the wire", "unseen"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_cached_answers(seen: bool, is_async: bool) -> None:
@@ -254,6 +255,7 @@ async def _twice(llm: ChatOpenAI) -> None:
     await llm.agenerate([[HumanMessage("one")], [HumanMessage("two")]])
 
 
+@pytest.mark.sees("other models")
 @pytest.mark.parametrize("way", ["invoke", "stream"])
 def test_fake_models_are_recorded_as_langchain_tells_them(way: str) -> None:
     call = {"name": "add", "args": {"a": 1, "b": 2}, "id": "call_1", "type": "tool_call"}

@@ -36,6 +36,7 @@ def plain(value: Any) -> str:
     return re.sub(r"token_ids=\[[^]]*\]", "IDS", text)
 
 
+@pytest.mark.sees("unchanged")
 @pytest.mark.parametrize("engine", [None, "vllm"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_is_the_same(way: str, engine: str | None) -> None:

@@ -30,6 +30,7 @@ def delegating(request: Any) -> Reply:
     return Reply(f"About {request['messages'][-1]['content']}")
 
 
+@pytest.mark.sees("sub-agents", "graphs in tools, nodes and functions")
 @pytest.mark.parametrize("is_own", [False, True], ids=["inside a trajectory", "alone"])
 @pytest.mark.parametrize("way", ["invoke", "ainvoke", "stream messages", "astream"])
 def test_agents_as_tools(way: str, is_own: bool, tmp_path: Path) -> None:

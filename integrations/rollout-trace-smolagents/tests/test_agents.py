@@ -29,6 +29,7 @@ def managed(model: Any, **options: Any) -> Any:
     return tool_agent(model, name="adder", description="Adds.", **options)
 
 
+@pytest.mark.sees("sub-agents", "managed agents")
 @pytest.mark.parametrize("kind", ["tools", "code"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_a_managed_agent(kind: str, stream: bool, serve: Serve, tmp_path: Path) -> None:
@@ -114,6 +115,7 @@ def check_many(serve: Serve, count: int, run_all: Any, make: Any) -> None:
     assert rt.orphans() == []
 
 
+@pytest.mark.sees("at once")
 @pytest.mark.parametrize("make", [tool_agent, code_agent])
 def test_eight_threads_share_a_model(serve: Serve, make: Any) -> None:
     def run_all(solve: Any, server: Any) -> list[rt.Trajectory]:
@@ -162,6 +164,7 @@ def test_streamed_runs_that_take_turns(serve: Serve) -> None:
     assert len(third.requests) > 5
 
 
+@pytest.mark.sees("error")
 def test_an_http_error(serve: Serve, tmp_path: Path) -> None:
     server = serve([ADDED, Fault(status=500)])
     agent = record(tool_agent(model_at(server)), engine="vllm")
@@ -172,6 +175,7 @@ def test_an_http_error(serve: Serve, tmp_path: Path) -> None:
     assert (trajectory.status, trajectory.error and trajectory.error.type) == ("failed", "AgentGenerationError")
 
 
+@pytest.mark.sees("cancelled", "an interrupt `cancelled`, a closed stream `abandoned`")
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_an_interrupted_run(stream: bool, serve: Serve, tmp_path: Path) -> None:
     server = serve([ADDED, Fault(DONE, hold=True)])
@@ -244,6 +248,7 @@ def test_a_stream_that_is_never_begun(serve: Serve) -> None:
     assert trajectory.steps == []
 
 
+@pytest.mark.sees("sub-agents", "agents in tools")
 def test_an_agent_in_a_tool_of_an_agent(serve: Serve, tmp_path: Path) -> None:
     inner = serve([DONE])
 

@@ -36,6 +36,7 @@ BOTH = pytest.mark.parametrize(("make", "script"), LOOPS, ids=["tools", "code"])
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 
 
+@pytest.mark.sees("ids")
 @BOTH
 @STREAMED
 def test_a_loop_of_three_turns(make: Any, script: Any, stream: bool, serve: Serve, tmp_path: Path) -> None:
@@ -52,6 +53,7 @@ def test_a_loop_of_three_turns(make: Any, script: Any, stream: bool, serve: Serv
     assert read_back(tmp_path / "runs.jsonl") == [trajectory]
 
 
+@pytest.mark.sees("streaming")
 @BOTH
 def test_streaming_changes_nothing(make: Any, script: Any, serve: Serve) -> None:
     runs = []
@@ -67,6 +69,7 @@ def test_streaming_changes_nothing(make: Any, script: Any, serve: Serve) -> None
     ]
 
 
+@pytest.mark.sees("unchanged")
 @BOTH
 @STREAMED
 def test_smolagents_sees_nothing_new(make: Any, script: Any, stream: bool, serve: Serve) -> None:
@@ -100,6 +103,7 @@ def test_without_an_engine_the_bytes_are_the_same(serve: Serve) -> None:
     assert [request.body for request in servers[0].requests] == [request.body for request in servers[1].requests]
 
 
+@pytest.mark.sees("one row", "no: its history is rendered anew, and `rt.drift()` shows why")
 def test_history_is_rendered_anew_so_a_tool_loop_does_not_merge(serve: Serve) -> None:
     server = serve(THREE_TURNS)
     agent = record(tool_agent(model_at(server)), engine="vllm")
@@ -123,6 +127,7 @@ def test_code_whose_end_is_sent_back_as_it_was_sampled_merges(serve: Serve) -> N
     assert [len(sequence.step_ids) for sequence in trajectory.sequences()] == [2]
 
 
+@pytest.mark.sees("parallel tools")
 def test_tools_that_run_at_the_same_time(serve: Serve) -> None:
     together, bob_is_here = threading.Barrier(2, timeout=30), threading.Event()
 
@@ -160,6 +165,7 @@ def test_tools_that_run_at_the_same_time(serve: Serve) -> None:
         assert run.step_id == trajectory.steps[0].id
 
 
+@pytest.mark.sees("tool errors")
 def test_tool_runs_of_calls(serve: Serve) -> None:
     server = serve(
         [
@@ -330,6 +336,7 @@ def test_the_time_limit_of_code_stays(serve: Serve) -> None:
     assert (waited.name, waited.result) == ("waits", 1)
 
 
+@pytest.mark.sees("superseded", "nothing is: each try that the server refused is a step")
 def test_retries_of_smolagents_are_calls_of_one_turn(serve: Serve) -> None:
     server = serve([Fault(status=429), *THREE_TURNS])
     model = model_at(server)

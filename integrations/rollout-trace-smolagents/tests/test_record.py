@@ -162,6 +162,7 @@ def test_a_recorded_model_can_be_pickled() -> None:
     assert (back.model_id, back.answers) == ("spoken", ["four"])
 
 
+@pytest.mark.sees("other models")
 def test_a_model_without_a_client_is_recorded_from_what_smolagents_says(tmp_path: Path) -> None:
     agent = record(tool_agent(Spoken(['{"answer": "four"}'])))
     with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory("solver") as trajectory:

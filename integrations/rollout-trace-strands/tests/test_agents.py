@@ -16,6 +16,7 @@ from rollout_trace.testing import Fault, Reply, ScriptedServer
 from .harness import Recorded, add, adding, agent_of, assert_served, openai_model, said
 
 
+@pytest.mark.sees("ids")
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_tool_loop_is_recorded_call_for_call(recorded: Recorded, stream: bool) -> None:
     with ScriptedServer(adding(2)) as server:
@@ -36,6 +37,7 @@ def test_a_tool_loop_is_recorded_call_for_call(recorded: Recorded, stream: bool)
     recorded.keep(trajectory)
 
 
+@pytest.mark.sees("one row")
 def test_a_tool_loop_makes_one_training_row(recorded: Recorded) -> None:
     with ScriptedServer(adding(2)) as server, rt.trajectory() as trajectory:
         agent_of(openai_model(server))("Add.")
@@ -47,6 +49,7 @@ def test_a_tool_loop_makes_one_training_row(recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
+@pytest.mark.sees("streaming")
 def test_streaming_and_not_give_the_same_steps() -> None:
     found = []
     for stream in (True, False):
@@ -67,6 +70,7 @@ def test_without_a_trajectory_a_run_opens_one(recorded: Recorded) -> None:
     assert_served(server, [*first.steps, *second.steps])
 
 
+@pytest.mark.sees("parallel tools")
 def test_parallel_tool_calls(recorded: Recorded) -> None:
     def script(request: dict[str, Any]) -> Reply:
         if request["messages"][-1]["role"] == "tool":
@@ -87,6 +91,7 @@ def test_parallel_tool_calls(recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
+@pytest.mark.sees("tool errors")
 def test_a_tool_that_raises_and_one_that_is_not_there(recorded: Recorded) -> None:
     answers = [Reply(tool_calls=[("fail", '{"reason": "no luck"}'), ("nothing", "{}")]), Reply("It failed.")]
     with ScriptedServer(answers) as server, rt.trajectory() as trajectory:
@@ -102,6 +107,7 @@ def test_a_tool_that_raises_and_one_that_is_not_there(recorded: Recorded) -> Non
     recorded.keep(trajectory)
 
 
+@pytest.mark.sees("error")
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_http_error_is_a_step(recorded: Recorded, stream: bool) -> None:
     with ScriptedServer([adding(1)({"messages": []}), Fault(status=500)]) as server:
@@ -147,6 +153,7 @@ class Sum(BaseModel):
     value: int
 
 
+@pytest.mark.sees("structured output")
 def test_structured_output(recorded: Recorded) -> None:
     answers: list[str | Reply] = ["It is four.", Reply(tool_calls=[("Sum", '{"value": 4}')]), "done"]
     with ScriptedServer(answers) as server, rt.trajectory() as trajectory:

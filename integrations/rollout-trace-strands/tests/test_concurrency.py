@@ -8,6 +8,8 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 import rollout_trace as rt
 from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
@@ -45,6 +47,7 @@ def assert_each_has_its_own(server: ScriptedServer, trajectories: list[Trajector
         assert [run.tool_call_id for run in trajectory.tool_runs] == calls
 
 
+@pytest.mark.sees("at once")
 def test_twenty_in_one_event_loop(recorded: Recorded) -> None:
     from rollout_trace_strands import RolloutHookProvider
 

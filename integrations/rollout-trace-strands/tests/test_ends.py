@@ -37,6 +37,7 @@ async def cancelled(server: ScriptedServer, agent: Any, held: int = 1) -> None:
         await task
 
 
+@pytest.mark.sees("cancelled", "`cancelled` or `abandoned`")
 @pytest.mark.parametrize("hold", [{"hold": True}, {"hold_after": 4}])
 def test_a_cancelled_task(recorded: Recorded, hold: dict[str, Any]) -> None:
     async def run(server: ScriptedServer) -> Trajectory:

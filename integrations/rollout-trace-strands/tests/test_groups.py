@@ -47,6 +47,7 @@ def delegating(request: dict[str, Any]) -> Reply:
     return Reply(tool_calls=[("adder", json.dumps({"input": "Add."}))]) if done == 0 else Reply("The adder knows.")
 
 
+@pytest.mark.sees("sub-agents", "agents as tools")
 def test_an_agent_as_a_tool(recorded: Recorded) -> None:
     with ScriptedServer(by_system(boss=delegating, adder=adding(2))) as server:
         model = openai_model(server)
@@ -104,6 +105,7 @@ def answering(text: str) -> Any:
     return lambda request: Reply(text)
 
 
+@pytest.mark.sees("sub-agents", "nodes of graphs and swarms")
 @pytest.mark.parametrize("around", [True, False])
 def test_a_graph(recorded: Recorded, around: bool) -> None:
     """Two nodes at once, then one; a nested graph among them."""

@@ -55,6 +55,7 @@ def assert_all_are_recorded(server: ScriptedServer, trajectories: list[Trajector
             Served(record).assert_is(step)
 
 
+@pytest.mark.sees("sub-agents", "agents inside tools")
 @pytest.mark.parametrize("is_made_inside", [True, False])
 def test_an_agent_without_a_hook_inside_a_tool(recorded: Recorded, is_made_inside: bool) -> None:
     """It has a model of its own, whose client nobody wrapped."""

@@ -169,6 +169,7 @@ THINKING: list[Any] = [
 ]
 
 
+@pytest.mark.sees("other models")
 def test_a_model_that_cannot_be_reached_is_recorded_as_strands_tells(recorded: Recorded) -> None:
     with rt.trajectory() as trajectory:
         agent = agent_of(Parrot(THINKING, [{"delta": {"text": "three"}}]), name="parrot", tools=[add])

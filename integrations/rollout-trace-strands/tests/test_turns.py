@@ -28,6 +28,7 @@ def statuses(trajectory: rt.Trajectory) -> list[str]:
     return [step.status for step in trajectory.steps]
 
 
+@pytest.mark.sees("superseded", "a hook's `event.retry`")
 def test_an_answer_that_a_hook_asks_for_again_is_superseded(recorded: Recorded) -> None:
     def again(event: AfterModelCallEvent) -> None:
         if event.stop_response is not None and "bad" in str(event.stop_response.message):
@@ -82,6 +83,7 @@ class Middleware(Plugin):
         add_middleware(agent, InvokeModelStage, self._handler)
 
 
+@pytest.mark.sees("superseded", "an answer that a plugin's middleware drops")
 def test_an_answer_that_a_middleware_throws_away_is_superseded(recorded: Recorded) -> None:
     with ScriptedServer(["first", "second"]) as server, rt.trajectory() as trajectory:
         agent_of(openai_model(server), plugins=[Middleware(_twice)])("Go.")
@@ -89,6 +91,7 @@ def test_an_answer_that_a_middleware_throws_away_is_superseded(recorded: Recorde
     recorded.keep(trajectory)
 
 
+@pytest.mark.sees("cached", "a middleware's answer")
 @pytest.mark.parametrize("place", ["around", "inside"])
 def test_an_answer_from_a_cache(recorded: Recorded, place: str) -> None:
     with ScriptedServer("never") as server, rt.trajectory() as trajectory:

@@ -80,6 +80,7 @@ def litellm_at(server: ScriptedServer) -> Any:
 FAILING = [Reply(tool_calls=[("fail", '{"reason": "no luck"}'), ("nothing", "{}")]), Fault(status=500)]
 
 
+@pytest.mark.sees("unchanged")
 @pytest.mark.parametrize(
     ("make_model", "script", "engine"),
     [
