@@ -18,6 +18,9 @@ COLLECT := tests/collection tests/shards
 PLUGIN := tests/plugin tests/testing tests/test_pytest_agent.py
 # Rollouts on a Ray cluster, which the test starts.
 RAY := collect-ray
+# Frameworks inside each other, with an integration each.
+MIXED := mixed
+NESTED := rollout-trace-langchain rollout-trace-pydantic-ai rollout-trace-openai-agents
 # The page in a browser.
 PAGE := page
 # The same tests beside the oldest release of the framework that they pass with.
@@ -28,7 +31,7 @@ SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
 # Agents and frameworks as their users run them. Fewer: make test-agents AGENTS=agents-litellm
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
-NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(CONSUMERS) $(AGENTS)
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(AGENTS)
 
 .PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
@@ -45,7 +48,7 @@ demo: environment
 # if it cannot be, they are the ones that fail.
 test:
 	-@$(MAKE) --silent environment
-	@$(PYTHON) tests/everything.py core collect plugin install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE)
+	@$(PYTHON) tests/everything.py core collect plugin install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(MIXED) $(RAY) $(PAGE)
 
 test-core: environment
 	$(BIN)/python -m pytest -q $(COLLECT:%=--ignore=%) $(PLUGIN:%=--ignore=%)
@@ -76,6 +79,9 @@ $(INTEGRATIONS:%=test-%) $(OLDEST:%=test-%): test-%: environment-%
 
 test-$(RAY): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/collect_ray
+
+test-$(MIXED): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/mixed
 
 # Needs Debian's chromium, or a browser that ROLLOUT_TRACE_BROWSER names; without one the tests are skipped.
 $(PAGE:%=test-%): test-%: environment-%
@@ -175,6 +181,7 @@ endef
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
 $(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(CONSUMERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	requirements/$(name).txt),.)))
+$(eval $(call rules,environment-$(MIXED),.venvs/$(MIXED),requirements/$(MIXED).txt,. $(NESTED:%=./integrations/%)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))
 $(foreach name,$(OLDEST:-oldest=),$(eval $(call rules,environment-$(name)-oldest,.venvs/$(name)-oldest,$(strip \
