@@ -10,11 +10,12 @@ from rollout_trace.integration import (
     Completion,
     Frame,
     ModelFrame,
+    OpenFrames,
     ToolCall,
     ToolFrame,
     guarded,
-    is_recorded,
-    wrap_openai,
+    record_client,
+    snapshot,
 )
 
 if TYPE_CHECKING:  # `rt.integrations()` reads ABOUT where the framework is slow to import, or missing
@@ -28,8 +29,7 @@ ABOUT = About(framework="myframework", tested=("1.0", "1.4"))
 def record(agent: myframework.Agent, *, engine: EngineName | None = None) -> myframework.Agent:
     """Records every run of an agent, and of the agents among its tools. Returns the same agent."""
     for one in agent.family():
-        if engine is not None or not is_recorded(one.model.client):  # else it keeps the settings of its user
-            wrap_openai(one.model.client, engine=engine)
+        record_client(one.model.client, engine=engine)  # without an engine, it keeps the settings of its user
         if _hooks not in one.listeners:
             one.listeners.append(_hooks)
     return agent
@@ -39,20 +39,20 @@ class Hooks:
     """The listener. Many agents run at once: frames are found by the id of the run, never as the latest one."""
 
     def __init__(self) -> None:
-        self._frames: dict[str | None, Any] = {}
+        self._frames: OpenFrames[Any] = OpenFrames()
 
     def _begin(self, run_id: str, frame: Frame) -> None:
-        self._frames[run_id] = frame.enter()  # model calls made in this context from here on are the frame's
+        self._frames.begin(run_id, frame.enter())  # model calls made in this context from here on are the frame's
 
     @guarded  # an exception in here is logged, and never reaches the agent
     def agent_begins(self, run_id: str, parent_id: str | None, agent: myframework.Agent) -> None:
-        self._begin(run_id, AgentFrame(agent.name, parent=self._frames.get(parent_id)))
+        self._begin(run_id, AgentFrame(agent.name, parent=self._frames.find(parent_id)))
 
     @guarded
     def model_begins(self, run_id: str, parent_id: str, model: myframework.Model, messages: list[Any]) -> None:
         # A step is made from the bytes of its call; model and messages are only used if the call sends none.
-        frame = ModelFrame("myframework", parent=self._frames.get(parent_id), model=model.name, messages=list(messages))
-        self._begin(run_id, frame)
+        parent, asked = self._frames.find(parent_id), list(messages)
+        self._begin(run_id, ModelFrame("myframework", parent=parent, model=model.name, messages=asked))
 
     @guarded
     def model_answers(self, run_id: str, answer: myframework.Answer, is_cached: bool) -> None:
@@ -60,24 +60,27 @@ class Hooks:
         completion = Completion(content=answer.content, tool_calls=calls)
         # A cached answer has the id of the call that it comes from, which is another step.
         response_id = None if is_cached else answer.id
-        self._frames[run_id].answered({"completion": completion}, response_id=response_id, cached=is_cached)
+        if (frame := self._frames.find(run_id)) is not None:
+            frame.answered({"completion": completion}, response_id=response_id, cached=is_cached)
 
     @guarded
     def answer_dropped(self, run_id: str) -> None:
-        self._frames[run_id].supersede()  # kept, and not trained on
+        if (frame := self._frames.find(run_id)) is not None:
+            frame.supersede()  # kept, and not trained on
 
     @guarded
     def tool_begins(self, run_id: str, parent_id: str, call: myframework.ToolCall) -> None:
-        parent = self._frames.get(parent_id)
-        self._begin(run_id, ToolFrame(call.name, tool_call_id=call.id, arguments=call.arguments, parent=parent))
+        parent, arguments = self._frames.find(parent_id), snapshot(call.arguments)
+        self._begin(run_id, ToolFrame(call.name, tool_call_id=call.id, arguments=arguments, parent=parent))
 
     @guarded
     def tool_returns(self, run_id: str, result: str) -> None:
-        self._frames[run_id].run.result = result
+        if (frame := self._frames.find(run_id)) is not None:
+            frame.run.result = snapshot(result)
 
     @guarded
     def ends(self, run_id: str, error: BaseException | None) -> None:
-        self._frames.pop(run_id).end(error)
+        self._frames.end(run_id, error)
 
 
 _hooks = Hooks()
