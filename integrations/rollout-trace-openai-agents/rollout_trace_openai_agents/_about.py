@@ -1,0 +1,5 @@
+"""Package metadata for ``rt.integrations()``. Must not import the framework."""
+
+from rollout_trace.integration import About
+
+ABOUT = About(framework="openai-agents", tested=("0.24", "0.24"))

@@ -1,0 +1,117 @@
+"""What users ask with: ``record``, or hooks for one run, or a tracing processor for all runs that are traced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agents import Agent, AgentSpanData, Model, ModelProvider, RunHooks, TracingProcessor
+
+from rollout_trace_openai_agents import models, runner
+from rollout_trace_openai_agents.runs import begun, option
+from rollout_trace_openai_agents.settings import Settings, settings_of
+
+if TYPE_CHECKING:
+    from agents import Span, Trace
+
+    from rollout_trace.integration import Engine
+
+T = TypeVar("T", bound="Agent[Any] | Model | ModelProvider")
+
+
+def record(
+    thing: T, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
+) -> T:
+    """Records the runs that begin with an agent, or with a model, or with a model of a provider. Returns the same object.
+
+    Everything inside such a run is recorded with it: the agents that it hands off to, those that its tools and guardrails
+    run, at any depth, whenever they were made or added. Called again, the new arguments count.
+
+    Args:
+        thing: an ``Agent``, a ``Model`` or a ``ModelProvider``.
+        engine: the server behind OpenAI's clients (``vllm``, ``sglang``, ...): its requests then ask for token ids and
+            logprobs, see ``rollout_trace.wrap_openai``. With None nothing is added to requests, and clients that were
+            wrapped before keep their settings.
+        keep_bytes: keep request and response bodies on the steps.
+        train_guardrails: leave the steps of guardrails trainable.
+
+    Raises:
+        TypeError: none of these objects.
+        ValueError: unknown engine.
+    """
+    settings = settings_of(engine, keep_bytes, train_guardrails)
+    if isinstance(thing, Agent):
+        models.record_agent(thing, settings)
+    elif isinstance(thing, Model):
+        models.record_model(thing, settings)
+    elif isinstance(thing, ModelProvider):
+        models.record_provider(thing, settings)
+    else:
+        raise TypeError(f"record() needs an Agent, a Model or a ModelProvider of openai-agents, got {thing!r:.80}.")
+    return thing
+
+
+class RolloutRunHooks(RunHooks[Any]):
+    """Records one run: ``Runner.run(agent, "...", hooks=RolloutRunHooks(engine="vllm"))``. Hooks of yours subclass it.
+
+    What runs inside is recorded with it, as with ``record``, whose arguments these are.
+
+    Raises:
+        ValueError: unknown engine.
+    """
+
+    def __init__(
+        self, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
+    ) -> None:
+        self.settings = settings_of(engine, keep_bytes, train_guardrails)
+
+
+class RolloutTracingProcessor(TracingProcessor):
+    """Records every run that is traced: ``add_trace_processor(RolloutTracingProcessor(engine="vllm"))``.
+
+    Runs with tracing switched off are not recorded; ``record`` does not depend on it. The arguments are those of
+    ``record``. Nothing is sent anywhere, and the traces of other processors are unchanged.
+
+    Raises:
+        ValueError: unknown engine.
+    """
+
+    def __init__(
+        self, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
+    ) -> None:
+        self._settings = settings_of(engine, keep_bytes, train_guardrails)
+        _processors.append(self)
+
+    def on_trace_start(self, trace: Trace) -> None:
+        """Nothing: a trace may span several runs."""
+
+    def on_trace_end(self, trace: Trace) -> None:
+        """Nothing."""
+
+    def on_span_start(self, span: Span[Any]) -> None:
+        """Records the run whose first agent begins here. Called in the context of the run."""
+        run = begun()
+        if run is not None and isinstance(span.span_data, AgentSpanData):
+            run.claim(self._settings)
+
+    def on_span_end(self, span: Span[Any]) -> None:
+        """Nothing: the run itself ends what is recorded."""
+
+    def shutdown(self) -> None:
+        """Nothing is kept here."""
+
+    def force_flush(self) -> None:
+        """Nothing is kept here."""
+
+
+_processors: list[RolloutTracingProcessor] = []
+
+
+def _find(agent: Agent[Any], hooks: Any, config: Any) -> Settings | None:
+    if isinstance(hooks, RolloutRunHooks):
+        return hooks.settings
+    asked = (agent, option(config, "model"), agent.model, option(config, "model_provider"))
+    return next((found for thing in asked if (found := models.settings_on(thing)) is not None), None)
+
+
+models.install()
+runner.install(_find, lambda: bool(_processors))
