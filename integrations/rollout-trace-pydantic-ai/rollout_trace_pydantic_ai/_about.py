@@ -1,0 +1,5 @@
+"""Package metadata for ``rt.integrations()``. Must not import the framework."""
+
+from rollout_trace.integration import About
+
+ABOUT = About(framework="pydantic-ai-slim", tested=("2.0", "2.68"))

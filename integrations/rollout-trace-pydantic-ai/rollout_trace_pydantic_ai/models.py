@@ -1,0 +1,192 @@
+"""Recording subclasses of models' own classes, swapped in on the model objects.
+
+Every call of a model passes through its ``request`` or ``request_stream``, in the task that makes the call: those of an
+agent, of each model of a ``FallbackModel``, and of ``pydantic_ai.direct``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from types import MethodType
+from typing import Any, NamedTuple
+
+from pydantic_ai._run_context import get_current_run_context
+from pydantic_ai.messages import ModelResponse
+from pydantic_ai.models import Model, StreamedResponse
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
+
+from rollout_trace.integration import (
+    ClassSwap,
+    Engine,
+    EngineName,
+    ModelFrame,
+    enter,
+    entered,
+    guarded,
+    record_client,
+)
+from rollout_trace_pydantic_ai import chat
+from rollout_trace_pydantic_ai.runs import run_of
+
+
+class Settings(NamedTuple):
+    """Settings that a model records with."""
+
+    engine: EngineName | Engine | None
+    keep_bytes: bool
+
+
+_classes: ClassSwap[Settings] = ClassSwap("_rollout_trace_pydantic_ai", is_pickled=True)
+
+
+@guarded
+def record_model(model: Any, settings: Settings) -> None:
+    """Makes a model record, or those inside one that only passes calls on. May be called before each call.
+
+    A model that records already keeps its settings, unless an engine is given.
+    """
+    if isinstance(model, WrapperModel):
+        record_model(model.wrapped, settings)
+    elif isinstance(model, FallbackModel):
+        for one in model.models:
+            record_model(one, settings)
+    elif isinstance(model, Model):
+        found = _classes.settings_of(model)
+        if found is None or (settings.engine is not None and found != settings):
+            _classes.put_on(model, settings, _methods)
+
+
+class ModelCall:
+    """One call of a model.
+
+    Args:
+        model: that is called.
+        messages: Pydantic AI's messages, as the model gets them.
+        model_settings: the request's.
+        model_request_parameters: the request's; they have its tools.
+        run_context: of the run that makes the call; None if there is none, or for an unstreamed call.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        messages: list[Any],
+        model_settings: Any,
+        model_request_parameters: Any,
+        run_context: Any = None,
+    ) -> None:
+        settings = _classes.settings_of(model) or Settings(None, False)
+        self._is_client_recorded = record_client(
+            getattr(model, "client", None), engine=settings.engine, keep_bytes=settings.keep_bytes
+        )
+        self._asked = (list(messages), model_settings, model_request_parameters, model.model_name)
+        self.response: ModelResponse | None = None
+        self.response_id: str | None = None
+        """The provider's id of the answer; None without one."""
+        self.is_answered = False
+        self.is_paused = False
+        """Whether the provider has paused its answer; another call continues it."""
+        # Set around the calls of an agent's own turns; not in its tools and hooks, which may call models as well.
+        run_context = run_context or get_current_run_context()
+        run = None if run_context is None else run_of(run_context.run_id)
+        turn = None if run is None else run.turn
+        self.frame = ModelFrame("pydantic-ai", metadata=None if turn is None else turn.metadata)
+        if turn is not None:
+            turn.calls.append(self)
+
+    @guarded
+    def answered(self, answer: ModelResponse | StreamedResponse) -> None:
+        """Ends the frame with a whole answer, which is used if no bytes were seen."""
+        self.is_answered = True
+        self.response_id = answer.provider_response_id
+        self.is_paused = getattr(answer, "state", None) == "suspended"
+        if isinstance(answer, ModelResponse):
+            self.response = answer
+        try:
+            if not self.frame.calls:
+                response = answer if isinstance(answer, ModelResponse) else answer.get()
+                fields = {**chat.request_fields(*self._asked), **chat.answer_fields(response)}
+                self.frame.answered(fields, response_id=self.response_id, cached=self._is_client_recorded)
+        finally:
+            self.frame.end()
+
+    @guarded
+    def failed(self, error: BaseException) -> None:
+        """Ends the frame with the exception that ended the call."""
+        try:
+            if not self.frame.calls:
+                self.frame.tell(**chat.request_fields(*self._asked))
+        finally:
+            self.frame.end(error)
+
+
+@guarded
+def _begin(model: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
+    """Begins the record of a call; None inside another model's, which is the one that is recorded."""
+    outer = entered()
+    return None if isinstance(outer, ModelFrame) and outer.is_open else ModelCall(model, *args, **kwargs)
+
+
+async def _request(base: Any, model: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+    call = _begin(model, *args, **kwargs)
+    if call is None:
+        return await base.request(model, *args, **kwargs)  # type: ignore[no-any-return]
+    outside = enter(call.frame)
+    try:
+        response: ModelResponse = await base.request(model, *args, **kwargs)
+    except BaseException as error:
+        call.failed(error)
+        raise
+    finally:
+        enter(outside)
+    call.answered(response)
+    return response
+
+
+@asynccontextmanager
+async def _request_stream(base: Any, model: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[StreamedResponse]:
+    call = _begin(model, *args, **kwargs)
+    opening = base.request_stream(model, *args, **kwargs)
+    if call is None:
+        async with opening as stream:
+            yield stream
+        return
+    outside = enter(call.frame)
+    try:
+        async with opening as stream:
+            # The call is made. What the consumer does while it reads the answer is not the call's.
+            enter(outside)
+            yield stream
+    except BaseException as error:
+        enter(outside)
+        call.failed(error)
+        raise
+    call.answered(stream)
+
+
+class _Method:
+    """A function as a method. Not a plain function: Pydantic AI wraps those of a model class when it is made."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __get__(self, model: Any, owner: type | None = None) -> Any:
+        return self._function if model is None else MethodType(self._function, model)
+
+
+def _methods(base: Any, settings: Settings) -> dict[str, Any]:
+    """The methods of a recording subclass of a model's class."""
+
+    def request(self: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, ModelResponse]:
+        return _request(base, self, *args, **kwargs)
+
+    def request_stream(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _request_stream(base, self, *args, **kwargs)
+
+    methods = {"request": _Method(request)}
+    # Pydantic AI takes a class that has a `request_stream` of its own for one that can stream.
+    if base.request_stream is not Model.request_stream:
+        methods["request_stream"] = _Method(request_stream)
+    return methods

@@ -1,0 +1,128 @@
+"""Runs of agents, and the turns that they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai import ModelRetry
+from pydantic_ai.messages import ModelResponse
+
+from rollout_trace.integration import AgentFrame, ModelFrame, entered
+from rollout_trace_pydantic_ai import chat
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import ModelRequestContext
+    from pydantic_ai.tools import RunContext
+
+    from rollout_trace_pydantic_ai.capability import RolloutCapability
+    from rollout_trace_pydantic_ai.models import ModelCall
+
+
+class RunFrame(AgentFrame):
+    """Frame of one run of an agent. Agents without a capability that run inside it are recorded by the same one."""
+
+    def __init__(self, ctx: RunContext[Any], capability: RolloutCapability) -> None:
+        """``capability``: the one that records the run."""
+        name = None if ctx.agent is None else ctx.agent.name
+        super().__init__(name, metadata={"run_id": ctx.run_id, "conversation_id": ctx.conversation_id})
+        self.run_id = ctx.run_id
+        self.capability = capability
+        self.turn: Turn | None = None
+        """The turn that goes on, or the last one."""
+        self.tool_call_ids: set[str] = set()
+        """Ids of the tool calls that are recorded as tool runs."""
+
+    def forget(self) -> None:
+        """Drops references to recorded data."""
+        super().forget()
+        self.turn = None
+
+    def mark_rejected(self, request: Any) -> None:
+        """Sets an error on the last answer, if this request says that it was of no use.
+
+        The answer stays a turn of the conversation: the model is sent it again, with the reason. The error of a tool
+        that ran is on its tool run.
+
+        Args:
+            request: the last message that is sent to the model.
+        """
+        if self.turn is None:
+            return
+        for part in request.parts:
+            reason = chat.retry_reason(part)
+            if reason is not None and getattr(part, "tool_call_id", None) not in self.tool_call_ids:
+                self.turn.fail(ModelRetry(reason))
+
+
+class Turn:
+    """One request of an agent to its model.
+
+    Several model calls may be made for it: fallbacks, further attempts, the parts of a paused answer.
+
+    Args:
+        run: the run that it is a part of.
+        run_step: number of the turn in its run, from 1.
+    """
+
+    def __init__(self, run: RunFrame, run_step: int) -> None:
+        self.metadata = {"run_id": run.run_id, "run_step": run_step}
+        """For the steps of its calls."""
+        self.calls: list[ModelCall] = []
+        self._run = run
+        self._kept: ModelFrame | None = None
+
+    def finish(self, request: ModelRequestContext, response: ModelResponse) -> None:
+        """Marks the answers that are not the one that the agent goes on with.
+
+        Args:
+            request: of the turn.
+            response: what the agent goes on with. Without a model call, a capability has made it.
+        """
+        if not self.calls:
+            self._add_made(request, response)
+            return
+        answered = [call for call in self.calls if call.is_answered]
+        kept = _given_by(answered, response)
+        for call in answered:
+            # A paused answer is a part of the kept one, which the provider has continued.
+            if call is not kept and not call.is_paused:
+                call.frame.supersede()
+        if kept is not None:
+            self._kept = kept.frame
+
+    def fail(self, error: Exception) -> None:
+        """Sets an error on the answer that the agent could not go on with."""
+        answered = [call.frame for call in self.calls if call.is_answered]
+        frame = self._kept or (answered[-1] if answered else None)
+        if frame is not None:
+            frame.failed(error)
+
+    def _add_made(self, request: ModelRequestContext, response: ModelResponse) -> None:
+        frame = ModelFrame("pydantic-ai", parent=self._run, metadata=self.metadata)
+        asked = (request.messages, request.model_settings, request.model_request_parameters, request.model.model_name)
+        frame.answered({**chat.request_fields(*asked), **chat.answer_fields(response)}, cached=True)
+        frame.end()
+        self._kept = frame
+
+
+def _given_by(calls: Iterable[ModelCall], response: ModelResponse) -> ModelCall | None:
+    """The call that gave this response; None if none did."""
+    latest = None
+    for call in calls:
+        if call.response is response or (call.response_id and call.response_id == response.provider_response_id):
+            return call
+        latest = call
+    # Without the provider's id, an answer that a hook has changed cannot be told from one that it has replaced.
+    return latest if latest is not None and not (latest.response_id and response.provider_response_id) else None
+
+
+def run_of(run_id: str | None) -> RunFrame | None:
+    """The open run with this id that the context is in. With None: the innermost one."""
+    # Not `active()`: that is None inside a trajectory block that the user opened within the run.
+    frame = entered()
+    while frame is not None:
+        if isinstance(frame, RunFrame) and frame.is_open and (run_id is None or frame.run_id == run_id):
+            return frame
+        frame = frame.parent
+    return None
