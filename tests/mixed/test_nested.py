@@ -40,7 +40,6 @@ def scripted(request: dict[str, Any]) -> Reply:
     return Reply(tool_calls=[("add", json.dumps({"a": 2, "b": 3}))])
 
 
-@function_tool
 def add(a: int, b: int) -> int:
     """Adds two numbers."""
     return a + b
@@ -62,7 +61,7 @@ class Team:
                 name="mathematician",
                 instructions="You work out sums.",
                 model=OpenAIChatCompletionsModel("scripted", self.clients[0]),
-                tools=[add],
+                tools=[function_tool(add)],
             ),
             engine="vllm",
         )
@@ -75,11 +74,11 @@ class Team:
             engine="vllm",
         )
 
-        @manager.tool_plain
         async def ask_mathematician(question: str) -> str:
             """Asks somebody who can add."""
             return str((await Runner.run(mathematician, question)).final_output)
 
+        manager.tool_plain(ask_mathematician)
         # LangChain shares its HTTP clients in the process, also with event loops that have ended.
         self._http = DefaultAsyncHttpxClient()
         model = ChatOpenAI(model="scripted", http_async_client=self._http, **usual)
