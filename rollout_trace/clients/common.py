@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from rollout_trace.clients import google, httpx, stainless
+from rollout_trace.clients import google, httpx, sampler, stainless
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.settings import Settings
 
@@ -48,7 +48,7 @@ def wrap(client: C, sdk: str, settings: Settings, *, example: str) -> C:
 
 
 def unwrap(client: C) -> C:
-    """Undoes ``wrap_openai``, ``wrap_anthropic``, ``wrap_google`` and ``integration.wrap_httpx``.
+    """Undoes ``wrap_openai`` and the other ``wrap_...`` functions, ``integration.wrap_httpx`` too.
 
     Gives the client its own class again and returns it. Running calls are recorded to their end; then the class changes
     when the last of them has ended. A client that is not wrapped stays as it is.
@@ -57,6 +57,8 @@ def unwrap(client: C) -> C:
         stainless.restore(client)
     elif google.is_recording(client):
         google.forget_client(client)
+    elif sampler.is_recording(client):
+        sampler.take_off(client)
     else:
         httpx.forget_client(client)
     return client
