@@ -135,7 +135,9 @@ class TransformersGeneration:
             return output.sequences
         if self._takes_scores:
             return output
-        return type(output)(**{name: value for name, value in output.items() if name != "scores"})
+        # Those of whole beams come with the scores.
+        added = ("scores", "sequences_scores")
+        return type(output)(**{name: value for name, value in output.items() if name not in added})
 
     def rows(self, output: Any) -> tuple[list[Row], Literal["raw", "processed"] | None]:
         """The rows that were returned, and what their logprobs are of."""
