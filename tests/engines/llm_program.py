@@ -25,6 +25,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 MESSAGES = [{"role": "user", "content": "hi"}]
 OPTIONS: dict[str, Any] = {"model": TINY, "max_model_len": 512, "enforce_eager": True, "dtype": "float32"}
 recorded: dict[str, Any] = {}
+# Of any type: what a step has, or lacks, is what is asserted.
+recording: Any = rt.recording
+trajectory: Any = rt.trajectory
 
 
 def plain(output: Any) -> Any:
@@ -40,7 +43,7 @@ def plain(output: Any) -> Any:
     return output if output is None or isinstance(output, (str, int, float, bool)) else repr(output)
 
 
-def check(steps: list[rt.Step], outputs: list[Any]) -> None:
+def check(steps: Any, outputs: list[Any]) -> None:
     """Each completion of the outputs is a step, with the same ids, logprobs, text and reasons."""
     completions = [(output, one) for output in outputs for one in output.outputs]
     assert len(steps) == len(completions), (len(steps), len(completions))
@@ -82,7 +85,7 @@ def llm(path: str) -> None:
 
     assert rt.wrap_vllm(model) is model
     assert isinstance(model, LLM)
-    with rt.recording(path), rt.trajectory("generate") as run:
+    with recording(path), trajectory("generate") as run:
         outputs = model.generate(prompts, several, use_tqdm=False)
     assert [plain(one.outputs) for one in outputs] == [plain(one.outputs) for one in before]
     check(run.steps, outputs)
@@ -92,7 +95,7 @@ def llm(path: str) -> None:
     assert run.steps[0].sampling["n"] == 2
     recorded["generate"] = [plain(one) for one in outputs]
 
-    with rt.recording(path), rt.trajectory("chat") as run:
+    with recording(path), trajectory("chat") as run:
         greedy = SamplingParams(max_tokens=6, temperature=0.0, logprobs=0)
         outputs = model.chat(MESSAGES, greedy, use_tqdm=False, tools=[TOOL])
         check(run.steps, outputs)
@@ -102,7 +105,7 @@ def llm(path: str) -> None:
     assert run.steps[0].sampling["temperature"] == 0.0
     recorded["chat"] = [plain(one) for one in outputs]
 
-    with rt.recording(path), rt.trajectory("beams") as run:
+    with recording(path), trajectory("beams") as run:
         (beams,) = model.beam_search([{"prompt": "hello"}], BeamSearchParams(beam_width=2, max_tokens=4))
     assert len(run.steps) == 2
     for step, beam in zip(run.steps, beams.sequences, strict=True):
@@ -110,14 +113,14 @@ def llm(path: str) -> None:
         assert "hello" + step.completion.content == beam.text
     assert {"distribution_biased"} <= {finding.code for finding in run.check()}
 
-    with rt.recording(path), rt.trajectory("queue") as run:
+    with recording(path), trajectory("queue") as run:
         ids = model.enqueue(["a", "b"], SamplingParams(max_tokens=3), use_tqdm=False)
         assert [step.status for step in run.steps] == ["running"] * 2
         outputs = model.wait_for_completion(use_tqdm=False)
     assert len(ids) == 2
     check(run.steps, outputs)
 
-    with rt.recording(path), rt.trajectory("refused") as run:
+    with recording(path), trajectory("refused") as run:
         refused = None
         try:
             model.generate("a", SamplingParams(max_tokens=3, logprobs=1000), use_tqdm=False)
@@ -128,7 +131,7 @@ def llm(path: str) -> None:
 
     rt.wrap_vllm(model, logprobs=True, policy_version=lambda: "step-3")
     params = SamplingParams(max_tokens=3)
-    with rt.recording(path), rt.trajectory("asked") as run:
+    with recording(path), trajectory("asked") as run:
         outputs = model.generate([5, 6, 7], params, use_tqdm=False)
         check(run.steps, outputs)
         model.generate([5, 6, 7], use_tqdm=False)
@@ -138,7 +141,7 @@ def llm(path: str) -> None:
     assert {step.policy_version for step in run.steps} == {"step-3"}
     assert rt.unwrap(model) is model
     assert type(model) is kind
-    with rt.trajectory() as run:
+    with trajectory() as run:
         model.generate([5, 6, 7], params, use_tqdm=False)
     assert not run.steps
 
@@ -156,7 +159,7 @@ async def stream(path: str) -> None:
     try:
         for kind in (RequestOutputKind.FINAL_ONLY, RequestOutputKind.CUMULATIVE, RequestOutputKind.DELTA):
             params = SamplingParams(n=2, max_tokens=8, logprobs=1, prompt_logprobs=0, seed=3, output_kind=kind)
-            with rt.recording(path), rt.trajectory(kind.name) as run:
+            with recording(path), trajectory(kind.name) as run:
                 outputs = [one async for one in engine.generate(prompt, params, kind.name)]
             recorded[kind.name] = [plain(one) for one in outputs]
             if kind is RequestOutputKind.FINAL_ONLY:
@@ -172,14 +175,14 @@ async def stream(path: str) -> None:
                 assert one.time_to_first_token is not None
 
         # It belongs to the trajectory in which it was begun, wherever it is read.
-        with rt.recording(path):
-            with rt.trajectory("later") as run:
+        with recording(path):
+            with trajectory("later") as run:
                 items = engine.generate(prompt, SamplingParams(max_tokens=3), "later")
             outputs = [one async for one in items]
         assert [step.status for step in run.steps] == ["ok"]
 
         long = SamplingParams(max_tokens=400, ignore_eos=True)
-        with rt.recording(path), rt.trajectory("closed") as run:
+        with recording(path), trajectory("closed") as run:
             items = engine.generate(prompt, long, "closed")
             first = await anext(items)
             await items.aclose()
@@ -193,7 +196,7 @@ async def stream(path: str) -> None:
             async for _ in engine.generate(prompt, long, "cancelled"):
                 got.set()
 
-        with rt.recording(path), rt.trajectory("cancelled") as run:
+        with recording(path), trajectory("cancelled") as run:
             task = asyncio.create_task(read())
             await got.wait()
             task.cancel()
@@ -202,19 +205,19 @@ async def stream(path: str) -> None:
         assert step.status == "cancelled", step
         assert 0 < len(step.completion_token_ids) < 400
 
-        with rt.recording(path), rt.trajectory("unread") as run:
+        with recording(path), trajectory("unread") as run:
             engine.generate(prompt, long, "unread")
         assert [step.status for step in run.steps] == ["abandoned"]
 
         async def one(number: int) -> None:
-            with rt.trajectory(f"task {number}") as own:
+            with trajectory(f"task {number}") as own:
                 params = SamplingParams(max_tokens=4, seed=number)
                 items = [
                     item async for item in engine.generate({"prompt_token_ids": [number + 5]}, params, f"t{number}")
                 ]
                 check(own.steps, items[-1:])
 
-        with rt.recording(path):
+        with recording(path):
             await asyncio.gather(*map(one, range(12)))
         assert not rt.orphans()
     finally:

@@ -32,7 +32,8 @@ def test_steps_are_what_vllm_returned(part: str, tmp_path: Path) -> None:
     file = tmp_path / "rollouts.jsonl"
     settings = {**os.environ, **servers._VLLM_ENVIRONMENT, "PYTHONPATH": str(ROOT), "PYTEST_CURRENT_TEST": "llm"}
     command = [python(), str(PROGRAM), part, str(file)]
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=900)
+    # A session of its own: vLLM ends the processes of its group.
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=900, start_new_session=True)
     assert done.returncode == 0, done.stderr[-5000:]
     trajectories = list(rt.read(str(file)))
     assert {step.protocol for trajectory in trajectories for step in trajectory.steps} == {"vllm.llm"}

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+from collections.abc import Iterator
+
 import pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """For all tests here, and for what is collected after the last."""
-    for ignored in (
-        "ignore:unclosed:ResourceWarning",
-        "ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning",
-    ):
-        config.addinivalue_line("filterwarnings", ignored)
+    """For all tests here."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def collected() -> Iterator[None]:
+    """What the last test left is collected where no warning is an error yet."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()

@@ -65,7 +65,7 @@ def ids(step: rt.Step) -> tuple[list[int], list[int]]:
 
 def logprobs(step: rt.Step) -> list[float]:
     assert step.logprobs is not None
-    return step.logprobs.tolist()
+    return [float(one) for one in step.logprobs]
 
 
 def test_logprobs_are_those_of_a_forward_pass(model: Any, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_pad_that_was_sampled_is_a_token(model: Any) -> None:
     assert [ids(step)[1] for step in steps] == [[1, PAD, PAD], [3, PAD, END]]
 
 
-class Stop(StoppingCriteria):
+class Stop(StoppingCriteria):  # type: ignore[misc]
     """Ends the rows whose last token is 2."""
 
     def __call__(self, input_ids: Any, scores: Any, **options: Any) -> Any:
