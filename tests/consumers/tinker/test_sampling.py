@@ -19,6 +19,7 @@ from tinker.lib.public_interfaces.api_future import APIFuture
 import rollout_trace as rt
 from rollout_trace.wire import decode
 from tests.consumers.tinker.service import Sample, Script, Service, serving
+from tests.samplers.page import run_block
 
 PARAMS = tinker.SamplingParams(max_tokens=4, temperature=0.7)
 
@@ -261,3 +262,11 @@ def test_other_objects() -> None:
     for wrong in (object(), tinker.SamplingParams(), "client"):
         with pytest.raises(TypeError, match="wrap_tinker\\(\\) needs a SamplingClient"):
             rt.wrap_tinker(wrong)
+
+
+def test_the_page(tmp_path: Path) -> None:
+    with serving(counting) as service:
+        run_block("Tinker", tmp_path, BASE_URL=service.url, API_KEY="tml-0")
+    (run,) = rt.read(tmp_path / "rollouts.jsonl")
+    assert [ids(step) for step in run.steps] == [([101, 7592, 102], [103, 104])]
+    assert (run.steps[0].policy_version, run.reward) == ("tinker://run/sampler_weights/7", 1.0)

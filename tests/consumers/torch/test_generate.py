@@ -25,6 +25,7 @@ from transformers import (
 import rollout_trace as rt
 from rollout_trace.wire import decode
 from tests.consumers.torch import tiny
+from tests.samplers.page import run_block
 
 pytestmark = pytest.mark.filterwarnings("default")  # of transformers
 
@@ -345,3 +346,12 @@ def test_mistakes_of_the_users(model: Any, wrong: dict[str, Any], message: str) 
         rt.wrap_transformers(object())
     with pytest.raises(ValueError, match="logprobs_mode='cooked' is not known"):
         rt.wrap_transformers(model, logprobs_mode="cooked")  # type: ignore[arg-type]
+
+
+def test_the_page(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    tiny.model().save_pretrained(model)
+    run_block("transformers", tmp_path, MODEL=model, inputs={"input_ids": PROMPTS, "attention_mask": MASK})
+    (run,) = rt.read(tmp_path / "rollouts.jsonl")
+    assert [ids(step)[0] for step in run.steps] == [[5, 6], [7, 8, 9, 10], [1, 2, 3]]
+    assert all(step.logprobs is not None for step in run.steps)
