@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from rollout_trace.clients import google, httpx, sampler, stainless
+from rollout_trace.clients import google, httpx, stainless
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record.settings import Settings
 
@@ -53,6 +53,9 @@ def unwrap(client: C) -> C:
     Gives the client its own class again and returns it. Running calls are recorded to their end; then the class changes
     when the last of them has ended. A client that is not wrapped stays as it is.
     """
+    # Here: a client that is only wrapped does not load what samplers need.
+    from rollout_trace.clients import sampler
+
     if stainless.settings_of(client) is not None:
         stainless.restore(client)
     elif google.is_recording(client):

@@ -56,7 +56,7 @@ def choice_of(one: Any, begin: int = 0) -> dict[str, Any]:
         texts = [None if item is None else item.decoded_token for item in found]
         if texts and texts[0] is not None:
             choice["tokens"] = texts
-        if any(len(row) > 1 for row in scores):
+        if max(map(len, scores), default=0) > 1:
             choice["top_tokens"] = _rows(scores)
     choice["finish_reason"], choice["stop_reason"] = one.finish_reason, one.stop_reason
     _add_extras(choice, one, begin)

@@ -23,7 +23,12 @@ def prompts_of(prompts: Any) -> Sequence[Any]:
 
 def is_ids(value: Any) -> bool:
     """Whether a prompt is a list of token ids."""
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(one, int) for one in value)
+    # Each type once: prompts have thousands of ids.
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) > 0
+        and all(issubclass(one, int) for one in set(map(type, value)))
+    )
 
 
 def conversations_of(messages: Any) -> Sequence[Any]:
