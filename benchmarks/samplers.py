@@ -2,8 +2,8 @@
 
     python benchmarks/samplers.py
 
-The samplers return an answer at once, of the shape that vLLM and Tinker return; measured is the time that a call of theirs
-takes more when it is wrapped, on the caller's thread, in a trajectory without a file. Most decoding comes later.
+The samplers return an answer at once, of the shape that vLLM and Tinker return; measured is the time that a call of
+theirs takes more when it is wrapped, on the caller's thread, in a trajectory without a file. Most decoding comes later.
 """
 
 from __future__ import annotations
