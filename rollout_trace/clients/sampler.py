@@ -129,8 +129,13 @@ def version_of(sampler: Any) -> Version:
     version = _versions.get(sampler)
     if not callable(version):
         return version
-    value = version()
-    return value if value is None or isinstance(value, str) else _whole(value)
+    try:
+        value = version()
+        return value if value is None or isinstance(value, str) else _whole(value)
+    except Exception as error:
+        # The function is the user's, and so is the call: it goes on, and is recorded without a version.
+        guard.failed("policy_version", None, error)
+        return None
 
 
 def plain_copies(base: Any) -> Any:
@@ -159,7 +164,8 @@ class Calls:
     def __init__(self, settings: Settings, protocol: str, requests: Iterable[bytes]) -> None:
         self._outer: Call | None = None
         self.calls: list[Call | None] = []
-        for request in requests:
+        # All of them before the first call begins: one that began must end.
+        for request in list(requests):
             call = recorder.begin(settings, protocol)
             self.calls.append(call)
             recorder.attempt(call, request)

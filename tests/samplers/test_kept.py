@@ -118,6 +118,18 @@ def test_a_fault_of_the_recorder_is_not_the_callers(where: str, monkeypatch: pyt
         assert run.steps[0].completion_token_ids is None
 
 
+def test_a_version_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    given = outputs("chat")
+    given[0].outputs[0].weight_versions = None
+    llm = rt.wrap_vllm(LLM(given), policy_version=lambda: 1 // 0)
+    with rt.trajectory() as run:
+        assert llm.generate("a") is given
+        rt.wrap_vllm(llm, policy_version=lambda: 1.5)  # type: ignore[arg-type,return-value]
+        assert llm.generate("a") is given
+    assert [(step.status, step.policy_version) for step in run.steps] == [("ok", None)] * 2
+
+
 def test_what_json_cannot_hold() -> None:
     llm = rt.wrap_vllm(LLM(outputs("chat")))
     odd = SamplingParams(logit_bias={3: 1.0}, seed=2**70)

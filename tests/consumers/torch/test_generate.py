@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from transformers import (
     GenerationConfig,
     LogitsProcessorList,
@@ -305,6 +306,20 @@ def test_the_model_stays_the_users_own(model: Any) -> None:
     with rt.trajectory() as run:
         sampled(model, PROMPTS[1:2])
     assert run.steps == []
+
+
+def test_a_model_of_peft(model: Any) -> None:
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], r=2, task_type="CAUSAL_LM")).eval()
+    kind = type(adapted)
+    before = sampled(adapted, attention_mask=MASK, inputs=None, input_ids=PROMPTS)
+    assert rt.wrap_transformers(adapted, logprobs=True) is adapted
+    with rt.trajectory() as run:
+        after = sampled(adapted, attention_mask=MASK, inputs=None, input_ids=PROMPTS)
+    assert before.equal(after)
+    assert isinstance(adapted, kind)
+    assert [ids(step)[0] for step in run.steps] == [[5, 6], [7, 8, 9, 10], [1, 2, 3]]
+    for step in run.steps:
+        assert logprobs(step) == pytest.approx(forward(adapted, step), abs=1e-4)
 
 
 def test_threads_that_share_a_model(model: Any) -> None:
