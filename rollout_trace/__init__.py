@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rollout_trace.clients.common import bind, unwrap
     from rollout_trace.clients.google import wrap_google
     from rollout_trace.clients.openai import wrap_openai
+    from rollout_trace.clients.tinker import wrap_tinker
+    from rollout_trace.clients.transformers import wrap_transformers
+    from rollout_trace.clients.vllm import wrap_vllm
     from rollout_trace.collection.collect import acollect, collect
     from rollout_trace.collection.executor import Executor
     from rollout_trace.collection.facts import CallTotals
@@ -72,6 +75,9 @@ _HOMES = {
     "rollout_trace.clients.common": ("bind", "unwrap"),
     "rollout_trace.clients.google": ("wrap_google",),
     "rollout_trace.clients.openai": ("wrap_openai",),
+    "rollout_trace.clients.tinker": ("wrap_tinker",),
+    "rollout_trace.clients.transformers": ("wrap_transformers",),
+    "rollout_trace.clients.vllm": ("wrap_vllm",),
     "rollout_trace.collection.collect": ("acollect", "collect"),
     "rollout_trace.collection.executor": ("Executor",),
     "rollout_trace.collection.job": ("Job", "Outcome", "RolloutTimeout", "WorkerLost"),
@@ -222,4 +228,7 @@ __all__ = [
     "wrap_anthropic",
     "wrap_google",
     "wrap_openai",
+    "wrap_tinker",
+    "wrap_transformers",
+    "wrap_vllm",
 ]

@@ -83,6 +83,8 @@ def convert(protocol: str | None, sent: tuple[Any, ...], report: ExportReport | 
     (message,) = sent
     if shape == "ollama" and isinstance(message, (dict, str)):
         return [from_ollama(message, report)]
+    if shape == "sampled" and isinstance(message, (str, list)):
+        return _from_prompts((message,), report)
     if not isinstance(message, dict):
         _drop_if(report, True, "messages that are no objects")
         return []

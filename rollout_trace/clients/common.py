@@ -48,15 +48,20 @@ def wrap(client: C, sdk: str, settings: Settings, *, example: str) -> C:
 
 
 def unwrap(client: C) -> C:
-    """Undoes ``wrap_openai``, ``wrap_anthropic``, ``wrap_google`` and ``integration.wrap_httpx``.
+    """Undoes ``wrap_openai`` and the other ``wrap_...`` functions, ``integration.wrap_httpx`` too.
 
     Gives the client its own class again and returns it. Running calls are recorded to their end; then the class changes
     when the last of them has ended. A client that is not wrapped stays as it is.
     """
+    # Here: a client that is only wrapped does not load what samplers need.
+    from rollout_trace.clients import sampler
+
     if stainless.settings_of(client) is not None:
         stainless.restore(client)
     elif google.is_recording(client):
         google.forget_client(client)
+    elif sampler.is_recording(client):
+        sampler.take_off(client)
     else:
         httpx.forget_client(client)
     return client

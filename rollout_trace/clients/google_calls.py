@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -223,8 +223,9 @@ class Ender:
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    def __del__(self) -> None:
-        # Only marks the call as ended: a finalizer must take no lock.
+    def __del__(self, end: Callable[..., None] = end) -> None:
+        # Only marks the call as ended: a finalizer must take no lock. Bound here: when the interpreter ends, the names
+        # of this module may be gone.
         end(self._call, GeneratorExit())
 
 

@@ -48,9 +48,9 @@ def error_of(error: ErrorInfo) -> dict[str, Any]:
 
 
 def _endpoint(step: Step) -> str | None:
-    """The path of a protocol without its version, as verifiers writes it; None for protocols without a decoder."""
+    """The path of a protocol without its version, as verifiers writes it; None without a decoder or a path."""
     protocol = record_of(step.protocol)
-    return None if protocol.decoder is None else protocol.paths[0].removeprefix("/v1")
+    return None if protocol.decoder is None or not protocol.paths else protocol.paths[0].removeprefix("/v1")
 
 
 def call_of(step: Step, node: int | None, first: bool) -> dict[str, Any]:

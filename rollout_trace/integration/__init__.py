@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rollout_trace.clients.httpx import http_kind, wrap_httpx
     from rollout_trace.clients.openai import wrap_openai
     from rollout_trace.clients.swap import ClassSwap
+    from rollout_trace.clients.transformers_rows import TransformersGeneration
     from rollout_trace.data.model import Completion, ErrorInfo, Step, TokenIssue, ToolCall, ToolRun, Usage
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.engines.engine import Engine
@@ -55,6 +56,7 @@ _HOMES = {
     "rollout_trace.clients.httpx": ("http_kind", "wrap_httpx"),
     "rollout_trace.clients.openai": ("wrap_openai",),
     "rollout_trace.clients.swap": ("ClassSwap",),
+    "rollout_trace.clients.transformers_rows": ("TransformersGeneration",),
     "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.engines.profiles": ("EngineName",),
     "rollout_trace.integration.clients": ("check_engine", "is_recorded", "record_client"),
@@ -87,6 +89,7 @@ __all__ = [
     "ToolFrame",
     "ToolRun",
     "Trajectory",
+    "TransformersGeneration",
     "Usage",
     "active",
     "check_engine",

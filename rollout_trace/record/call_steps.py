@@ -138,9 +138,11 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
 
 
 def _mode(step: Step) -> LogprobsMode | None:
-    """What the engine's logprobs are of: by its defaults, and by the grammars of the request."""
+    """What the engine's logprobs are of: by the answer, else by its defaults; and by the grammars of the request."""
     engine = profile_of_step(step.engine)
-    return "constrained" if engine.grammar_in_logprobs and constrained(step) is not None else engine.logprobs_mode
+    if engine.grammar_in_logprobs and constrained(step) is not None:
+        return "constrained"
+    return step.logprobs_mode or engine.logprobs_mode
 
 
 def _report_missing(steps: list[Step], missing: str | None) -> None:

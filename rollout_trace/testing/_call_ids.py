@@ -28,7 +28,7 @@ def _places(shape: str, message: Any) -> Iterator[tuple[dict[str, Any], str, str
     """Each object that may hold an id, the field it is in, and which numbers it gets."""
     if not isinstance(message, dict):
         return
-    if shape in ("chat", "ollama"):
+    if shape in ("chat", "ollama", "sampled"):
         yield from ((call, "id", "call") for call in _objects(message.get("tool_calls")))
         yield message, "tool_call_id", "call"
     elif shape == "items":

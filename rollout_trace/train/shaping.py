@@ -23,14 +23,15 @@ _ALL_TOKENS = 2**30
 _BELOW = {"top_p": 1, "typical_p": 1, "typ_p": 1, "tfs_z": 1}
 _ABOVE = ("top_k", "min_p", "top_a", "top_n_sigma", "xtc_probability", "epsilon_cutoff", "eta_cutoff", "min_tokens",
           "min_new_tokens")  # fmt: skip
-_LISTS = ("allowed_token_ids", "bad_words")
+_LISTS = ("allowed_token_ids", "bad_words", "bad_words_ids", "suppress_tokens", "prefix_allowed_tokens_fn")
 _NEUTRAL = {
     "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1, "repeat_penalty": 1, "dry_multiplier": 0,
-    "mirostat": 0, "dynatemp_range": 0,
+    "mirostat": 0, "dynatemp_range": 0, "no_repeat_ngram_size": 0,
 }  # fmt: skip
 
 _TRUNCATING = frozenset((*_BELOW, *_ABOVE, *_LISTS))
-_BIASING = frozenset(("logit_bias", "use_beam_search", *_NEUTRAL))
+_GIVEN = ("logit_bias", "sequence_bias", "use_beam_search", "logits_processor")
+_BIASING = frozenset((*_GIVEN, *_NEUTRAL))
 
 _MASK = "the ids that could be sampled are in sampling_mask, and a trainer can renormalise over Sequence.sampling_mask"
 _REMEDIES = {
@@ -38,6 +39,7 @@ _REMEDIES = {
     "bad_words": "set the trainer's logits of the banned ids to minus infinity",
     "logit_bias": "add the same bias to the trainer's logits",
     "use_beam_search": "leave these steps out: the answer was not sampled token by token",
+    "logits_processor": "leave these steps out: code of the caller's changed the logits",
     "min_tokens": "set the trainer's logits of the stop tokens to minus infinity at the first positions",
 }
 _CUT = (
@@ -100,7 +102,7 @@ def biased(step: Step) -> str | None:
     for settings in settings_of(step):
         if _BIASING.isdisjoint(settings):
             continue
-        texts += [name for name in ("logit_bias", "use_beam_search") if settings.get(name)]
+        texts += [name for name in _GIVEN if settings.get(name)]
         texts += [
             f"{name} {settings[name]}" for name, none in _NEUTRAL.items() if _number(settings.get(name), none) != none
         ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollout_trace.data.extras import ExpertArray, ExtraIssue, JSONText, PolicySpan, SamplingMask, TopTokens
     from rollout_trace.data.lists import ListSpan
-    from rollout_trace.data.model import Completion, ErrorInfo, TokenIssue, TokenSource, Usage
+    from rollout_trace.data.model import Completion, ErrorInfo, LogprobsMode, TokenIssue, TokenSource, Usage
     from rollout_trace.data.token_texts import PackedTexts
     from rollout_trace.data.tokens import FloatArray
 
@@ -45,6 +45,8 @@ class ChoiceFacts:
     """Of the tokens whose logprobs came; ``align.check`` removes those of another number of tokens."""
     may_lack_logprobs: bool = False
     """A logprob may be None where the engine left it out and its position is known; it becomes NaN."""
+    logprobs_mode: LogprobsMode | None = None
+    """Where the answer itself carries it."""
     token_source: TokenSource | None = None
     complete: bool = True
     """False where the answer broke off before this choice ended."""

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 if TYPE_CHECKING:
     from rollout_trace.wire.facts import RequestFacts, ResponseFacts
 
-MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks", "contents", "ollama"]
+MessageShape: TypeAlias = Literal["chat", "texts", "items", "blocks", "contents", "ollama", "sampled"]
 """Shape of a request's messages: chat messages (``chat``), prompts as texts or ids (``texts``), items of Responses
 (``items``), messages whose content is Anthropic's blocks (``blocks``), Google's contents of parts (``contents``),
-Ollama's messages and prompts (``ollama``)."""
+Ollama's messages and prompts (``ollama``), chat messages or prompts of samplers in the process (``sampled``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class ProtocolRecord:
 
     name: str
     paths: tuple[str, ...]
-    """Ends of its endpoints' paths."""
+    """Ends of its endpoints' paths; none for a sampler in the process."""
     decoder: str | None
     """The module of this folder whose ``decode`` reads its answers; None: answers are kept as bytes only."""
     request: RequestLayout = RequestLayout()
@@ -155,6 +155,17 @@ RECORDS: Final = (
         streams_lines=True,
     ),
     ProtocolRecord("openai.decisions", ("/decisions",), None, sdk="openai"),
+    *(
+        ProtocolRecord(
+            name,
+            (),
+            "sampled",
+            RequestLayout(text=True, aliases=(("prompt", "messages"),)),
+            "sampled",
+            streams_lines=True,
+        )
+        for name in ("vllm.llm", "tinker.sample", "transformers.generate")
+    ),
 )
 
 _BY_NAME: Final = {one.name: one for one in RECORDS}

@@ -202,6 +202,7 @@ def _step(
             "top_logprobs": choice.top_logprobs,
             "token_texts": choice.token_texts,
             "token_source": None if completion is None else choice.token_source,
+            "logprobs_mode": None if choice.logprobs is None else choice.logprobs_mode,
             "token_issue": choice.issue or _missing_ids(protocol, choice, request_facts),
             "usage": facts.usage,
             "status": status,

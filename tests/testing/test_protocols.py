@@ -40,7 +40,8 @@ def values(found: Any) -> list[Any]:
 
 
 def test_every_protocol_of_the_core_that_is_decoded_is_served() -> None:
-    assert sorted(BODIES) == sorted(record.name for record in RECORDS if record.decoder is not None)
+    # Save those of samplers in the process, which no server has.
+    assert sorted(BODIES) == sorted(record.name for record in RECORDS if record.decoder is not None and record.paths)
 
 
 @STREAMED

@@ -1,0 +1,314 @@
+"""``rt.wrap_vllm``: recording for vLLM's offline ``LLM`` and its ``AsyncLLM``, in the process that samples with them.
+
+vLLM is not imported: objects are recognised by the modules of their classes. Overridden are methods that users call.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from rollout_trace import guard
+from rollout_trace.clients import recorder, sampler
+from rollout_trace.clients import vllm_outputs as outputs_of
+from rollout_trace.clients import vllm_requests as requests_of
+from rollout_trace.clients.google_calls import Ender
+from rollout_trace.clients.outermost import is_inside
+from rollout_trace.clients.sampler import Calls, PolicyVersion, SamplerSettings
+from rollout_trace.engines.profiles import profile
+from rollout_trace.record.settings import MAX_CALL_BYTES
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import LogprobsMode
+    from rollout_trace.record.call import Call
+
+L = TypeVar("L")
+
+PROTOCOL = "vllm.llm"
+_DELTA = 1
+"""``RequestOutputKind.DELTA``."""
+_queued: WeakKeyDictionary[Any, dict[str, _Queued]] = WeakKeyDictionary()
+"""Of each ``LLM`` the calls that were enqueued and not waited for, by request id."""
+
+
+def wrap_vllm(
+    llm: L,
+    *,
+    logprobs: bool = False,
+    policy_version: PolicyVersion = None,
+    logprobs_mode: LogprobsMode | None = None,
+    keep_bytes: bool = False,
+    max_call_bytes: int = MAX_CALL_BYTES,
+) -> L:
+    """Records every completion of vLLM's ``LLM`` or ``AsyncLLM``. Returns the same object.
+
+    Of an ``LLM``: ``generate``, ``chat``, ``beam_search``, ``enqueue`` and ``enqueue_chat`` with
+    ``wait_for_completion``; of an ``AsyncLLM``: ``generate``. Each prompt is a call of its own, ``n`` completions of it
+    are its steps. What is returned is the same. vLLM is asked for nothing more, unless ``logprobs=True``.
+
+    Args:
+        llm: a ``vllm.LLM`` or ``vllm.AsyncLLM``.
+        logprobs: ask for the logprobs of the sampled tokens (``logprobs=0``), on a copy of the sampling parameters,
+            where they ask for none. The outputs have them then.
+        policy_version: version of the weights, or a function that returns it when a call begins. vLLM's own versions
+            (``weight_versions`` of an output) count before it; without either, the name of the LoRA.
+        logprobs_mode: what the logprobs are of; by default as the model is configured.
+        keep_bytes: keep what was recorded of request and answer on the steps.
+        max_call_bytes: most bytes that are kept of one request, and of one answer.
+
+    Wrapping again only changes the settings. ``rt.unwrap(llm)`` undoes it.
+
+    Raises:
+        TypeError: not an object of vLLM that generates, or an argument of the wrong type.
+        ValueError: ``logprobs_mode`` is unknown, or ``max_call_bytes`` is below 1.
+    """
+    kind = sampler.recording.plain(type(llm))
+    if not any(one.__module__.partition(".")[0] == "vllm" for one in kind.__mro__) or not hasattr(kind, "generate"):
+        raise TypeError(f"wrap_vllm() needs an LLM or AsyncLLM of vLLM, got {llm!r:.80}.")
+    engine = profile("vllm")
+    assert engine is not None
+    settings = sampler.settings_for(engine, keep_bytes, max_call_bytes, logprobs_mode, logprobs)
+    version = sampler.check_version(policy_version)
+    is_async = inspect.isasyncgenfunction(kind.generate)
+    sampler.put_on(llm, settings, _async_methods if is_async else _methods, version)
+    return llm
+
+
+class _Queued:
+    """A call that was enqueued, with the prompt's ids as they were sent, and what its output does not have."""
+
+    def __init__(self, call: Call | None, sent: Any, facts: Mapping[str, Any]) -> None:
+        self.call, self.sent, self.facts = call, sent, facts
+
+
+class _Run:
+    """One call of the user's: what is asked for each prompt, and the arguments that are passed on."""
+
+    def __init__(self, llm: Any, settings: SamplerSettings, bound: inspect.BoundArguments, of_each: Any) -> None:
+        """``of_each``: from the bound arguments to the prompt's fields of each request."""
+        arguments = bound.arguments
+        name = "params" if "params" in signature_names(bound) else "sampling_params"
+        params = arguments.get(name)
+        if params is None and hasattr(llm, "get_default_sampling_params"):
+            params = llm.get_default_sampling_params()
+        if settings.logprobs and name == "sampling_params" and params is not None:
+            params = arguments[name] = requests_of.with_logprobs(params)
+        self.bound = bound
+        self._prompts: list[dict[str, Any]] = of_each(arguments)
+        count = len(self._prompts)
+        each = requests_of.params_of(params, count)
+        loras = requests_of.params_of(arguments.get("lora_request"), count)
+        version = sampler.version_of(llm)
+        mode = _mode_of(llm)
+        self.facts = [_facts(version, mode, lora) for lora in loras]
+        model = getattr(getattr(llm, "model_config", None), "model", None)
+        self.requests = [
+            {"model": model, **prompt, **requests_of.sampling_fields(one, lora)}
+            for prompt, one, lora in zip(self._prompts, each, loras, strict=True)
+        ]
+        self.calls = Calls(settings.calls, PROTOCOL, map(sampler.encoded, self.requests))
+
+    @property
+    def sent(self) -> list[Any]:
+        """The prompts that were sent as ids; None in place of the others."""
+        return [one["prompt"] if isinstance(one.get("prompt"), list) else None for one in self._prompts]
+
+
+def signature_names(bound: inspect.BoundArguments) -> Mapping[str, Any]:
+    """The parameters of a function by name."""
+    return bound.signature.parameters
+
+
+def _facts(version: Any, mode: str | None, lora: Any) -> dict[str, Any]:
+    version = getattr(lora, "lora_name", None) if version is None else version
+    named = {"logprobs_mode": mode, "policy_version": version}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _mode_of(llm: Any) -> str | None:
+    """``raw`` or ``processed``; ``raw_logits`` or ``processed_logits`` where its numbers are no logprobs."""
+    mode = getattr(getattr(llm, "model_config", None), "logprobs_mode", None)
+    return mode.removesuffix("_logprobs") if isinstance(mode, str) else None
+
+
+def _prompts(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [requests_of.prompt_fields(one) for one in requests_of.prompts_of(arguments["prompts"])]
+
+
+def _conversations(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found = requests_of.conversations_of(arguments["messages"])
+    return [requests_of.chat_fields(one, arguments) for one in found]
+
+
+def _begun(
+    llm: Any, settings: SamplerSettings, function: Any, of_each: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> _Run | None:
+    """The run that begins; None where there is nothing to record."""
+    if is_inside():
+        return None
+    try:
+        bound = sampler.arguments_of(function, (llm, *args), kwargs)
+    except TypeError:
+        # vLLM raises it too.
+        return None
+    try:
+        return _Run(llm, settings, bound, of_each)
+    except Exception as error:
+        guard.failed("begin", None, error)
+        return None
+
+
+def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
+    """The methods of a recording ``LLM``: of those that its release has."""
+
+    def waited(name: str, of_each: Callable[[Mapping[str, Any]], Any], answer: Any) -> Any:
+        method = getattr(base, name)
+
+        @functools.wraps(method)
+        def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            run = _begun(self, settings, method, of_each, args, kwargs)
+            if run is None:
+                with guard.hidden_frame:
+                    return method(self, *args, **kwargs)
+            with run.calls:
+                outputs = method(*run.bound.args, **run.bound.kwargs)
+            run.calls.answer(lambda: _answers(self, run, outputs, answer))
+            return outputs
+
+        return recorded
+
+    def enqueued(name: str, of_each: Callable[[Mapping[str, Any]], Any]) -> Any:
+        method = getattr(base, name)
+
+        @functools.wraps(method)
+        def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+            run = _begun(self, settings, method, of_each, args, kwargs)
+            if run is None:
+                with guard.hidden_frame:
+                    return method(self, *args, **kwargs)
+            with run.calls:
+                ids = method(*run.bound.args, **run.bound.kwargs)
+            _enqueue(self, run, ids)
+            return ids
+
+        return recorded
+
+    def wait_for_completion(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            outputs = base.wait_for_completion(self, *args, **kwargs)
+        except BaseException as error:
+            for queued in _queued.pop(self, {}).values():
+                recorder.failed(queued.call, error)
+            guard.hide_frame(error)
+            raise
+        _take(self, outputs)
+        return outputs
+
+    made: dict[str, Callable[[], Any]] = {
+        "generate": lambda: waited("generate", _prompts, outputs_of.answer_of),
+        "chat": lambda: waited("chat", _conversations, outputs_of.answer_of),
+        "beam_search": lambda: waited("beam_search", _prompts, outputs_of.beams_of),
+        "enqueue": lambda: enqueued("enqueue", _prompts),
+        "enqueue_chat": lambda: enqueued("enqueue_chat", _conversations),
+        "wait_for_completion": lambda: functools.wraps(base.wait_for_completion)(wait_for_completion),
+    }
+    methods = {name: make() for name, make in made.items() if hasattr(base, name)}
+    return {**methods, "__reduce_ex__": sampler.plain_copies(base)}
+
+
+def _answers(llm: Any, run: _Run, outputs: Sequence[Any], answer: Any) -> list[dict[str, Any]]:
+    # Requests that were enqueued before are finished, and returned, with those of this call.
+    own = _take(llm, outputs)
+    return [answer(*one) for one in zip(own, run.sent, run.facts, strict=True)]
+
+
+def _enqueue(llm: Any, run: _Run, ids: Any) -> None:
+    try:
+        queued = map(_Queued, run.calls.calls, run.sent, run.facts)
+        # Of the ids that vLLM makes of its numbers (`7-1f00ba12`), outputs have the number alone.
+        numbers = [str(one).partition("-")[0] for one in ids]
+        _queued.setdefault(llm, {}).update(zip(numbers, queued, strict=True))
+    except Exception as error:
+        run.calls.failed(error)
+        guard.failed("enqueue", None, error)
+
+
+def _take(llm: Any, outputs: Any) -> list[Any]:
+    """Ends the calls that were enqueued, with their outputs. Returns the other outputs."""
+    queued = _queued.get(llm)
+    if not queued:
+        return list(outputs)
+    others = []
+    for output in outputs:
+        one = queued.pop(str(getattr(output, "request_id", None)), None)
+        if one is None:
+            others.append(output)
+        else:
+            _answer(one, output)
+    return others
+
+
+def _answer(one: _Queued, output: Any) -> None:
+    body = None
+    try:
+        body = outputs_of.answer_of(output, one.sent, one.facts)
+    except Exception as error:
+        guard.failed("answer", one.call, error)
+    finally:
+        sampler.answered(one.call, body)
+
+
+def _async_methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
+    @functools.wraps(base.generate)
+    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        run = _begun(self, settings, base.generate, _one_prompt, args, kwargs)
+        if run is None or run.calls.calls[0] is None:
+            return base.generate(self, *args, **kwargs)
+        call = run.calls.calls[0]
+        # The call begins here, in this context, wherever the outputs are read.
+        return _stream(call, base.generate(*run.bound.args, **run.bound.kwargs), _deltas(run), Ender(call))
+
+    return {"generate": generate, "__reduce_ex__": sampler.plain_copies(base)}
+
+
+def _one_prompt(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+    prompt = arguments["prompt"]
+    if hasattr(prompt, "__aiter__"):
+        guard.warn_once(
+            "vllm-input-stream",
+            "AsyncLLM.generate() got a stream of inputs: its completions are recorded as one, after the first prompt.",
+        )
+        return [{"stream": True}]
+    return [{"stream": True, **requests_of.prompt_fields(prompt)}]
+
+
+def _deltas(run: _Run) -> outputs_of.Deltas:
+    kind = getattr(run.bound.arguments.get("sampling_params"), "output_kind", None)
+    are_deltas = getattr(kind, "value", kind) == _DELTA
+    return outputs_of.Deltas(run.sent[0], run.facts[0], are_deltas=are_deltas)
+
+
+async def _stream(call: Call, items: Any, deltas: outputs_of.Deltas, ender: Ender) -> AsyncIterator[Any]:
+    """What vLLM's generator yields; ends the call with its last item. ``ender`` ends it if it never begins."""
+    try:
+        async for output in items:
+            _receive(call, deltas, output)
+            yield output
+    except BaseException as error:
+        if isinstance(error, GeneratorExit):
+            # Closed by its reader: vLLM aborts the request now, not when the generator is collected.
+            await items.aclose()
+        recorder.ended(call, error)
+        raise
+    recorder.finished(call)
+    recorder.ended(call)
+
+
+def _receive(call: Call, deltas: outputs_of.Deltas, output: Any) -> None:
+    try:
+        recorder.receive(call, sampler.encoded(deltas.next(output)) + b"\n")
+    except Exception as error:
+        guard.failed("receive", call, error)
