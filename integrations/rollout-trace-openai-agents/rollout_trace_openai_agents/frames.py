@@ -73,6 +73,7 @@ class CallFrame(ModelFrame):
         guardrail = current_guardrail()
         metadata = None if guardrail is None else guardrail.metadata
         super().__init__(FRAMEWORK, parent=parent, metadata=metadata)
+        self.settings = settings
         self._is_trainable = guardrail is None or settings.train_guardrails
 
     def mark(self, steps: list[Any]) -> None:

@@ -10,7 +10,7 @@ from agents import Model, ModelProvider, OpenAIChatCompletionsModel, OpenAIRespo
 from agents.models.multi_provider import MultiProvider
 
 from rollout_trace.integration import ClassSwap, active, enter, guarded, record_client, run_async_generator
-from rollout_trace_openai_agents import chat
+from rollout_trace_openai_agents import chat, litellm_clients
 from rollout_trace_openai_agents.frames import CallFrame, current_run
 from rollout_trace_openai_agents.settings import Settings
 
@@ -40,6 +40,8 @@ def record_model(model: Model, settings: Settings) -> None:
     except TypeError:  # It cannot have another class; its client can be wrapped all the same.
         record_client(getattr(model, "_client", None), engine=settings.engine, keep_bytes=settings.keep_bytes)
         return
+    if any(base.__name__ == "LitellmModel" for base in type(model).__mro__):
+        litellm_clients.install()
     for inner in list(getattr(model, "__dict__", {}).values()):
         if isinstance(inner, Model):
             record_model(inner, settings)

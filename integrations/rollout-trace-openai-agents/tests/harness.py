@@ -55,7 +55,7 @@ def tools_of(request: dict[str, Any]) -> set[str]:
     return {tool.get("function", tool).get("name") for tool in request.get("tools") or ()}
 
 
-def calling(name: str, **arguments: Any) -> Reply:
+def calling(name: str, /, **arguments: Any) -> Reply:
     return Reply("I use a tool.", tool_calls=[(name, json.dumps(arguments))])
 
 

@@ -27,11 +27,11 @@ from agents import (
 from agents.models import _openai_shared
 from agents.models.interface import Model, ModelProvider
 from agents.testing import ScriptedModel, assistant_message, function_call
-from oracle import Recorded, assert_all_served, assert_served, said
+from oracle import Recorded, Served, assert_all_served, assert_served, said
 
 import rollout_trace as rt
 from rollout_trace import Trajectory
-from rollout_trace.testing import Reply, ScriptedServer
+from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace_openai_agents import RolloutRunHooks, RolloutTracingProcessor, entry, record
 
 from .harness import add, adding, agent_of, chat_model, client_of, responses_model, results, run, streamed
@@ -310,15 +310,42 @@ def test_hosted_tools_stay_in_the_answer(recorded: Recorded) -> None:
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
     text = {"type": "output_text", "text": "Found.", "annotations": []}
     message = {"type": "message", "id": "m_1", "role": "assistant", "status": "completed", "content": [text]}
-    with ScriptedServer(Reply("Found.", extra={"output": [search, message]})) as server:
+    answer = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": []}
+    body = {**answer, "output": [search, message], "tool_choice": "auto", "parallel_tool_calls": True}
+    with ScriptedServer(Fault(status=200, body=body)) as server:
         agent = record(agent_of(responses_model(server), tools=[add, WebSearchTool()]), engine="vllm")
         trajectory = one_run(run, agent)
         server.wait_idle()
     (step,) = trajectory.steps
     assert step.completion is not None
-    print(step.completion, step.extra)
     assert step.completion.content == "Found."
+    assert (step.completion.extra or {})["output"][0] == search
     assert [tool["type"] for tool in step.tools or ()] == ["function", "web_search"]
     assert trajectory.tool_runs == []
     recorded.keep(trajectory)
-    assert 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", [run, streamed])
+def test_litellm(recorded: Recorded, way: Any) -> None:
+    """The ``openai/`` route of LiteLLM; a call of LiteLLM outside a recorded run is not recorded."""
+    import litellm
+    from agents.extensions.models.litellm_model import LitellmModel
+
+    async def go(server: ScriptedServer) -> Trajectory:
+        model = LitellmModel("openai/scripted", base_url=server.base_url, api_key="none")
+        with rt.trajectory() as trajectory:
+            await way(record(agent_of(model, tools=[add]), engine="vllm"))
+            question = [{"role": "user", "content": "apart"}]
+            await litellm.acompletion("openai/scripted", question, base_url=server.base_url, api_key="none")
+        return trajectory
+
+    with ScriptedServer(adding(1)) as server:
+        trajectory = asyncio.run(go(server))
+        server.wait_idle()
+        assert len(server.requests) == 3
+        assert [step.model for step in trajectory.steps] == ["scripted", "scripted"]
+        for record_of, step in zip(server.requests, trajectory.steps, strict=False):
+            Served(record_of).assert_is(step)
+    assert [(tool.result, tool.step_id) for tool in trajectory.tool_runs] == [(2, trajectory.steps[0].id)]
+    recorded.keep(trajectory)
