@@ -61,7 +61,7 @@ def _is_set(thing: object, settings: Settings) -> bool:
 
 
 def install() -> None:
-    """Wraps ``MultiProvider.get_model``, once in a process: a run without a ``RunConfig`` makes a provider of its own."""
+    """Wraps ``MultiProvider.get_model``, once in a process: a run without a ``RunConfig`` makes its own provider."""
     base = MultiProvider.get_model
 
     @functools.wraps(base)
@@ -119,7 +119,7 @@ def _model_methods(base: type[Model], settings: Settings) -> dict[str, Any]:
 
         @functools.wraps(base._get_client)
         def _get_client(self: Any) -> Any:
-            client = base._get_client(self)  # type: ignore[attr-defined]
+            client = base._get_client(self)
             _record_client(client, settings)
             return client
 

@@ -7,8 +7,18 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    OpenAIChatCompletionsModel,
+    OpenAIResponsesModel,
+    Runner,
+    Usage,
+    function_tool,
+)
 from openai import AsyncOpenAI
+from openai.types.responses import Response, ResponseCompletedEvent
 
 from rollout_trace.testing import Reply, ScriptedServer
 
@@ -77,8 +87,22 @@ def agent_of(model: Any, name: str = "adder", **options: Any) -> Agent[Any]:
     return Agent(name=name, model=model, **{"instructions": SYSTEM, "tools": [add, fail, explode], **options})
 
 
-ASKED = ModelSettings(extra_body={"logprobs": True, "return_token_ids": True})
-"""What ``engine="vllm"`` asks for."""
+class SaidModel(Model):
+    """A user's own model, without a client: gives these answers, each a list of output items."""
+
+    def __init__(self, *answers: list[Any]) -> None:
+        self._answers = list(answers)
+
+    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
+        usage = Usage(requests=1, input_tokens=5, output_tokens=2, total_tokens=7)
+        return ModelResponse(output=self._answers.pop(0), usage=usage, response_id=None)
+
+    async def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+        fields: Any = {"id": "resp", "created_at": 1, "model": "own", "object": "response", "tools": []}
+        chosen: Any = {"tool_choice": "auto", "parallel_tool_calls": True, "output": self._answers.pop(0)}
+        yield ResponseCompletedEvent(
+            response=Response(**fields, **chosen), sequence_number=0, type="response.completed"
+        )
 
 
 async def run(agent: Agent[Any], question: Any = "Add.", **options: Any) -> Any:

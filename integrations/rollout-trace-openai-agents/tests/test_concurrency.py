@@ -40,7 +40,9 @@ def team(server: ScriptedServer) -> Any:
     model = chat_model(server)
     helper = agent_of(model, "helper", tools=[])
     closer = agent_of(model, "closer", tools=[])
-    return record(agent_of(model, "lead", tools=[add, helper.as_tool("ask", "Asks.")], handoffs=[closer]), engine="vllm")
+    return record(
+        agent_of(model, "lead", tools=[add, helper.as_tool("ask", "Asks.")], handoffs=[closer]), engine="vllm"
+    )
 
 
 def assert_each_has_its_own(server: ScriptedServer, everything: list[Trajectory], count: int) -> None:

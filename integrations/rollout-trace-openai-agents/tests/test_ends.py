@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import agents
 import pytest
+from agents import (
+    GuardrailFunctionOutput,
+    InputGuardrail,
+    InputGuardrailTripwireTriggered,
+    ModelSettings,
+    Runner,
+)
 from oracle import Recorded, Served, assert_all_served, assert_served
-from agents import InputGuardrail, GuardrailFunctionOutput, InputGuardrailTripwireTriggered, ModelSettings, ModelTimeoutError, Runner
 
 import rollout_trace as rt
 from rollout_trace import Trajectory
@@ -89,6 +96,7 @@ def test_a_stream_that_its_user_cancels(recorded: Recorded) -> None:
                 await asyncio.to_thread(server.wait_held, 1)
                 result.cancel()
         # Whoever waits for the task sees its end.
+        assert result.run_loop_task is not None
         await asyncio.gather(result.run_loop_task, return_exceptions=True)
 
     with ScriptedServer(Fault("A long answer.", hold_after=4)) as server:
@@ -188,10 +196,11 @@ def test_a_block_that_ends_in_the_middle_of_a_stream(recorded: Recorded) -> None
     assert (first.id, later.parent_id, later.name) == (block.id, block.id, "adder")
 
 
+@pytest.mark.skipif(not hasattr(agents, "ModelTimeoutError"), reason="this release has no timeout of model calls")
 def test_a_model_that_is_too_slow(recorded: Recorded) -> None:
     async def go(server: ScriptedServer) -> None:
         settings = ModelSettings(timeout=0.05)
-        with pytest.raises(ModelTimeoutError):
+        with pytest.raises(agents.ModelTimeoutError):
             await run(record(agent_of(chat_model(server), model_settings=settings), engine="vllm"))
 
     with ScriptedServer(Fault("late", stall=True)) as server:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import agents
 import pytest
 from agents import (
     Agent,
-    ModelSettings,
     MultiProvider,
     OpenAIChatCompletionsModel,
     OpenAIProvider,
     RunConfig,
-    Runner,
     RunHooks,
+    Runner,
     WebSearchTool,
     add_trace_processor,
     set_default_openai_api,
@@ -26,7 +24,7 @@ from agents import (
 )
 from agents.models import _openai_shared
 from agents.models.interface import Model, ModelProvider
-from agents.testing import ScriptedModel, assistant_message, function_call
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 from oracle import Recorded, Served, assert_all_served, assert_served, said
 
 import rollout_trace as rt
@@ -34,15 +32,14 @@ from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, ScriptedServer
 from rollout_trace_openai_agents import RolloutRunHooks, RolloutTracingProcessor, entry, record
 
-from .harness import add, adding, agent_of, chat_model, client_of, responses_model, results, run, streamed
+from .harness import SaidModel, add, adding, agent_of, chat_model, client_of, responses_model, run, streamed
 
 
 @pytest.fixture
-def defaults(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's process-wide client and API, put back afterwards."""
     for name in ("_default_openai_client", "_use_responses_by_default"):
         monkeypatch.setattr(_openai_shared, name, getattr(_openai_shared, name))
-    yield
 
 
 def one_run(way: Any, agent: Agent[Any], **options: Any) -> Trajectory:
@@ -77,7 +74,7 @@ class OwnProvider(ModelProvider):
 def test_a_model_of_the_run_configuration(recorded: Recorded, kind: str) -> None:
     with ScriptedServer(adding(1)) as server:
         client = client_of(server)
-        config: Any = {
+        configs: dict[str, Callable[[], Any]] = {
             "openai": lambda: RunConfig(model_provider=OpenAIProvider(openai_client=client, use_responses=False)),
             "multi": lambda: RunConfig(
                 model_provider=MultiProvider(openai_client=client, openai_use_responses=False), model="gpt-y"
@@ -85,8 +82,8 @@ def test_a_model_of_the_run_configuration(recorded: Recorded, kind: str) -> None
             "own": lambda: RunConfig(model_provider=OwnProvider(client)),
             "mapping": lambda: {"model_provider": OwnProvider(client)},
             "model": lambda: RunConfig(model=chat_model(server)),
-        }[kind]()
-        trajectory = one_run(run, record(agent_of("gpt-x"), engine="vllm"), run_config=config)
+        }
+        trajectory = one_run(run, record(agent_of("gpt-x"), engine="vllm"), run_config=configs[kind]())
         assert_served(server, trajectory.steps)
     assert len(trajectory.tool_runs) == 1
     recorded.keep(trajectory)
@@ -191,15 +188,20 @@ def test_previous_response_id(recorded: Recorded) -> None:
         server.wait_idle()
         first, second = [one.json for one in server.requests]
     assert second["previous_response_id"] == trajectory.steps[0].response_id
-    assert [len(step.messages or ()) for step in trajectory.steps] == [len(first["input"]) + 1, len(second["input"]) + 1]
+    assert [len(step.messages or ()) for step in trajectory.steps] == [
+        len(first["input"]) + 1,
+        len(second["input"]) + 1,
+    ]
     recorded.keep(trajectory)
 
 
-@pytest.mark.sees("other models", "`ScriptedModel`, websockets, any-llm, models of your own")
+@pytest.mark.sees("other models", "`ScriptedModel`, any-llm, websockets, models of your own")
 @pytest.mark.parametrize("way", [run, streamed])
 def test_a_model_without_a_client(recorded: Recorded, way: Any) -> None:
-    outputs: Any = [[function_call("add", {"a": 1, "b": 2}, call_id="call_1")], [assistant_message("Three.")]]
-    agent = record(agent_of(ScriptedModel(outputs)), engine="vllm")
+    asks = ResponseFunctionToolCall(call_id="call_1", name="add", arguments='{"a": 1, "b": 2}', type="function_call")
+    text = ResponseOutputText(text="Three.", annotations=[], type="output_text")
+    says = ResponseOutputMessage(id="m", content=[text], role="assistant", status="completed", type="message")
+    agent = record(agent_of(SaidModel([asks], [says])), engine="vllm")
     trajectory = one_run(way, agent)
     first, last = trajectory.steps
     assert [step.token_issue and step.token_issue.code for step in trajectory.steps] == ["not_on_wire"] * 2
@@ -287,7 +289,9 @@ def test_an_instrumented_process_records_each_call_once(recorded: Recorded) -> N
 
 @pytest.mark.parametrize("wrong", [None, "gpt-4o", RunHooks(), object(), Runner])
 def test_record_of_anything_else(wrong: Any) -> None:
-    with pytest.raises(TypeError, match=r"record\(\) needs an Agent, a Model or a ModelProvider of openai-agents, got "):
+    with pytest.raises(
+        TypeError, match=r"record\(\) needs an Agent, a Model or a ModelProvider of openai-agents, got "
+    ):
         record(wrong)
 
 
@@ -307,7 +311,12 @@ def test_wrong_arguments_are_the_sdks_to_refuse() -> None:
 
 def test_hosted_tools_stay_in_the_answer(recorded: Recorded) -> None:
     """A search that the server made is part of its answer, and no tool run."""
-    search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "q"}}
+    search = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "q"},
+    }
     text = {"type": "output_text", "text": "Found.", "annotations": []}
     message = {"type": "message", "id": "m_1", "role": "assistant", "status": "completed", "content": [text]}
     answer = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": []}

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from agents import (
     AgentOutputSchema,
@@ -16,7 +17,6 @@ from agents import (
     retry_policies,
     set_tracing_disabled,
 )
-from .harness import WAYS, add, adding, agent_of, calling, chat_model, results, run, streamed
 from openai import APIStatusError
 from oracle import Recorded, Served, assert_all_served, assert_served, said
 from pydantic import BaseModel
@@ -25,6 +25,8 @@ import rollout_trace as rt
 from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace_openai_agents import record
+
+from .harness import WAYS, add, adding, agent_of, calling, chat_model, results, run, streamed
 
 PARALLEL = [("add", json.dumps({"a": 1, "b": 2})), ("add", json.dumps({"a": 3, "b": 4})), ("fail", '{"reason": "no"}')]
 
@@ -70,7 +72,7 @@ def test_a_tool_loop(recorded: Recorded, way: Any, is_traced: bool) -> None:
     ]
     assert all((one.duration or 0) > 0 for one in (first, second))
     (row,) = trajectory.sequences()
-    assert row.loss_mask.sum() == sum(map(len, [step.completion_token_ids for step in trajectory.steps]))
+    assert row.loss_mask.sum() == sum(np.size(step.completion_token_ids) for step in trajectory.steps)
 
 
 @pytest.mark.sees("parallel tools")
@@ -159,7 +161,9 @@ def test_an_http_error(recorded: Recorded, way: Any) -> None:
 
 @pytest.mark.parametrize("way", [run, streamed])
 def test_the_sdks_own_retries_are_steps_of_their_own(recorded: Recorded, way: Any) -> None:
-    settings = ModelRetrySettings(max_retries=2, backoff={"initial_delay": 0.0}, policy=retry_policies.http_status([500]))
+    settings = ModelRetrySettings(
+        max_retries=2, backoff={"initial_delay": 0.0}, policy=retry_policies.http_status([500])
+    )
     with ScriptedServer(adding(1), faults={1: Fault(status=500), 2: Fault(status=500)}) as server:
         trajectory = recorded_run(way, server, recorded, model_settings=ModelSettings(retry=settings))
         assert_served(server, trajectory.steps)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from agents import Agent, RunState, Runner, SQLiteSession, function_tool
+from agents import Agent, Runner, RunState, SQLiteSession, function_tool
 from oracle import Recorded, assert_all_served, assert_served
 
 import rollout_trace as rt

@@ -214,7 +214,9 @@ def test_guardrails(recorded: Recorded, way: Any, trained: bool) -> None:
     root = by_name["guarded"]
     assert {one.parent_id for one in trajectories} == {None, root.id}
     found = {
-        (step.agent, (step.metadata or {}).get("guardrail"), step.trainable) for one in trajectories for step in one.steps
+        (step.agent, (step.metadata or {}).get("guardrail"), step.trainable)
+        for one in trajectories
+        for step in one.steps
     }
     assert found == {
         ("guarded", None, True),

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 import pytest
-from agents import Agent, Runner, RunHooks, SQLiteSession, TracingProcessor, set_trace_processors
+from agents import Agent, RunHooks, Runner, SQLiteSession, TracingProcessor, set_trace_processors
 from oracle import Recorded, bodies
 
 import rollout_trace as rt
@@ -146,7 +146,7 @@ def test_the_engines_fields_alone_are_added_to_requests() -> None:
         with ScriptedServer(script) as server:
             agent = agent_of(chat_model(server), tools=[add])
             with rt.trajectory():
-                asyncio.run(Runner.run(record(agent, engine="vllm") if is_recorded else agent, "Add."))  # type: ignore[arg-type]
+                asyncio.run(Runner.run(record(agent, engine="vllm") if is_recorded else agent, "Add."))
             asked.append(bodies(server))
     assert plain(asked[0]) == plain(asked[1])
 
