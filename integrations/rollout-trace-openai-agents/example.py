@@ -52,7 +52,9 @@ async def solve(base_url: str, model_name: str, engine: str | None, question: st
             model=model,
             handoffs=[manager],
         )
-        result = await Runner.run(record(desk, engine=engine), question)
+        result = Runner.run_streamed(record(desk, engine=engine), question)
+        async for _ in result.stream_events():  # What a user interface would show.
+            pass
     return str(result.final_output)
 
 
