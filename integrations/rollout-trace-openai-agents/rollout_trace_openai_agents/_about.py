@@ -2,4 +2,4 @@
 
 from rollout_trace.integration import About
 
-ABOUT = About(framework="openai-agents", tested=("0.24", "0.24"))
+ABOUT = About(framework="openai-agents", tested=("0.18.2", "0.24"))

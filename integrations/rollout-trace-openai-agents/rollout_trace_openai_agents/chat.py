@@ -10,7 +10,7 @@ from typing import Any
 
 from agents.models.chatcmpl_converter import Converter
 
-from rollout_trace.integration import Completion, ToolCall, Usage, report_failure, snapshot
+from rollout_trace.integration import Completion, ToolCall, Usage, snapshot
 
 _SAMPLING = ("temperature", "top_p", "max_tokens", "frequency_penalty", "presence_penalty", "tool_choice")
 
@@ -70,7 +70,7 @@ def answer_fields(response: Any) -> tuple[dict[str, Any], str | None]:
     )
     fields: dict[str, Any] = {"completion": completion}
     usage = getattr(response, "usage", None)
-    if usage is not None and getattr(usage, "total_tokens", 0):
+    if usage is not None and getattr(usage, "total_tokens", None):
         fields["usage"] = Usage(input=usage.input_tokens, output=usage.output_tokens)
     return fields, response_id if response_id != "__fake_id__" else None
 

@@ -21,10 +21,10 @@ T = TypeVar("T", bound="Agent[Any] | Model | ModelProvider")
 def record(
     thing: T, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
 ) -> T:
-    """Records the runs that begin with an agent, or with a model, or with a model of a provider. Returns the same object.
+    """Records the runs that begin with an agent, with a model, or with a provider's model. Returns the same object.
 
-    Everything inside such a run is recorded with it: the agents that it hands off to, those that its tools and guardrails
-    run, at any depth, whenever they were made or added. Called again, the new arguments count.
+    Everything inside such a run is recorded with it: the agents that it hands off to, those that its tools and
+    guardrails run, at any depth, whenever they were made or added. Called again, the new arguments count.
 
     Args:
         thing: an ``Agent``, a ``Model`` or a ``ModelProvider``.

@@ -73,6 +73,7 @@ class CallFrame(ModelFrame):
         guardrail = current_guardrail()
         metadata = None if guardrail is None else guardrail.metadata
         super().__init__(FRAMEWORK, parent=parent, metadata=metadata)
+        self.settings = settings
         self._is_trainable = guardrail is None or settings.train_guardrails
 
     def mark(self, steps: list[Any]) -> None:
@@ -101,8 +102,8 @@ class GuardrailFrame(Frame):
 class RunFrame(Frame):
     """One run: the frame that everything in it runs inside of.
 
-    What is called inside belongs to the agent whose turn it is. The hooks of the SDK cannot enter a frame for that, as it
-    runs them in tasks of their own; so this frame's ``trajectory`` and ``agent`` are those of the current agent.
+    What is called inside belongs to the agent whose turn it is. The hooks of the SDK cannot enter a frame for that, as
+    it runs them in tasks of their own; so this frame's ``trajectory`` and ``agent`` are those of the current agent.
 
     Each agent of a run has one trajectory, also if it gets its turn several times. Those that others hand off to are
     children of these; all end with the run.
@@ -125,7 +126,7 @@ class RunFrame(Frame):
         super().__init__(None, None)
 
     @property
-    def trajectory(self) -> Trajectory | None:  # type: ignore[override]
+    def trajectory(self) -> Trajectory | None:
         """That of the agent whose turn it is."""
         return self._frame_of(self._current).trajectory
 
@@ -134,7 +135,7 @@ class RunFrame(Frame):
         """Set by ``Frame``; the agents' frames have it."""
 
     @property
-    def agent(self) -> str | None:  # type: ignore[override]
+    def agent(self) -> str | None:
         """Name of the agent whose turn it is."""
         return self._current.name
 

@@ -10,7 +10,7 @@ from agents import Model, ModelProvider, OpenAIChatCompletionsModel, OpenAIRespo
 from agents.models.multi_provider import MultiProvider
 
 from rollout_trace.integration import ClassSwap, active, enter, guarded, record_client, run_async_generator
-from rollout_trace_openai_agents import chat
+from rollout_trace_openai_agents import chat, litellm_clients
 from rollout_trace_openai_agents.frames import CallFrame, current_run
 from rollout_trace_openai_agents.settings import Settings
 
@@ -40,6 +40,8 @@ def record_model(model: Model, settings: Settings) -> None:
     except TypeError:  # It cannot have another class; its client can be wrapped all the same.
         record_client(getattr(model, "_client", None), engine=settings.engine, keep_bytes=settings.keep_bytes)
         return
+    if any(base.__name__ == "LitellmModel" for base in type(model).__mro__):
+        litellm_clients.install()
     for inner in list(getattr(model, "__dict__", {}).values()):
         if isinstance(inner, Model):
             record_model(inner, settings)
@@ -59,7 +61,7 @@ def _is_set(thing: object, settings: Settings) -> bool:
 
 
 def install() -> None:
-    """Wraps ``MultiProvider.get_model``, once in a process: a run without a ``RunConfig`` makes a provider of its own."""
+    """Wraps ``MultiProvider.get_model``, once in a process: a run without a ``RunConfig`` makes its own provider."""
     base = MultiProvider.get_model
 
     @functools.wraps(base)
@@ -117,7 +119,7 @@ def _model_methods(base: type[Model], settings: Settings) -> dict[str, Any]:
 
         @functools.wraps(base._get_client)
         def _get_client(self: Any) -> Any:
-            client = base._get_client(self)  # type: ignore[attr-defined]
+            client = base._get_client(self)
             _record_client(client, settings)
             return client
 
