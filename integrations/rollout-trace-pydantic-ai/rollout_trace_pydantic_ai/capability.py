@@ -135,8 +135,10 @@ class RolloutCapability(AbstractCapability[Any]):
 
     @guarded
     def _end_run(self, frame: RunFrame, error: BaseException | None) -> None:
-        if isinstance(error, UnexpectedModelBehavior) and frame.turn is not None:
-            frame.turn.fail(error)
+        if error is not None and frame.turn is not None:
+            frame.turn.close(error)
+            if isinstance(error, UnexpectedModelBehavior):
+                frame.turn.fail(error)
         frame.end(error)
 
     @guarded
@@ -171,7 +173,7 @@ class RolloutCapability(AbstractCapability[Any]):
 
     @guarded
     def _refuse_tool(self, ctx: RunContext[Any], call: ToolCallPart, args: Any, error: Exception) -> None:
-        frame = self._begin_tool(ctx, call, args)
+        frame = self._begin_tool(ctx, call, chat.parsed(args))
         if frame is not None:
             frame.end(error)
 

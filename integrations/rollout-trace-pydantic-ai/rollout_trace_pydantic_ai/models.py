@@ -28,7 +28,7 @@ from rollout_trace.integration import (
     record_client,
 )
 from rollout_trace_pydantic_ai import chat
-from rollout_trace_pydantic_ai.runs import run_of
+from rollout_trace_pydantic_ai.runs import Turn, run_of
 
 
 class Settings(NamedTuple):
@@ -88,10 +88,7 @@ class ModelCall:
         self.is_answered = False
         self.is_paused = False
         """Whether the provider has paused its answer; another call continues it."""
-        # Set around the calls of an agent's own turns; not in its tools and hooks, which may call models as well.
-        run_context = run_context or get_current_run_context()
-        run = None if run_context is None else run_of(run_context.run_id)
-        turn = None if run is None else run.turn
+        turn = _turn_of(run_context or get_current_run_context())
         self.frame = ModelFrame("pydantic-ai", metadata=None if turn is None else turn.metadata)
         if turn is not None:
             turn.calls.append(self)
@@ -120,6 +117,13 @@ class ModelCall:
                 self.frame.tell(**chat.request_fields(*self._asked))
         finally:
             self.frame.end(error)
+
+
+def _turn_of(run_context: Any) -> Turn | None:
+    """The turn that a call is made for; None for a call of a tool or a hook, whose context is of no step of the run."""
+    run = None if run_context is None else run_of(run_context.run_id)
+    turn = None if run is None else run.turn
+    return turn if turn is not None and turn.run_step == run_context.run_step else None
 
 
 @guarded
