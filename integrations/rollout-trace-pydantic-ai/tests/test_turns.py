@@ -36,9 +36,7 @@ def assert_loop_of_three(server: ScriptedServer, trajectory: Trajectory) -> None
 
 
 @pytest.mark.sees("ids")
-@pytest.mark.sees(
-    "one row", "yes; newer releases rewrite tool arguments as compact JSON"
-)
+@pytest.mark.sees("one row", "yes; newer releases rewrite tool arguments as compact JSON")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tool_loop(way: Any, recorded: Recorded) -> None:
     async def scenario(model: Any) -> Trajectory:
