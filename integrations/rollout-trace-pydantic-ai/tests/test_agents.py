@@ -102,7 +102,7 @@ def test_agents_in_validators_and_processors(recorded: Recorded) -> None:
 
         @agent.output_validator
         async def ask_judge(output: str) -> str:
-            return (await judge.run(output)).output
+            return str((await judge.run(output)).output)
 
         assert (await agent.run("Well?")).output == "judge answers"
 

@@ -174,7 +174,8 @@ def test_a_function_model(recorded: Recorded) -> None:
     ]
     assert trajectory.steps[1].completion is not None
     assert (trajectory.steps[1].completion.content, trajectory.steps[1].completion.reasoning) == ("done", "hm")
-    assert [one.result["return_value"] for one in trajectory.tool_runs] == ["it seen", "it seen"]
+    kept: list[Any] = [one.result for one in trajectory.tool_runs]
+    assert [(one["return_value"], one["metadata"]) for one in kept] == [("it seen", {"kept": True})] * 2
     recorded.keep(trajectory)
 
 

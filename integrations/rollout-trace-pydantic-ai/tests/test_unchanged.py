@@ -137,8 +137,8 @@ def test_events(recorded: Recorded) -> None:
     """Streams, with the capture fields asked for: by the hook, or by the user."""
 
     async def events(model: Any, hook: bool) -> list[str]:
-        asked = {} if hook else {"extra_body": {"logprobs": True, "return_token_ids": True}}
-        agent: Agent[Any, Any] = Agent(model, name="outer", tools=[add], model_settings=asked)  # type: ignore[arg-type]
+        asked: Any = {} if hook else {"extra_body": {"logprobs": True, "return_token_ids": True}}
+        agent: Agent[Any, Any] = Agent(model, name="outer", tools=[add], model_settings=asked)
         if hook:
             record(agent, engine="vllm")
         seen: list[str] = []
