@@ -2,8 +2,8 @@
 
     python benchmark.py [--rounds 60]
 
-Both ask the server for the same; runs of the two alternate. The budget is 1.03. The last two lines divide what is added:
-beside a client that is wrapped without the framework's hook, and beside a capability of Pydantic AI's that does nothing.
+Both ask the server for the same; runs of the two alternate. The budget is 1.03. The last two cases
+divide what is added: beside a client that is wrapped without the hook, and what a capability that does nothing adds.
 """
 
 from __future__ import annotations

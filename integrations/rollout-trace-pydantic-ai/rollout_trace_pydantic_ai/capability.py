@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic_ai import ModelRetry, UnexpectedModelBehavior
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
-from pydantic_ai.exceptions import SkipModelRequest, ToolRetryError
+from pydantic_ai.exceptions import SkipModelRequest, SkipToolExecution, ToolRetryError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
@@ -119,7 +119,13 @@ class RolloutCapability(AbstractCapability[Any]):
         if frame is None:
             return await handler(args)
         with frame:
-            result = await handler(args)
+            try:
+                result = await handler(args)
+            except SkipToolExecution as skipped:
+                # Not an error: another capability has the result.
+                self._set_result(frame, skipped.result)
+                frame.end()
+                raise
             self._set_result(frame, result)
         return result
 
@@ -147,7 +153,8 @@ class RolloutCapability(AbstractCapability[Any]):
         if run is None:
             return None
         record_model(request.model, self._settings)
-        run.mark_rejected(request.messages[-1])
+        if request.messages:
+            run.mark_rejected(request.messages[-1])
         run.turn = Turn(run, ctx.run_step)
         return run.turn
 

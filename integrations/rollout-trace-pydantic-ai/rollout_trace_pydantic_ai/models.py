@@ -110,11 +110,13 @@ class ModelCall:
             self.frame.end()
 
     @guarded
-    def failed(self, error: BaseException) -> None:
-        """Ends the frame with the exception that ended the call."""
+    def failed(self, error: BaseException, stream: StreamedResponse | None = None) -> None:
+        """Ends the frame with the exception that ended the call. ``stream``: has what had arrived; None if nothing."""
         try:
             if not self.frame.calls:
                 self.frame.tell(**chat.request_fields(*self._asked))
+                if stream is not None:
+                    self.frame.answered(chat.answer_fields(stream.get()), response_id=stream.provider_response_id)
         finally:
             self.frame.end(error)
 
@@ -157,17 +159,28 @@ async def _request_stream(base: Any, model: Any, *args: Any, **kwargs: Any) -> A
         async with opening as stream:
             yield stream
         return
+    opened: StreamedResponse | None = None
     outside = enter(call.frame)
     try:
         async with opening as stream:
             # The call is made. What the consumer does while it reads the answer is not the call's.
             enter(outside)
+            opened = stream
             yield stream
     except BaseException as error:
-        enter(outside)
-        call.failed(error)
+        if opened is None:
+            enter(outside)
+        call.failed(error, opened)
         raise
-    call.answered(stream)
+    if _is_read(stream):
+        call.answered(stream)
+    else:
+        call.failed(GeneratorExit("the stream was closed before its end"), stream)
+
+
+def _is_read(stream: Any) -> bool:
+    """Whether a stream was read to its end: older releases leave one that its reader leaves without an exception."""
+    return getattr(getattr(stream, "_event_iterator", None), "ag_frame", None) is None
 
 
 class _Method:

@@ -33,9 +33,9 @@ class RunFrame(AgentFrame):
         self.tool_call_ids: set[str] = set()
         """Ids of the tool calls that are recorded as tool runs."""
 
-    def forget(self) -> None:
-        """Drops references to recorded data."""
-        super().forget()
+    def _ended(self, error: BaseException | None) -> None:
+        super()._ended(error)
+        # Its calls hold messages; a trajectory of many runs keeps their frames to its end.
         self.turn = None
 
     def mark_rejected(self, request: Any) -> None:

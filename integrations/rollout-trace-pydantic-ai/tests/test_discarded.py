@@ -21,7 +21,7 @@ import rollout_trace as rt
 from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 
-from .harness import WAYS, adding, agent_of, call, run, run_iter, run_stream, with_model
+from .harness import RELEASE, WAYS, adding, agent_of, call, run, run_iter, run_stream, with_model
 
 
 def outcomes(trajectory: Trajectory) -> list[tuple[str, Any]]:
@@ -81,7 +81,7 @@ def test_no_answer_that_a_fallback_accepts(recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
-@pytest.mark.skipif(not hasattr(pydantic_ai.exceptions, "RetryModelRequest"), reason="of a newer release")
+@pytest.mark.skipif(RELEASE < (2, 59), reason="`RetryModelRequest` is of a later release")
 def test_an_answer_that_a_capability_refuses(recorded: Recorded) -> None:
     class Picky(AbstractCapability[Any]):
         async def after_model_request(self, ctx: Any, *, request_context: Any, response: Any) -> Any:
@@ -101,6 +101,7 @@ def test_an_answer_that_a_capability_refuses(recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
+@pytest.mark.skipif(RELEASE < (2, 54), reason="the hook of the other capability runs after ours")
 @pytest.mark.parametrize("way", [run, run_iter])
 def test_an_answer_that_a_capability_replaces_or_edits(way: Any, recorded: Recorded) -> None:
     class Editor(AbstractCapability[Any]):

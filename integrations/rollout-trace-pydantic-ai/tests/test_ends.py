@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from oracle import Recorded, Served, assert_served
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, UsageLimits
-from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError, UsageLimitExceeded
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError, SkipToolExecution, UsageLimitExceeded
 from pydantic_ai.messages import ToolReturn
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 
 import rollout_trace as rt
@@ -17,7 +19,7 @@ from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace_pydantic_ai import record
 
-from .harness import WAYS, adding, agent_of, call, results, run, run_iter, with_model
+from .harness import RELEASE, WAYS, adding, agent_of, call, results, run, run_iter, with_model
 
 
 def held_at(turn: int, **hold: Any) -> Any:
@@ -127,6 +129,43 @@ def test_a_stream_that_its_reader_leaves(recorded: Recorded) -> None:
     assert step.completion is not None
     assert step.completion.content is not None
     assert "A long answer of words.".startswith(str(step.completion.content))
+    recorded.keep(trajectory)
+
+
+def test_a_stream_without_bytes_that_its_reader_leaves(recorded: Recorded) -> None:
+    async def words(messages: Any, info: Any) -> Any:
+        for word in ("a ", "b ", "c "):
+            yield word
+
+    async def scenario() -> Trajectory:
+        with rt.trajectory() as trajectory:
+            async with agent_of(FunctionModel(stream_function=words)).run_stream("Add.") as streamed:
+                async for _ in streamed.stream_text(debounce_by=None):
+                    break
+        return trajectory
+
+    (step,) = asyncio.run(scenario()).steps
+    assert step.status == "abandoned"
+    assert step.completion is not None
+    assert str(step.completion.content).startswith("a ")
+    assert "c" not in str(step.completion.content)
+
+
+@pytest.mark.skipif(RELEASE < (2, 54), reason="the hook of the other capability runs before ours")
+def test_a_tool_whose_result_a_capability_has(recorded: Recorded) -> None:
+    class Remembers(AbstractCapability[Any]):
+        async def before_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
+            raise SkipToolExecution(5)
+
+    async def scenario(model: Any) -> Trajectory:
+        with rt.trajectory() as trajectory:
+            await agent_of(model, capabilities=[Remembers()]).run("Add.")
+        return trajectory
+
+    with ScriptedServer(adding(1)) as server:
+        trajectory = with_model(server, scenario)
+    assert_served(server, trajectory.steps)
+    assert [(one.result, one.error) for one in trajectory.tool_runs] == [(5, None)]
     recorded.keep(trajectory)
 
 

@@ -251,4 +251,4 @@ def test_a_recorded_model_is_still_its_own() -> None:
     assert isinstance(model, TestModel)
     for other in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert other.custom_output_text == "x"
-        assert Agent(other).run_sync("?").output == "x"
+        assert asyncio.run(run(Agent(other), "?")) == "x"

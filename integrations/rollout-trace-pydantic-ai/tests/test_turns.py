@@ -17,7 +17,7 @@ import rollout_trace as rt
 from rollout_trace import Trajectory
 from rollout_trace.testing import Reply, ScriptedServer
 
-from .harness import WAYS, adding, agent_of, call, of_any_run, results, run, run_iter, run_stream, with_model
+from .harness import RELEASE, WAYS, adding, agent_of, call, of_any_run, results, run, run_iter, run_stream, with_model
 
 
 def assert_loop_of_three(server: ScriptedServer, trajectory: Trajectory) -> None:
@@ -193,7 +193,7 @@ def test_several_runs_in_one_trajectory(recorded: Recorded) -> None:
 
 
 def test_rewritten_arguments_are_drift(recorded: Recorded) -> None:
-    """Since 2.41 Pydantic AI sends tool arguments back as compact JSON, whatever the model wrote."""
+    """Since 2.58 Pydantic AI sends tool arguments back as compact JSON, whatever the model wrote."""
 
     def script(request: dict[str, Any]) -> Reply:
         return Reply("done") if results(request) else Reply(None, tool_calls=[("add", '{"a": 1, "b": 2}')])
@@ -205,8 +205,7 @@ def test_rewritten_arguments_are_drift(recorded: Recorded) -> None:
 
     with ScriptedServer(script) as server:
         trajectory = with_model(server, scenario)
-    sent_back = server.requests[1].json["messages"][2]["tool_calls"][0]["function"]["arguments"]
-    is_rewritten = sent_back != '{"a": 1, "b": 2}'
+    is_rewritten = RELEASE >= (2, 58)
     assert [one.kind for one in rt.drift(trajectory)] == (["tool_arguments"] if is_rewritten else [])
     assert len(trajectory.sequences()) == (2 if is_rewritten else 1)
     recorded.keep(trajectory)
