@@ -1,4 +1,4 @@
-"""Records the agents of Pydantic AI: ``record(agent, engine="vllm")``, or ``Agent(capabilities=[RolloutCapability()])``."""
+"""Records the agents of Pydantic AI: ``record(agent, engine="vllm")``."""
 
 from __future__ import annotations
 

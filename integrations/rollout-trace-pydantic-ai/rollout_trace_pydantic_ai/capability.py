@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic_ai import ModelRetry, UnexpectedModelBehavior
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
-from pydantic_ai.exceptions import SkipModelRequest, ToolRetryError
+from pydantic_ai.exceptions import SkipModelRequest, SkipToolExecution, ToolRetryError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
 from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.tools import RunContext, ToolDefinition
@@ -119,7 +119,13 @@ class RolloutCapability(AbstractCapability[Any]):
         if frame is None:
             return await handler(args)
         with frame:
-            result = await handler(args)
+            try:
+                result = await handler(args)
+            except SkipToolExecution as skipped:
+                # Not an error: another capability has the result.
+                self._set_result(frame, skipped.result)
+                frame.end()
+                raise
             self._set_result(frame, result)
         return result
 
@@ -135,8 +141,10 @@ class RolloutCapability(AbstractCapability[Any]):
 
     @guarded
     def _end_run(self, frame: RunFrame, error: BaseException | None) -> None:
-        if isinstance(error, UnexpectedModelBehavior) and frame.turn is not None:
-            frame.turn.fail(error)
+        if error is not None and frame.turn is not None:
+            frame.turn.close(error)
+            if isinstance(error, UnexpectedModelBehavior):
+                frame.turn.fail(error)
         frame.end(error)
 
     @guarded
@@ -145,7 +153,8 @@ class RolloutCapability(AbstractCapability[Any]):
         if run is None:
             return None
         record_model(request.model, self._settings)
-        run.mark_rejected(request.messages[-1])
+        if request.messages:
+            run.mark_rejected(request.messages[-1])
         run.turn = Turn(run, ctx.run_step)
         return run.turn
 
@@ -171,7 +180,7 @@ class RolloutCapability(AbstractCapability[Any]):
 
     @guarded
     def _refuse_tool(self, ctx: RunContext[Any], call: ToolCallPart, args: Any, error: Exception) -> None:
-        frame = self._begin_tool(ctx, call, args)
+        frame = self._begin_tool(ctx, call, chat.parsed(args))
         if frame is not None:
             frame.end(error)
 

@@ -75,6 +75,14 @@ def tool_result(result: Any) -> Any:
     return snapshot(result)
 
 
+def parsed(arguments: Any) -> Any:
+    """The arguments of a tool call, as the model wrote them, without their JSON; a text that is none stays one."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
 def retry_reason(part: Any) -> str | None:
     """Why the model is asked again, if this part of a request says so; else None."""
     if part.part_kind in ("retry-prompt", "retry-feedback") or getattr(part, "outcome", None) == "retried":
@@ -114,7 +122,8 @@ def _chat(message: ModelMessage) -> Iterator[dict[str, Any]]:
     if message.kind == "response":
         yield {"role": "assistant", **_assistant(message)}
         return
-    for part in message.parts:
+    parts: Sequence[Any] = message.parts  # Which kinds there are depends on the release.
+    for part in parts:
         kind = part.part_kind
         if kind == "tool-return" or (kind == "retry-prompt" and part.tool_name is not None):
             text = part.model_response_str() if kind == "tool-return" else part.model_response()

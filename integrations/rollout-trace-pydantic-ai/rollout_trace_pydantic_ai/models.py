@@ -28,7 +28,7 @@ from rollout_trace.integration import (
     record_client,
 )
 from rollout_trace_pydantic_ai import chat
-from rollout_trace_pydantic_ai.runs import run_of
+from rollout_trace_pydantic_ai.runs import Turn, run_of
 
 
 class Settings(NamedTuple):
@@ -88,10 +88,7 @@ class ModelCall:
         self.is_answered = False
         self.is_paused = False
         """Whether the provider has paused its answer; another call continues it."""
-        # Set around the calls of an agent's own turns; not in its tools and hooks, which may call models as well.
-        run_context = run_context or get_current_run_context()
-        run = None if run_context is None else run_of(run_context.run_id)
-        turn = None if run is None else run.turn
+        turn = _turn_of(run_context or get_current_run_context())
         self.frame = ModelFrame("pydantic-ai", metadata=None if turn is None else turn.metadata)
         if turn is not None:
             turn.calls.append(self)
@@ -113,13 +110,22 @@ class ModelCall:
             self.frame.end()
 
     @guarded
-    def failed(self, error: BaseException) -> None:
-        """Ends the frame with the exception that ended the call."""
+    def failed(self, error: BaseException, stream: StreamedResponse | None = None) -> None:
+        """Ends the frame with the exception that ended the call. ``stream``: has what had arrived; None if nothing."""
         try:
             if not self.frame.calls:
                 self.frame.tell(**chat.request_fields(*self._asked))
+                if stream is not None:
+                    self.frame.answered(chat.answer_fields(stream.get()), response_id=stream.provider_response_id)
         finally:
             self.frame.end(error)
+
+
+def _turn_of(run_context: Any) -> Turn | None:
+    """The turn that a call is made for; None for a call of a tool or a hook, whose context is of no step of the run."""
+    run = None if run_context is None else run_of(run_context.run_id)
+    turn = None if run is None else run.turn
+    return turn if turn is not None and turn.run_step == run_context.run_step else None
 
 
 @guarded
@@ -153,17 +159,28 @@ async def _request_stream(base: Any, model: Any, *args: Any, **kwargs: Any) -> A
         async with opening as stream:
             yield stream
         return
+    opened: StreamedResponse | None = None
     outside = enter(call.frame)
     try:
         async with opening as stream:
             # The call is made. What the consumer does while it reads the answer is not the call's.
             enter(outside)
+            opened = stream
             yield stream
     except BaseException as error:
-        enter(outside)
-        call.failed(error)
+        if opened is None:
+            enter(outside)
+        call.failed(error, opened)
         raise
-    call.answered(stream)
+    if _is_read(stream):
+        call.answered(stream)
+    else:
+        call.failed(GeneratorExit("the stream was closed before its end"), stream)
+
+
+def _is_read(stream: Any) -> bool:
+    """Whether a stream was read to its end: older releases leave one that its reader leaves without an exception."""
+    return getattr(getattr(stream, "_event_iterator", None), "ag_frame", None) is None
 
 
 class _Method:

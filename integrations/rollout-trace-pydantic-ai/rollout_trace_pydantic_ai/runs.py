@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import ModelRetry
@@ -33,9 +33,9 @@ class RunFrame(AgentFrame):
         self.tool_call_ids: set[str] = set()
         """Ids of the tool calls that are recorded as tool runs."""
 
-    def forget(self) -> None:
-        """Drops references to recorded data."""
-        super().forget()
+    def _ended(self, error: BaseException | None) -> None:
+        super()._ended(error)
+        # Its calls hold messages; a trajectory of many runs keeps their frames to its end.
         self.turn = None
 
     def mark_rejected(self, request: Any) -> None:
@@ -66,6 +66,7 @@ class Turn:
     """
 
     def __init__(self, run: RunFrame, run_step: int) -> None:
+        self.run_step = run_step
         self.metadata = {"run_id": run.run_id, "run_step": run_step}
         """For the steps of its calls."""
         self.calls: list[ModelCall] = []
@@ -91,6 +92,12 @@ class Turn:
         if kept is not None:
             self._kept = kept.frame
 
+    def close(self, error: BaseException) -> None:
+        """Ends the calls that are still open: of a cancelled run, they see the cancellation after it."""
+        for call in self.calls:
+            if call.frame.is_open:
+                call.failed(error)
+
     def fail(self, error: Exception) -> None:
         """Sets an error on the answer that the agent could not go on with."""
         answered = [call.frame for call in self.calls if call.is_answered]
@@ -106,15 +113,14 @@ class Turn:
         self._kept = frame
 
 
-def _given_by(calls: Iterable[ModelCall], response: ModelResponse) -> ModelCall | None:
+def _given_by(calls: Sequence[ModelCall], response: ModelResponse) -> ModelCall | None:
     """The call that gave this response; None if none did."""
-    latest = None
     for call in calls:
         if call.response is response or (call.response_id and call.response_id == response.provider_response_id):
             return call
-        latest = call
     # Without the provider's id, an answer that a hook has changed cannot be told from one that it has replaced.
-    return latest if latest is not None and not (latest.response_id and response.provider_response_id) else None
+    latest = calls[-1] if calls else None
+    return latest if latest is not None and not latest.response_id else None
 
 
 def run_of(run_id: str | None) -> RunFrame | None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from importlib import metadata
 from typing import Any, TypeVar
 
 from openai import AsyncOpenAI
@@ -22,6 +23,7 @@ from rollout_trace_pydantic_ai import record
 T = TypeVar("T")
 
 INSTRUCTIONS = "You add numbers."
+RELEASE = tuple(int(number) for number in metadata.version("pydantic-ai-slim").split(".")[:2])
 
 
 def add(a: int, b: int) -> int:
