@@ -26,7 +26,7 @@ _SAMPLING = {
 }
 
 
-def request_fields(request: LlmRequest, model: str) -> dict[str, Any]:
+def request_fields(request: LlmRequest, model: str | None = None) -> dict[str, Any]:
     """Fields of a request: ``messages``, ``tools``, ``model`` and ``sampling``. ``model``: used if it names none."""
     config = request.config
     settings = {name: getattr(config, field, None) for field, name in _SAMPLING.items()}

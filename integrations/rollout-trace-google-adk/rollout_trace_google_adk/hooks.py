@@ -1,7 +1,7 @@
 """Wraps the methods of ADK that every run, model call and tool passes through, once in a process.
 
-Outside of a recorded run they do what they did. ADK's own plugins see less: they are not inherited by every runner that a
-tool makes, an earlier plugin keeps calls from later ones, and no callback reports a cancelled run.
+Outside of a recorded run they do what they did. ADK's own plugins see less: they are not inherited by every runner that
+a tool makes, an earlier plugin keeps calls from later ones, and no callback reports a cancelled run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from google.adk.plugins.plugin_manager import PluginManager
 from google.adk.runners import Runner
 from google.adk.workflow import BaseNode, Workflow
 
-from rollout_trace.integration import ToolFrame, entered, guarded, snapshot
+from rollout_trace.integration import entered, guarded, snapshot
 from rollout_trace_google_adk.models import add_cached_call, record_model
 from rollout_trace_google_adk.runs import Run, begin_run, enclosing_run, run_inside
 from rollout_trace_google_adk.settings import Settings, settings_of
+from rollout_trace_google_adk.tools import Tool
 
 _MARK = "__rollout_trace__"
 
@@ -96,8 +97,12 @@ def _tool_begins(base: Any) -> Any:
 
 def _tool_returns(base: Any) -> Any:
     async def run_after_tool_callback(self: Any, *, tool: Any, tool_args: Any, tool_context: Any, result: Any) -> Any:
-        altered = await base(self, tool=tool, tool_args=tool_args, tool_context=tool_context, result=result)
-        _end_tool(tool_args, tool_context, result if altered is None else altered)
+        altered = None
+        try:
+            altered = await base(self, tool=tool, tool_args=tool_args, tool_context=tool_context, result=result)
+        finally:
+            # Also if a callback raises: the tool has returned.
+            _end_tool(tool_args, tool_context, result if altered is None else altered)
         return altered
 
     return run_after_tool_callback
@@ -115,28 +120,11 @@ def _tool_fails(base: Any) -> Any:
     return run_on_tool_error_callback
 
 
-class _Tool(ToolFrame):
-    """A run of a tool, found again by ADK's context of it."""
-
-    def __init__(self, name: str, arguments: Any, context: Any) -> None:
-        super().__init__(name, tool_call_id=context.function_call_id, arguments=snapshot(arguments))
-        self.context = context
-        self._passed = dict(arguments)
-
-    def update_arguments(self, arguments: dict[str, Any]) -> None:
-        """Takes arguments that a callback has replaced; not what the tool itself has changed inside of one."""
-        for name, value in arguments.items():
-            if name not in self._passed or self._passed[name] is not value:
-                self.run.arguments[name] = snapshot(value)
-        for name in self._passed.keys() - arguments.keys():
-            del self.run.arguments[name]
-
-
 @guarded
 def _begin_tool(tool: Any, arguments: Any, context: Any) -> None:
     run = enclosing_run()
     if run is not None:
-        frame = _Tool(tool.name, arguments, context).enter()
+        frame = Tool(tool.name, arguments, context).enter()
         run.add_tool(context.function_call_id, frame.run)
 
 
@@ -150,10 +138,10 @@ def _end_tool(arguments: Any, context: Any, result: Any) -> None:
 
 
 @guarded
-def _tool_frame(context: Any) -> _Tool | None:
+def _tool_frame(context: Any) -> Tool | None:
     """The frame of the tool that ADK calls with this context, open or not."""
     frame = entered()
-    while frame is not None and not (isinstance(frame, _Tool) and frame.context is context):
+    while frame is not None and not (isinstance(frame, Tool) and frame.context is context):
         frame = frame.parent
     return frame
 

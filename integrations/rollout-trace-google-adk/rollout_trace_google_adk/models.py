@@ -110,7 +110,7 @@ def add_cached_call(request: LlmRequest, response: LlmResponse) -> None:
     if enclosing_run() is None:
         return
     frame = ModelFrame("google-adk")
-    frame.answered({**content.request_fields(request, ""), **content.answer_fields([response])}, cached=True)
+    frame.answered({**content.request_fields(request), **content.answer_fields([response])}, cached=True)
     frame.end()
 
 

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 from google.adk.events.event import Event
 
-from rollout_trace.integration import AgentFrame, Frame, ToolFrame, ToolRun, active, enter, entered, guarded, snapshot
+from rollout_trace.integration import AgentFrame, Frame, ToolRun, active, enter, entered, guarded, snapshot
 from rollout_trace_google_adk.settings import Settings
+from rollout_trace_google_adk.tools import Tool
 
 Y = TypeVar("Y")
 
@@ -19,18 +20,21 @@ class Run(AgentFrame):
     Args:
         name: of the agent. Names are unique in a tree of agents.
         settings: what it is recorded with; runs inside it are recorded with the same ones.
-        parent: the run that it is part of; None if that is the active frame.
+        around: the run that is active where this one begins; None without one. Its agent has called this one, or ADK
+            runs this one there after another agent, which has transferred to it: then it is a child of that one.
     """
 
-    def __init__(self, name: str, settings: Settings, parent: Frame | None = None) -> None:
-        super().__init__(name, parent=parent)
+    def __init__(self, name: str, settings: Settings, around: Run | None = None) -> None:
+        super().__init__(name, parent=None if around is None else around._origin_of(name))
         self.name = name
         self.settings = settings
+        self._around = around
         self._unread: dict[str, ToolRun] = {}
         """Tool runs whose results the model has not read yet, by the id of the tool call."""
-        self._handed_over: dict[str, Run] = {}
-        """Runs inside this one that have ended with a transfer, by the agent that they transferred to."""
         self._transfer_to: str | None = None
+        """The agent that the latest event transfers to."""
+        self._transferred: list[Run] = []
+        """Runs inside this one that are over, and kept open for the agents that they have transferred to."""
 
     def add_tool(self, call_id: str | None, run: ToolRun) -> None:
         """Adds a tool run whose result is to be updated from the events of the agent."""
@@ -50,23 +54,20 @@ class Run(AgentFrame):
 
     def finish(self, error: BaseException | None) -> None:
         """Ends the run, unless ADK is about to run the agent that it has transferred to, which is its child."""
-        outer = self.parent
-        if error is None and self._transfer_to is not None and isinstance(outer, Run):
-            if outer.is_open and outer.name != self._transfer_to:
-                outer._handed_over[self._transfer_to] = self
-                return
-        for run in reversed(self._handed_over.values()):
+        around = self._around
+        if error is None and around is not None and around.is_open and self._transfer_to not in (None, around.name):
+            around._transferred.append(self)
+            return
+        for run in reversed(self._transferred):
             run.end()
         for inner in list(self._inner) if error is not None else ():
-            if isinstance(inner, ToolFrame):
-                # No callback has reported its end.
-                inner.end(error)
+            if isinstance(inner, Tool):
+                inner.end_unreported(error)
         self.end(error)
 
-    def origin_of(self, name: str) -> Run:
-        """The run that an agent of this name is the child of: the one that transferred to it, else this one."""
-        found = self._handed_over.get(name)
-        return self if found is None or not found.is_open else found.origin_of(name)
+    def _origin_of(self, name: str) -> Run:
+        """The run that an agent which begins in this one is the child of."""
+        return next((run for run in reversed(self._transferred) if run._transfer_to == name and run.is_open), self)
 
 
 def enclosing_run() -> Run | None:
@@ -95,7 +96,7 @@ def begin_run(name: str, settings: Settings | None) -> Run | None:
         if frame.name == name:
             # A runner, its root node and its root agent are one run.
             return None
-        return Run(name, settings, frame.origin_of(name))
+        return Run(name, settings, frame)
     return Run(name, settings)
 
 
