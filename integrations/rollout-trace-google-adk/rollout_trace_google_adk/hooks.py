@@ -124,8 +124,7 @@ def _tool_fails(base: Any) -> Any:
 def _begin_tool(tool: Any, arguments: Any, context: Any) -> None:
     run = enclosing_run()
     if run is not None:
-        frame = Tool(tool.name, arguments, context).enter()
-        run.add_tool(context.function_call_id, frame.run)
+        run.add_tool(Tool(tool.name, arguments, context).enter().run)
 
 
 @guarded

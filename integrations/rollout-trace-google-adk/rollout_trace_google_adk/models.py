@@ -68,7 +68,9 @@ def _begin_call(model: Any, request: LlmRequest) -> ModelCall | None:
     if run is None or isinstance(active(), ModelFrame):
         return None
     _record_clients(model, run.settings)
-    return ModelCall(model, request)
+    call = ModelCall(model, request)
+    run.latest_call = call.frame
+    return call
 
 
 class ModelCall:

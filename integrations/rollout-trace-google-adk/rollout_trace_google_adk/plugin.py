@@ -13,7 +13,7 @@ from rollout_trace.integration import Engine, check_engine
 from rollout_trace_google_adk.hooks import install
 from rollout_trace_google_adk.settings import Settings, set_on
 
-T = TypeVar("T", Runner, App, BaseNode)
+T = TypeVar("T", bound=Runner | App | BaseNode)
 
 
 def record(recorded: T, *, engine: str | Engine | None = None, keep_bytes: bool = False) -> T:

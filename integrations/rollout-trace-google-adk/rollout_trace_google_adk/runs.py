@@ -7,11 +7,14 @@ from typing import Any, TypeVar
 
 from google.adk.events.event import Event
 
-from rollout_trace.integration import AgentFrame, Frame, ToolRun, active, enter, entered, guarded, snapshot
+from rollout_trace.integration import AgentFrame, Frame, ModelFrame, ToolRun, active, enter, entered, guarded, snapshot
 from rollout_trace_google_adk.settings import Settings
 from rollout_trace_google_adk.tools import Tool
 
 Y = TypeVar("Y")
+
+_MADE_BY_ADK = "adk-"
+"""How ids of tool calls begin that ADK has made."""
 
 
 class Run(AgentFrame):
@@ -29,6 +32,8 @@ class Run(AgentFrame):
         self.name = name
         self.settings = settings
         self._around = around
+        self.latest_call: ModelFrame | None = None
+        """The latest model call of the agent."""
         self._unread: dict[str, ToolRun] = {}
         """Tool runs whose results the model has not read yet, by the id of the tool call."""
         self._transfer_to: str | None = None
@@ -36,10 +41,14 @@ class Run(AgentFrame):
         self._transferred: list[Run] = []
         """Runs inside this one that are over, and kept open for the agents that they have transferred to."""
 
-    def add_tool(self, call_id: str | None, run: ToolRun) -> None:
-        """Adds a tool run whose result is to be updated from the events of the agent."""
-        if call_id is not None:
-            self._unread[call_id] = run
+    def add_tool(self, run: ToolRun) -> None:
+        """Adds a tool run, whose result is updated from the events of the agent."""
+        if run.tool_call_id is None:
+            return
+        self._unread[run.tool_call_id] = run
+        if run.tool_call_id.startswith(_MADE_BY_ADK) and self.latest_call is not None:
+            # The model gave it no id, as Gemini: the answer cannot be found by it.
+            run.step_id = self.latest_call.step_id
 
     def on_event(self, event: Any) -> None:
         """Takes from an event of the agent what callbacks have made of tools' results, and where it transfers."""
@@ -60,8 +69,8 @@ class Run(AgentFrame):
             return
         for run in reversed(self._transferred):
             run.end()
-        for inner in list(self._inner) if error is not None else ():
-            if isinstance(inner, Tool):
+        for inner in list(self._inner):
+            if isinstance(inner, Tool) and error is not None:
                 inner.end_unreported(error)
         self.end(error)
 

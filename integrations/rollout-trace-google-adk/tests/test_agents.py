@@ -58,7 +58,7 @@ def test_transfer(recorded: Recorded, is_inside: bool) -> None:
     script = by_system(boss=transferring("first"), first=once("add", a=1, b=2))
     with ScriptedServer(script) as server:
         runner = runner_of(team(server))
-        asyncio.run(in_trajectory(runner) if is_inside else run(runner))  # type: ignore[arg-type]
+        asyncio.run(in_trajectory(runner) if is_inside else run(runner))
         boss, first = recorded.all()
         assert_all_served(server, [boss, first])
     assert (boss.name, first.name) == ("task" if is_inside else "boss", "first")
@@ -129,7 +129,7 @@ def test_parallel_branches_do_not_mix(recorded: Recorded, is_streamed: bool) -> 
         return lambda messages: call(messages) if results(messages) else Fault(call(messages), hold_after=1)
 
     async def main(server: ScriptedServer) -> None:
-        branches = [agent_of(litellm(server), name) for name in names]
+        branches: list[Any] = [agent_of(litellm(server), name) for name in names]
         runner = runner_of(ParallelAgent(name="fan", sub_agents=branches))
         running = asyncio.ensure_future(run(runner, config=SSE if is_streamed else None))
         await asyncio.to_thread(server.wait_held, 4)

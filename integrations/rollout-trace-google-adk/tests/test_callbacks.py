@@ -52,9 +52,9 @@ def test_a_callback_that_answers_in_the_models_place(recorded: Recorded, by: str
         return answer("from the agent") if "cache" in str(llm_request.contents) else None
 
     with ScriptedServer("never") as server:
-        options = {"before_model_callback": callback} if by == "agent" else {}
+        options: dict[str, Any] = {"before_model_callback": callback} if by == "agent" else {}
         # The user's plugin comes first, and keeps ADK from calling later ones.
-        plugins = [Answers(), RolloutPlugin(engine="vllm")] if by == "plugin" else [RolloutPlugin(engine="vllm")]
+        plugins: list[BasePlugin] = [*([Answers()] if by == "plugin" else []), RolloutPlugin(engine="vllm")]
         app = App(name="tests", root_agent=agent_of(litellm(server), **options), plugins=plugins)
         config = SSE if is_streamed else None
         trajectory, said = asyncio.run(recorded_run(InMemoryRunner(app=app), message="From the cache.", config=config))
@@ -91,7 +91,7 @@ def test_a_callback_that_answers_in_a_tools_place(recorded: Recorded, by: str) -
         return {"sum": "known"}
 
     with ScriptedServer(adding(1)) as server:
-        options = {"before_tool_callback": callback} if by == "agent" else {}
+        options: dict[str, Any] = {"before_tool_callback": callback} if by == "agent" else {}
         plugins = [*([Answers()] if by == "plugin" else []), RolloutPlugin(engine="vllm")]
         app = App(name="tests", root_agent=agent_of(litellm(server), **options), plugins=plugins)
         trajectory, _ = asyncio.run(recorded_run(InMemoryRunner(app=app)))
@@ -170,7 +170,8 @@ def test_a_callback_that_raises(recorded: Recorded, name: str) -> None:
         raise LookupError("the user's own")
 
     with ScriptedServer("hello") as server:
-        agent = agent_of(litellm(server), **{name: callback})
+        options: dict[str, Any] = {name: callback}
+        agent = agent_of(litellm(server), **options)
         with pytest.raises(LookupError, match="the user's own"):
             asyncio.run(run(runner_of(agent)))
         (trajectory,) = recorded.all()

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.agents.run_config import RunConfig
 from google.adk.tools.agent_tool import AgentTool
 from oracle import Recorded, Served, assert_served
 
@@ -265,12 +265,11 @@ def test_events_that_are_read_by_many_tasks(recorded: Recorded) -> None:
     assert (trajectory.name, trajectory.status, len(trajectory.tool_runs)) == ("adder", "completed", 1)
 
 
-@pytest.mark.parametrize("mode", [StreamingMode.NONE, StreamingMode.SSE])
-def test_the_limit_of_model_calls(recorded: Recorded, mode: StreamingMode) -> None:
+@pytest.mark.parametrize("config", [RunConfig(), SSE], ids=["whole", "streamed"])
+def test_the_limit_of_model_calls(recorded: Recorded, config: RunConfig) -> None:
     async def main(server: ScriptedServer) -> None:
-        config = RunConfig(max_llm_calls=2, streaming_mode=mode)
         with pytest.raises(Exception, match="exceeded"):
-            await run(runner_of(agent_of(litellm(server))), config=config)
+            await run(runner_of(agent_of(litellm(server))), config=config.model_copy(update={"max_llm_calls": 2}))
 
     with ScriptedServer(adding(5)) as server:
         asyncio.run(main(server))
