@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner
 from google.adk.tools.agent_tool import AgentTool
@@ -54,8 +55,9 @@ async def ask(runner: InMemoryRunner, question: str) -> str:
     """One run in a session of its own; returns the last text."""
     session = await runner.session_service.create_session(app_name=runner.app_name, user_id="user")
     message = types.Content(role="user", parts=[types.Part(text=question)])
-    answer = ""
-    async for event in runner.run_async(user_id="user", session_id=session.id, new_message=message):
+    answer, config = "", RunConfig(streaming_mode=StreamingMode.SSE)
+    events = runner.run_async(user_id="user", session_id=session.id, new_message=message, run_config=config)
+    async for event in events:
         if event.is_final_response() and event.content and event.content.parts:
             answer = "".join(part.text or "" for part in event.content.parts)
     return answer

@@ -8,8 +8,7 @@ from contextlib import aclosing
 from typing import Any
 
 from google.adk.agents import LlmAgent
-from google.adk.agents._streaming_mode import StreamingMode
-from google.adk.agents.run_config import RunConfig
+from google.adk.agents.run_config import RunConfig, StreamingMode  # type: ignore[attr-defined]
 from google.adk.events.event import Event
 from google.adk.models.google_llm import Gemini
 from google.adk.models.lite_llm import LiteLlm

@@ -14,6 +14,13 @@ import os
 import pytest
 from agent import solve
 
+# ADK's own, and litellm's.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated"),
+    pytest.mark.filterwarnings("ignore:Items? '.*' on TypedDict class '.*' .* using the `ReadOnly`"),
+    pytest.mark.filterwarnings("ignore:Accessing the 'model_.*' attribute on the instance"),
+]
+
 
 @pytest.mark.replay
 def test_agent(rollout):
