@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rollout_trace.integration.failures import report_failure
     from rollout_trace.integration.generators import run_async_generator, run_generator
     from rollout_trace.integration.installed import About, framework_missing
+    from rollout_trace.integration.litellm import litellm_client, litellm_route, record_litellm_client
     from rollout_trace.integration.open_frames import OpenFrames
     from rollout_trace.integration.package import lazy_package
     from rollout_trace.integration.values import snapshot
@@ -60,6 +61,7 @@ _HOMES = {
     "rollout_trace.engines.engine": ("Engine",),
     "rollout_trace.engines.profiles": ("EngineName",),
     "rollout_trace.integration.clients": ("check_engine", "is_recorded", "record_client"),
+    "rollout_trace.integration.litellm": ("litellm_client", "litellm_route", "record_litellm_client"),
     # Records.
     "rollout_trace.data.model": ("Completion", "ErrorInfo", "Step", "TokenIssue", "ToolCall", "ToolRun", "Usage"),
     "rollout_trace.data.trajectory": ("Trajectory",),
@@ -103,8 +105,11 @@ __all__ = [
     "http_kind",
     "is_recorded",
     "lazy_package",
+    "litellm_client",
+    "litellm_route",
     "propagate",
     "record_client",
+    "record_litellm_client",
     "report_failure",
     "run_async_generator",
     "run_generator",

@@ -1,0 +1,5 @@
+"""Package metadata for ``rt.integrations()``. Must not import the framework."""
+
+from rollout_trace.integration import About
+
+ABOUT = About(framework="google-adk", tested=("2.0", "2.13"))

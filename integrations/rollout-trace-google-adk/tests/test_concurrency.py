@@ -1,0 +1,120 @@
+"""Many runs at once, which share one model object, and many runs after each other."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from oracle import Recorded, Served
+
+import rollout_trace as rt
+from rollout_trace import Trajectory
+from rollout_trace.integration import Frame
+from rollout_trace.testing import Fault, Reply, RequestRecord, ScriptedServer
+
+from .harness import SSE, adding, agent_of, litellm, results, run, runner_of
+
+
+def task_of(messages: list[Any]) -> str:
+    return str(messages[1]["content"])
+
+
+def counting(request: dict[str, Any], messages: list[Any]) -> Reply | Fault:
+    """Three turns; what is said depends on the task, so that no two runs say the same. First answers are held."""
+    task, done = task_of(messages), len(results(messages))
+    if done == 2:
+        return Reply(f"{task} is done")
+    reply = Reply(f"{task} at {done}", tool_calls=[("add", json.dumps({"a": done, "b": len(task)}))])
+    return Fault(reply, hold_after=5) if done == 0 else reply
+
+
+def assert_each_has_its_own(server: ScriptedServer, trajectories: list[Trajectory]) -> None:
+    server.wait_idle()
+    asked: dict[str, list[RequestRecord]] = defaultdict(list)
+    for record in server.requests:
+        asked[task_of(record.json["messages"])].append(record)
+    assert len(asked) == len(trajectories)
+    for trajectory in trajectories:
+        assert trajectory.task is not None
+        records = asked[str(trajectory.task.id)]
+        assert len(trajectory.steps) == len(records) == 3
+        for record, step in zip(records, trajectory.steps, strict=True):
+            Served(record).assert_is(step)
+        assert len(trajectory.sequences()) == 1
+        calls = [call.id for step in trajectory.steps if step.completion for call in step.completion.tool_calls]
+        assert [run.tool_call_id for run in trajectory.tool_runs] == calls
+        assert [run.step_id for run in trajectory.tool_runs] == [step.id for step in trajectory.steps[:2]]
+        assert [run.result for run in trajectory.tool_runs] == [
+            len(records[0].json["messages"][1]["content"]) + n for n in (0, 1)
+        ]
+
+
+async def rollout(runner: Any, task: str) -> Trajectory:
+    with rt.trajectory(task=task) as trajectory:
+        await run(runner, task, config=SSE)
+    return trajectory
+
+
+@pytest.mark.sees("at once")
+@pytest.mark.parametrize("route", ["openai", "hosted_vllm"])
+def test_twelve_in_one_event_loop(recorded: Recorded, route: str) -> None:
+    """One model, one agent, one runner."""
+
+    async def main(server: ScriptedServer) -> list[Trajectory]:
+        runner = runner_of(agent_of(litellm(server, route)))
+        rollouts = [asyncio.ensure_future(rollout(runner, f"task {n}")) for n in range(12)]
+        # All are in the middle of their first answer.
+        await asyncio.to_thread(server.wait_held, 12)
+        server.release()
+        return await asyncio.gather(*rollouts)
+
+    with ScriptedServer(counting) as server:
+        trajectories = asyncio.run(main(server))
+    assert_each_has_its_own(server, trajectories)
+    recorded.keep(*trajectories)
+
+
+@pytest.mark.parametrize("route", ["openai", "hosted_vllm"])
+def test_eight_threads(recorded: Recorded, route: str) -> None:
+    """Each has an event loop of its own."""
+    with ScriptedServer(counting) as server, ThreadPoolExecutor(8) as threads:
+        runner = runner_of(agent_of(litellm(server, route)))
+        futures = [threads.submit(lambda n=n: asyncio.run(rollout(runner, f"task {n}"))) for n in range(8)]
+        server.wait_held(8)
+        server.release()
+        trajectories = [future.result() for future in futures]
+    assert_each_has_its_own(server, trajectories)
+    recorded.keep(*trajectories)
+
+
+def test_nothing_is_kept_of_runs_that_are_over() -> None:
+    """As many objects of ours after many runs as after few."""
+
+    def alive() -> dict[str, int]:
+        gc.collect()
+        kinds: dict[str, int] = defaultdict(int)
+        for one in gc.get_objects():
+            kind = type(one)
+            if isinstance(one, Frame) or str(kind.__module__).startswith(("rollout_trace.", "rollout_trace_google")):
+                kinds[f"{kind.__module__}.{kind.__qualname__}"] += 1
+        return dict(kinds)
+
+    async def main(server: ScriptedServer) -> list[dict[str, int]]:
+        runner = runner_of(agent_of(litellm(server)))
+        counts = []
+        for number in (20, 60):
+            for _ in range(number):
+                await rollout(runner, "task")
+            counts.append(alive())
+        return counts
+
+    with ScriptedServer(adding(1)) as server:
+        few, many = asyncio.run(main(server))
+        # The server's own log grows with its requests.
+        ours = {kind for kind in few.keys() | many.keys() if ".testing." not in kind}
+    assert {kind: many.get(kind, 0) for kind in ours} == {kind: few.get(kind, 0) for kind in ours}
