@@ -23,6 +23,7 @@ from rollout_trace.integration import (
     ToolFrame,
     active,
     current_scope,
+    entered,
     guarded,
     snapshot,
 )
@@ -78,9 +79,9 @@ class EventFrames:
 
     def __init__(self, root: AgentFrame | None) -> None:
         self._root = root
+        self._is_named = False
         self._spans: dict[str, _Span] = {}
         self._tools: dict[str | None, ToolFrame] = {}
-        self._tools_by_span: dict[str | None, ToolFrame] = {}
         self._calls: dict[str | None, ModelFrame] = {}
         self.error: BaseException | None = None
         """The exception that left the solvers or scorers."""
@@ -125,7 +126,9 @@ class EventFrames:
     def _agent(self, name: str) -> Frame:
         parent = self._parent()
         if parent is not None and parent is self._root:
-            # The outermost agent's steps are the sample's.
+            # The outermost agent's steps are the sample's, which is named after the first of them.
+            if not self._is_named and parent.trajectory is not None:
+                self._is_named, parent.trajectory.name = True, name
             return Frame(parent, name)
         return AgentFrame(name, parent=parent)
 
@@ -138,7 +141,7 @@ class EventFrames:
         if span.frame is not None:
             span.frame.end(error)
         elif span.type == TOOL:
-            self._tool_raised(self._tools_by_span.pop(event.id, None), error)
+            _tool_raised(error)
         elif error is not None:
             self.error = error
 
@@ -147,8 +150,7 @@ class EventFrames:
         if frame is None:
             arguments = snapshot(event.arguments)
             frame = ToolFrame(event.function, tool_call_id=event.id, arguments=arguments, parent=self._parent())
-            self._tools[event.uuid] = self._tools_by_span[event.span_id] = frame
-            frame.enter()
+            self._tools[event.uuid] = frame.enter()
         if event.pending:
             return
         run = frame.run
@@ -157,18 +159,6 @@ class EventFrames:
         if event.result or run.error is None:
             run.result = snapshot(event.result)
         frame.end()
-
-    def _tool_raised(self, frame: ToolFrame | None, error: BaseException | None) -> None:
-        """Keeps the exception of a tool, of which its event has the message at most; the event's end comes later."""
-        if frame is None or error is None:
-            return
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        if isinstance(error, Exception):
-            frame.run.error = ErrorInfo(type=type(error).__name__, message=str(error))
-        else:
-            # Cancelled: no further event may come.
-            frame.end(error)
 
     def _model(self, event: ModelEvent) -> None:
         frame = self._calls.get(event.uuid)
@@ -195,6 +185,22 @@ class EventFrames:
                     frame.answered(*chat.answers(event), response_id=response_id, cached=is_cached)
         finally:
             frame.end(error)
+
+
+def _tool_raised(error: BaseException | None) -> None:
+    """Keeps the exception of the tool that ran in this context: its event, which comes later, has a word for it."""
+    frame = entered()
+    while frame is not None and not isinstance(frame, ToolFrame):
+        frame = frame.parent
+    if frame is None or error is None:
+        return
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, Exception):
+        frame.run.error = ErrorInfo(type=type(error).__name__, message=str(error))
+    else:
+        # Cancelled: no further event may come.
+        frame.end(error)
 
 
 def _is_judge(frame: Frame | None) -> bool:
