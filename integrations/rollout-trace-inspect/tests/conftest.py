@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,18 @@ from .harness import Evals
 def pytest_configure(config: pytest.Config) -> None:
     # Inspect passes an argument to tenacity that its newest release has renamed.
     config.addinivalue_line("filterwarnings", "ignore:.*use 'multiplier':DeprecationWarning")
-    # Inspect leaves the streams of events of its samples open.
+    # Inspect leaves the streams of its samples' events open, and the connections of models at the end of its event loop.
     config.addinivalue_line("filterwarnings", "ignore:Unclosed <MemoryObject:ResourceWarning")
+    config.addinivalue_line("filterwarnings", "ignore:unclosed:ResourceWarning")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def left_open() -> Iterator[None]:
+    """What is left of them after the last test, when the filters above do not hold any more."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
