@@ -80,6 +80,4 @@ def record_evals(
 
 
 def _settings(engine: str | Engine | None, path: str | os.PathLike[str] | None, keep_bytes: bool) -> Settings:
-    return Settings(
-        engine=check_engine(engine), path=None if path is None else os.fspath(path), keep_bytes=keep_bytes
-    )
+    return Settings(engine=check_engine(engine), path=None if path is None else os.fspath(path), keep_bytes=keep_bytes)

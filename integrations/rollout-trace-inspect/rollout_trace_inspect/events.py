@@ -8,6 +8,7 @@ hook ``on_sample_event`` is called later, by a task of its own.)
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -40,7 +41,7 @@ class ModelCallError(RuntimeError):
 
 
 class ScorerFrame(Frame):
-    """A scorer's run. Its model calls, a judge's, are in a trajectory of its own, which opens with the first of them."""
+    """A scorer's run. Its model calls, a judge's, are in a trajectory of their own, which the first of them opens."""
 
     def __init__(self, name: str, parent: Frame | None) -> None:
         super().__init__(parent, name)
@@ -125,11 +126,12 @@ class EventFrames:
 
     def _agent(self, name: str) -> Frame:
         parent = self._parent()
-        if parent is not None and parent is self._root:
+        root = self._root
+        if root is not None and parent is root:
             # The outermost agent's steps are the sample's, which is named after the first of them.
-            if not self._is_named and parent.trajectory is not None:
-                self._is_named, parent.trajectory.name = True, name
-            return Frame(parent, name)
+            if not self._is_named and root.trajectory is not None:
+                self._is_named, root.trajectory.name = True, name
+            return Frame(root, name)
         return AgentFrame(name, parent=parent)
 
     def _span_end(self, event: SpanEndEvent) -> None:
@@ -194,13 +196,20 @@ def _tool_raised(error: BaseException | None) -> None:
         frame = frame.parent
     if frame is None or error is None:
         return
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    # Python 3.10 has no exception groups of its own, which task groups wrap a single exception in too.
+    while len(inner := _inside(error)) == 1:
+        error = inner[0]
     if isinstance(error, Exception):
         frame.run.error = ErrorInfo(type=type(error).__name__, message=str(error))
     else:
         # Cancelled: no further event may come.
         frame.end(error)
+
+
+def _inside(error: BaseException) -> Sequence[BaseException]:
+    """The exceptions in a group; none in any other exception."""
+    found: Sequence[BaseException] = getattr(error, "exceptions", ())
+    return found
 
 
 def _is_judge(frame: Frame | None) -> bool:

@@ -8,7 +8,7 @@ SUFFIX = ".rollouts"
 
 
 def beside(location: str) -> str:
-    """The file for the trajectories of a log: ``<name of the log>.rollouts.jsonl``; at an address a folder of shards."""
+    """The file of a log's trajectories: ``<name of the log>.rollouts.jsonl``; at an address a folder of shards."""
     stem = location.removesuffix(".eval").removesuffix(".json")
     is_address = "://" in location and not location.startswith("file://")
     return f"{stem}{SUFFIX}" if is_address else f"{stem}{SUFFIX}.jsonl"

@@ -15,7 +15,7 @@ from .harness import Evals
 def pytest_configure(config: pytest.Config) -> None:
     # Inspect passes an argument to tenacity that its newest release has renamed.
     config.addinivalue_line("filterwarnings", "ignore:.*use 'multiplier':DeprecationWarning")
-    # Inspect leaves the streams of its samples' events open, and the connections of models at the end of its event loop.
+    # Inspect leaves the streams of its samples' events open, and its models' connections when its event loop ends.
     config.addinivalue_line("filterwarnings", "ignore:Unclosed <MemoryObject:ResourceWarning")
     config.addinivalue_line("filterwarnings", "ignore:unclosed:ResourceWarning")
 

@@ -151,7 +151,7 @@ def test_tools_that_run_at_once(evals: Evals) -> None:
         (found,) = evals.trajectories(evals.run(adding_task(), recorded_model(server)))
         assert_served(server, found.steps)
     assert found.steps[0].completion is not None
-    asked = [call.id for call in found.steps[0].completion.tool_calls]
+    asked = [str(call.id) for call in found.steps[0].completion.tool_calls]
     assert sorted(asked) == sorted(str(run.tool_call_id) for run in found.tool_runs)
     assert sorted(str(run.result) for run in found.tool_runs) == [f"The sum is {number}." for number in (1, 2, 3, 4)]
     for tool_run in found.tool_runs:

@@ -34,7 +34,8 @@ def test_an_http_error(evals: Evals) -> None:
     assert (found.status, found.reward) == ("failed", None)
     assert found.error is not None
     assert found.error.type != "error"
-    (sample,) = log.samples or ()
+    assert log.samples is not None
+    (sample,) = log.samples
     events = [event for event in sample.events if isinstance(event, ModelEvent)]
     assert [event.uuid for event in events] == [(step.metadata or {})["inspect_event"] for step in found.steps]
     assert len(found.sequences()) == 1
@@ -58,7 +59,8 @@ def test_what_inspect_tries_again_is_a_step_each(evals: Evals) -> None:
         (found,) = evals.trajectories(log)
         assert_served(server, found.steps)
     assert [step.status for step in found.steps] == ["error", "ok"]
-    (sample,) = log.samples or ()
+    assert log.samples is not None
+    (sample,) = log.samples
     events = [event for event in sample.events if isinstance(event, ModelEvent)]
     assert [event.uuid for event in events] == [(step.metadata or {})["inspect_event"] for step in found.steps]
     assert (found.status, found.reward) == ("completed", 1.0)

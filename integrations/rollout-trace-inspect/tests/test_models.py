@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from inspect_ai.agent import react
 from inspect_ai.event import ModelEvent
-from inspect_ai.model import CachePolicy, ContentText, GenerateConfig, ModelOutput, ModelUsage, ResponseSchema, get_model
+from inspect_ai.model import (
+    CachePolicy,
+    ContentText,
+    GenerateConfig,
+    ModelOutput,
+    ModelUsage,
+    ResponseSchema,
+    get_model,
+)
 from inspect_ai.solver import generate
 from inspect_ai.util import json_schema
 from oracle import Served, assert_served, events_of, said
@@ -31,7 +39,9 @@ def evaluated(evals: Evals, script: Any = None, **options: Any) -> tuple[Traject
 
 @pytest.mark.sees("streaming")
 @pytest.mark.parametrize("api", ["openai", "openai-api/local"])
-def test_a_streamed_step_equals_the_same_one_unstreamed(evals: Evals, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_streamed_step_equals_the_same_one_unstreamed(
+    evals: Evals, api: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LOCAL_API_KEY", "none")
     option = "streaming" if api == "openai" else "stream"
     plain, server = evaluated(evals, api=api, **{option: False})
@@ -53,9 +63,9 @@ def test_a_server_of_ones_own(evals: Evals, api: str) -> None:
     """The provider of vLLM makes its client in the first call."""
     found, server = evaluated(evals, api=api)
     # The provider of vLLM also asks for the length of the context.
-    asked = [record for record in server.requests if record.method == "POST"]
-    for record, step in zip(asked, found.steps, strict=True):
-        Served(record).assert_is(step)
+    asked = [one for one in server.requests if one.method == "POST"]
+    for one, step in zip(asked, found.steps, strict=True):
+        Served(one).assert_is(step)
     assert (len(found.steps), len(found.sequences())) == (3, 1)
 
 
@@ -129,7 +139,8 @@ def test_cached_answers(evals: Evals) -> None:
     assert step.messages is not None
     assert list(step.messages) == list(fetched.steps[0].messages or ())
     assert (step.response_id, len(cached.sequences()), cached.reward) == (None, 0, 1.0)
-    (sample,) = second.samples or ()
+    assert second.samples is not None
+    (sample,) = second.samples
     (event,) = [event for event in sample.events if isinstance(event, ModelEvent)]
     assert (step.metadata or {})["inspect_event"] == event.uuid
 
@@ -149,7 +160,7 @@ def test_a_model_without_a_client(evals: Evals) -> None:
     assert [step.status for step in found.steps] == ["ok", "ok"]
     assert [step.token_issue and step.token_issue.code for step in found.steps] == ["not_on_wire"] * 2
     assert first.completion is not None
-    assert [(call.name, json.loads(call.arguments)) for call in first.completion.tool_calls] == [
+    assert [(call.name, json.loads(call.arguments or "")) for call in first.completion.tool_calls] == [
         ("add", {"a": 1, "b": 2})
     ]
     assert second.completion is not None

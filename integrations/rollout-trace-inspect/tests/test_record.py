@@ -34,7 +34,7 @@ def test_record_takes_a_model_and_gives_it_back() -> None:
 
 @pytest.mark.parametrize("wrong", ["openai/gpt-5", None, adding_task()])
 def test_record_refuses_what_is_no_model(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="record\\(\\) takes a model, got .*get_model.*record_evals"):
+    with pytest.raises(TypeError, match=r"record\(\) takes a model, got .*get_model.*record_evals"):
         record(wrong)
 
 

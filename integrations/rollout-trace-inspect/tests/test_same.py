@@ -83,7 +83,8 @@ def test_an_error_is_the_same(evals: Evals) -> None:
             if is_recorded:
                 record(model, engine="vllm")
             log = evals.run(adding_task(), model, fail_on_error=False)
-            (sample,) = log.samples or ()
+            assert log.samples is not None
+            (sample,) = log.samples
             assert sample.error is not None
             return sample.error.message, [event.event for event in sample.events]
 
