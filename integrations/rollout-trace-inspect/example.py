@@ -61,9 +61,7 @@ def products() -> Task:
 def evaluate(base_url: str, model_id: str, engine: str | None, logs: str, epochs: int = 1) -> float | None:
     """Evaluates the model; the accuracy."""
     key = os.environ.get("OPENAI_API_KEY", "none")
-    # Of a model that it does not know, Inspect uses the Responses API.
-    options: dict[str, Any] = {"responses_api": False, "streaming": True}
-    model = get_model(f"openai/{model_id}", base_url=base_url, api_key=key, memoize=False, **options)
+    model = get_model(f"openai-api/server/{model_id}", base_url=base_url, api_key=key, memoize=False, stream=True)
     (log,) = eval(products(), model=record(model, engine=engine), epochs=epochs, log_dir=logs, display="none")
     return None if log.results is None else float(log.results.scores[0].metrics["accuracy"].value)
 

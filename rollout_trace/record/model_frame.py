@@ -206,6 +206,7 @@ class ModelFrame(Frame):
             "metadata": dict(self.metadata),
         }
         step = step_of(own_fields, (self.facts, answer))
+        step.trainable = self._trainable
         if step.token_issue is None and step.completion_token_ids is None:
             # No issue where the framework reported ids, as it does for a local model.
             amend(step, token_issue=_UNSEEN[status == "cached"])

@@ -53,7 +53,7 @@ def test_what_the_client_tries_again_is_one_step(evals: Evals) -> None:
 def test_what_inspect_tries_again_is_a_step_each(evals: Evals) -> None:
     """Each has an event of its own in the log."""
     with ScriptedServer("known", faults={1: Fault(status=503)}) as server:
-        model = recorded_model(server, config=GenerateConfig(max_retries=1), max_retries=0)
+        model = recorded_model(server, config=GenerateConfig(max_retries=2), max_retries=0)
         model.api.retry_wait = tenacity.wait_none  # type: ignore[method-assign]
         log = evals.run(adding_task(solver=generate()), model)
         (found,) = evals.trajectories(log)

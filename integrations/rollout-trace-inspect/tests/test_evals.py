@@ -64,12 +64,7 @@ def test_a_trajectory_has_its_task_group_and_scores(evals: Evals) -> None:
     assert [one.group_id for one in found] == [f"{log.eval.task_id}/{name}" for name in ("s0", "s0", "s1", "s1")]
     first = found[0]
     assert first.task is not None
-    assert first.task.data == {
-        "id": "sums/s0",
-        "input": "Question 0?",
-        "target": "known",
-        "metadata": {},
-    } or first.task.data == {"id": "sums/s0", "input": "Question 0?", "target": "known"}
+    assert first.task.data == {"id": "sums/s0", "input": "Question 0?", "target": "known"}
     # "known." ends with the target, but for the punctuation that `match` leaves out of account.
     assert (first.reward, first.rewards) == (1.0, {"includes": 1.0, "match": 1.0})
     assert len(rt.groups(found)) == 2
@@ -95,7 +90,8 @@ def test_steps_and_events_are_joined_both_ways(evals: Evals, log_format: str) ->
             assert step.metadata["inspect_span"] == calls[uuid].span_id
             assert step.completion is not None
             assert calls[uuid].output.completion == (step.completion.content or "")
-            assert step.response_id == calls[uuid].output.response_id
+            # Releases before it was in the log have none.
+            assert getattr(calls[uuid].output, "response_id", step.response_id) == step.response_id
         tools = [event.id for event in sample.events if isinstance(event, ToolEvent)]
         assert tools == [run.tool_call_id for run in trajectory.tool_runs]
 

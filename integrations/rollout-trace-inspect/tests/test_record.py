@@ -84,7 +84,7 @@ def test_a_block_leaves_a_client_of_the_user_recorded(evals: Evals) -> None:
 def test_the_recording_of_the_user_gets_them(evals: Evals, tmp_path: Path) -> None:
     with ScriptedServer("known") as server:
         with rt.recording(tmp_path / "mine.jsonl"):
-            logs = [evals.run(adding_task(solver=generate()), recorded_model(server)) for _ in range(2)]
+            logs = [evals.run(adding_task(solver=generate()), recorded_model(server, memoize=False)) for _ in range(2)]
         found = list(rt.read(tmp_path / "mine.jsonl"))
         assert_served(server, [step for one in found for step in one.steps])
     assert not any(evals.file(log).exists() for log in logs)
@@ -94,13 +94,13 @@ def test_the_recording_of_the_user_gets_them(evals: Evals, tmp_path: Path) -> No
 def test_a_file_that_is_named(evals: Evals, tmp_path: Path, by: str) -> None:
     path = tmp_path / "mine.jsonl"
     with ScriptedServer("known") as server:
-        model = plain_model(server)
+        models = [plain_model(server, memoize=False) for _ in range(2)]
         if by == "record":
-            record(model, engine="vllm", path=path)
-            logs = [evals.run(adding_task(solver=generate()), model) for _ in range(2)]
+            models = [record(model, engine="vllm", path=path) for model in models]
+            logs = [evals.run(adding_task(solver=generate()), model) for model in models]
         else:
             with record_evals(path, engine="vllm"):
-                logs = [evals.run(adding_task(solver=generate()), model) for _ in range(2)]
+                logs = [evals.run(adding_task(solver=generate()), model) for model in models]
         found = list(rt.read(path))
         assert_served(server, [step for one in found for step in one.steps])
     assert [facts(one)["eval_id"] for one in found] == [log.eval.eval_id for log in logs]
