@@ -59,7 +59,7 @@ def alone(run: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object
         async def task() -> None:
             await run()
 
-        await asyncio.create_task(task(), context=contextvars.Context())
+        await contextvars.Context().run(asyncio.ensure_future, task())
 
     return in_a_context
 

@@ -18,8 +18,8 @@ from rollout_trace_inspect.settings import Settings
 _recording: ClassSwap[Settings] = ClassSwap("_rollout_trace_inspect")
 """Recording subclasses of providers: a provider makes its client anew when its key changes or its server restarts."""
 
-_prepared: list[tuple[ModelAPI, Any]] = []
-"""Providers that record because of an open block, each with its client if that did not record before."""
+_prepared: list[tuple[ModelAPI, bool]] = []
+"""Providers that record because of an open block, and whether their client did so before."""
 
 
 @guarded
@@ -29,7 +29,7 @@ def prepare(api: ModelAPI, chosen: Settings) -> None:
         return
     client = getattr(api, "client", None)
     if settings.blocks and api not in settings.models:
-        _prepared.append((api, None if is_recorded(client) else client))
+        _prepared.append((api, is_recorded(client)))
     _recording.put_on(api, chosen, _methods)
     _record_client(client, chosen)
 
@@ -41,17 +41,19 @@ def undo_since() -> Iterator[None]:
     try:
         yield
     finally:
-        for api, client in _prepared[before:]:
-            _undo(api, client)
+        for api, was_recorded in _prepared[before:]:
+            _undo(api, was_recorded)
         del _prepared[before:]
 
 
 @guarded
-def _undo(api: ModelAPI, client: Any) -> None:
+def _undo(api: ModelAPI, was_recorded: bool) -> None:
     if api in settings.models:
         return
     _recording.take_off(api)
-    if client is not None:
+    # The one that it has now: it may have been made in the block.
+    client = getattr(api, "client", None)
+    if client is not None and not was_recorded:
         unwrap(client)
 
 

@@ -14,6 +14,7 @@ from inspect_ai.solver import generate
 from oracle import assert_all_served, assert_served
 
 import rollout_trace as rt
+from rollout_trace.integration import is_recorded
 from rollout_trace.testing import ScriptedServer
 from rollout_trace_inspect import record, record_evals
 
@@ -69,6 +70,16 @@ def test_a_block_records_what_runs_in_it_and_is_undone(evals: Evals) -> None:
         assert "return_token_ids" not in server.requests[-1].json
     assert not evals.file(after).exists()
     assert rt.orphans() == []
+
+
+def test_a_client_that_is_made_in_a_block_is_left_plain(evals: Evals) -> None:
+    """The provider of vLLM makes its client in the first call."""
+    with ScriptedServer("known") as server:
+        model = plain_model(server, api="vllm")
+        with record_evals(engine="vllm"):
+            (found,) = evals.trajectories(evals.run(adding_task(solver=generate()), model))
+            assert found.steps[0].token_source == "engine"
+        assert not is_recorded(model.api.client)  # type: ignore[attr-defined]
 
 
 def test_a_block_leaves_a_client_of_the_user_recorded(evals: Evals) -> None:
