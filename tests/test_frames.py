@@ -761,3 +761,14 @@ def test_an_answer_that_was_told_counts_although_nobody_ended_the_call() -> None
         ModelFrame("tiny").answered({"completion": Completion(content="Ho")})
     (step,) = own.steps
     assert (step.status, said(step)) == ("ok", "Ho")
+
+
+def test_the_calls_of_a_frame_that_is_not_trainable(client: OpenAI) -> None:
+    with rt.trajectory() as trajectory:
+        with ModelFrame("test", trainable=False):
+            ask(client)
+        with ModelFrame("test", trainable=False) as unseen:
+            unseen.answered({"completion": Completion(content="Yes")})
+        with ModelFrame("test"):
+            ask(client)
+    assert [step.trainable for step in trajectory.steps] == [False, False, True]

@@ -234,3 +234,19 @@ def test_closed_frames_are_dropped_in_time() -> None:
         frames.begin(number, Frame(None, None)).end()
     assert len(frames) <= 1001
     assert frames.pop("kept") is kept
+
+
+def test_the_recording_of_a_context_is_found_and_set(tmp_path: Path) -> None:
+    from rollout_trace.integration import recording, recording_here, set_current_recording
+
+    assert recording_here() is None
+    ours = recording(tmp_path / "ours.jsonl")
+    with ours:
+        assert recording_here() is ours
+        with rt.recording(tmp_path / "theirs.jsonl"):
+            assert recording_here() is not ours
+            set_current_recording(ours)
+            with rt.trajectory("ours"):
+                pass
+    assert recording_here() is None
+    assert [one.name for one in rt.read(tmp_path / "ours.jsonl")] == ["ours"]

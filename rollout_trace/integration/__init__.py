@@ -34,8 +34,10 @@ if TYPE_CHECKING:
     from rollout_trace.integration.values import snapshot
     from rollout_trace.record.call import Call
     from rollout_trace.record.context import current, propagate
+    from rollout_trace.record.destination import recording_here
     from rollout_trace.record.frames import AgentFrame, ToolFrame, guarded
     from rollout_trace.record.model_frame import ModelFrame
+    from rollout_trace.record.recording import recording, set_current_recording
     from rollout_trace.record.scope import Frame, active, current_scope, enter, entered
 
 # Imported on first use: the entry point of an integration uses `About` alone, and must be fast to import.
@@ -51,6 +53,9 @@ _HOMES = {
     "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),
     "rollout_trace.integration.open_frames": ("OpenFrames",),
     "rollout_trace.integration.values": ("snapshot",),
+    # Files that the integration opens itself, beside the framework's own.
+    "rollout_trace.record.destination": ("recording_here",),
+    "rollout_trace.record.recording": ("recording", "set_current_recording"),
     # Clients inside the framework's models, and objects without hooks.
     "rollout_trace.clients.anthropic": ("wrap_anthropic",),
     "rollout_trace.clients.common": ("client_kind", "unwrap"),
@@ -110,9 +115,12 @@ __all__ = [
     "propagate",
     "record_client",
     "record_litellm_client",
+    "recording",
+    "recording_here",
     "report_failure",
     "run_async_generator",
     "run_generator",
+    "set_current_recording",
     "snapshot",
     "unwrap",
     "warn_once",

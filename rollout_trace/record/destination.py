@@ -32,14 +32,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def attach(state: TrajectoryState, trajectory: Trajectory) -> None:
-    """Sets the recording that a trajectory opens in, and the journal that keeps its calls until it is written."""
+def recording_here() -> recording | None:
+    """The open recording that a trajectory belongs to which opens in this context; None without one."""
     own = current_recording()
     if own is None and len(others := open_recordings()) == 1:
         own = others[0]
     if own is None or not own.is_open:
         own = fallback.for_the_rest()
-    if own is not None and own.is_open:
+    return own if own is not None and own.is_open else None
+
+
+def attach(state: TrajectoryState, trajectory: Trajectory) -> None:
+    """Sets the recording that a trajectory opens in, and the journal that keeps its calls until it is written."""
+    own = recording_here()
+    if own is not None:
         state.recording = own
         guard.run_all("exit", process_end.watch_forked)
         if own.journal is not None and state.log is not None:

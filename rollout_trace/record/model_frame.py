@@ -43,6 +43,7 @@ class ModelFrame(Frame):
         agent: str | None = None,
         after: ModelFrame | None = None,
         metadata: Mapping[str, Any] | None = None,
+        trainable: bool = True,
         **facts: Any,
     ) -> None:
         """Begins the frame of a model call.
@@ -53,6 +54,7 @@ class ModelFrame(Frame):
             agent: name of the calling agent; by default that of the parent.
             after: the frame before it in a batch whose frames all begin first and whose calls are then made in order.
             metadata: more entries for the steps' ``metadata``.
+            trainable: False for a call that is not the agent's own, such as a judge's: ``trainable`` of its steps.
             **facts: fields of ``Step`` for a call whose bytes are not seen: ``messages``, ``tools``, ``model``,
                 ``sampling``; in the shape of OpenAI's chat.
         """
@@ -72,6 +74,7 @@ class ModelFrame(Frame):
         self._outcome: StepStatus | None = None
         self._error: ErrorInfo | None = None
         self._superseded = False
+        self._trainable = trainable
         self._latency: float | None = None
         self._made: list[Step] | None = None
         self.is_arriving = False
@@ -169,6 +172,8 @@ class ModelFrame(Frame):
             # Otherwise marked before: steps are read repeatedly, and frames of two frameworks may share a call.
             if step.metadata is None or "framework" not in step.metadata:
                 amend(step, metadata={**(step.metadata or {}), **self.metadata})
+                if not self._trainable:
+                    step.trainable = False
             if self.agent is not None:
                 amend(step, agent=self.agent)
             if self._superseded and step.status == "ok":
@@ -201,6 +206,7 @@ class ModelFrame(Frame):
             "metadata": dict(self.metadata),
         }
         step = step_of(own_fields, (self.facts, answer))
+        step.trainable = self._trainable
         if step.token_issue is None and step.completion_token_ids is None:
             # No issue where the framework reported ids, as it does for a local model.
             amend(step, token_issue=_UNSEEN[status == "cached"])

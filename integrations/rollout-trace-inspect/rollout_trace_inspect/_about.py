@@ -1,0 +1,5 @@
+"""Package metadata for ``rt.integrations()``. Must not import the framework."""
+
+from rollout_trace.integration import About
+
+ABOUT = About(framework="inspect-ai", tested=("0.3.230", "0.3.285"))

@@ -1,0 +1,1 @@
+"""Tests of the integration, beside the harness that they share."""

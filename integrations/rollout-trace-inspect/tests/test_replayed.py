@@ -1,0 +1,36 @@
+"""The example's agent under the pytest plugin: recorded once, replayed without a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from replayed_example import Example, assert_a_change_fails, assert_replays, load
+
+SOURCE = Path(__file__).parents[1] / "example.py"
+TEST = """
+import os
+
+import pytest
+from agent import evaluate
+
+
+@pytest.mark.replay
+@pytest.mark.filterwarnings("ignore")
+def test_agent(rollout, tmp_path):
+    assert evaluate(os.environ["MODEL_URL"], "scripted", "vllm", str(tmp_path)) == 1.0
+    rollout.assert_steps(4)
+    rollout.assert_called_in_order("mathematician", ("multiply", {"a": 17, "b": 23}))
+    rollout.assert_trainable()
+"""
+
+
+def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
+    example = Example(pytester, SOURCE, TEST, tests=1)
+    # Inspect's own ids of tasks, samples and events.
+    assert_replays(example, load(SOURCE).script, left_out={"group_id", "metadata"})
+    # Of the helper, whose failed call is for the manager a tool that failed.
+    old, new = "You work out products, with the tool.", "You work out products, by hand."
+    assert_a_change_fails(
+        example, old, new, ["*message 1 (system)*", f"*{old}*", f"*{new}*", "*pytest --replay=record*"]
+    )
