@@ -33,7 +33,7 @@ CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -103,6 +103,10 @@ test-agents:
 
 $(AGENTS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/agents/$(*:agents-%=%)
+
+# The property tests, with all of their examples, of which `make test` tries a part.
+properties: environment
+	ROLLOUT_TRACE_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q -m hypothesis
 
 # 10,000 runs against the rule of sequences, of which `make test` looks at a part.
 test-sequences: environment
