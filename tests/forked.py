@@ -103,14 +103,15 @@ class Starter:
     Args:
         imports: the program that imports what those of the processes need. It starts no threads.
         options: of the interpreter, such as ``-W error``.
+        cwd: the folder in which they are imported.
     """
 
-    def __init__(self, imports: str, *options: str) -> None:
+    def __init__(self, imports: str, *options: str, cwd: Path | None = None) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = _of_the_interpreter(os.environ)
         with theirs:
             command = [sys.executable, *options, "-c", _SERVE, imports, str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(command, cwd=cwd, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         atexit.register(self._close)
 
     def _close(self) -> None:
