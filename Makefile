@@ -124,7 +124,9 @@ collect-stress: environment
 test-engines: environment
 	ROLLOUT_TRACE_ENGINES=1 $(BIN)/python -m pytest -q tests/engines
 
-check: check-core $(INTEGRATIONS:%=check-%)
+# Two at a time: most of it is mypy, which is one process for each integration.
+check:
+	@+$(MAKE) --no-print-directory -j2 check-core $(INTEGRATIONS:%=check-%)
 
 check-core: environment
 	$(BIN)/ruff check
