@@ -33,7 +33,7 @@ CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -104,6 +104,10 @@ test-agents:
 $(AGENTS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/agents/$(*:agents-%=%)
 
+# The property tests, with all of their examples, of which `make test` tries a part.
+properties: environment
+	ROLLOUT_TRACE_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q -m hypothesis
+
 # 10,000 runs against the rule of sequences, of which `make test` looks at a part.
 test-sequences: environment
 	ROLLOUT_TRACE_EXAMPLES=10000 $(BIN)/python -m pytest -q tests/test_sequences.py
@@ -120,7 +124,9 @@ collect-stress: environment
 test-engines: environment
 	ROLLOUT_TRACE_ENGINES=1 $(BIN)/python -m pytest -q tests/engines
 
-check: check-core $(INTEGRATIONS:%=check-%)
+# Two at a time: most of it is mypy, which is one process for each integration.
+check:
+	@+$(MAKE) --no-print-directory -j2 check-core $(INTEGRATIONS:%=check-%)
 
 check-core: environment
 	$(BIN)/ruff check

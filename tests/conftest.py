@@ -6,12 +6,18 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.clients.either import Kind
+from tests.examples import USUAL, examples
 
 # A busy machine is slow without anything being wrong, and the same examples each time are what CI can be believed by.
 # Which ones these are depends on what is imported, and so does how many of them are too large to be tried.
 _NOT_CHECKED = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile(
-    "rollout_trace", deadline=None, suppress_health_check=_NOT_CHECKED, derandomize=True, database=None
+    "rollout_trace",
+    deadline=None,
+    suppress_health_check=_NOT_CHECKED,
+    derandomize=True,
+    database=None,
+    max_examples=examples(USUAL),
 )
 settings.load_profile("rollout_trace")
 

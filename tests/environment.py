@@ -58,15 +58,22 @@ def _text(value: str) -> str:
 
 def with_uv(folder: str, arguments: list[str]) -> bool:
     """Installs with uv; False if that cannot be had, or fails."""
-    pip = _pip(folder)
-    uv = _uv(pip)
-    if uv is None:
+    found = uv(_pip(folder))
+    if found is None:
         return False
+    program, settings = found
+    command = (str(program), "pip", "install", "--quiet", "--python", _python(folder))
+    return _run(*command, *_flags(arguments), *arguments, environment=settings)
+
+
+def uv(pip: Sequence[str]) -> tuple[Path, dict[str, str]] | None:
+    """The program, and the process's environment with pip's settings in it; None if pip cannot install it."""
+    program = _uv(pip)
+    if program is None:
+        return None
     listed = subprocess.run([*pip, "config", "list"], capture_output=True, text=True, check=False).stdout
     # What the user has set for uv itself counts.
-    settings = {**variables(listed), **os.environ}
-    command = (str(uv), "pip", "install", "--quiet", "--python", _python(folder))
-    return _run(*command, *_flags(arguments), *arguments, environment=settings)
+    return program, {**variables(listed), **os.environ}
 
 
 def _uv(pip: Sequence[str]) -> Path | None:

@@ -3,12 +3,15 @@
     python tests/everything.py core openai-1.66 rollout-trace-strands
 
 Each NAME is the target ``test-NAME``. A target that fails does not stop the others; its output is shown in one piece
-when it has ended, and of one that passes only the tests it skipped. Only the standard library: an environment that
-cannot be made is one of the failures to report.
+when it has ended, and of one that passes only the tests it skipped. Those that took longest the last time begin first,
+so that none is left over at the end. Only the standard library: an environment that cannot be made is one of the
+failures to report.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import subprocess
@@ -17,9 +20,12 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 JOBS = 2
+TIMES = Path(".pytest_cache") / "everything.json"
+"""Seconds that each target took the last time that it passed, by its name."""
 COUNTED = ("passed", "failed", "skipped")
 _SUMMARY = re.compile(r"^(?:=+ )?((?:\d+ [a-z]+(?:, )?)+) in [\d.]+s", re.MULTILINE)
 _COUNT = re.compile(r"(\d+) ([a-z]+)")
@@ -71,6 +77,28 @@ def run(name: str) -> Result:
     return Result(name, counts, ok, time.monotonic() - began, output)
 
 
+def times() -> dict[str, float]:
+    """Those of earlier runs; none if they cannot be read."""
+    try:
+        return {str(name): float(seconds) for name, seconds in json.loads(TIMES.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def longest_first(names: Iterable[str]) -> list[str]:
+    """Those that have never run before the others, as they are named."""
+    known = times()
+    return sorted(names, key=lambda name: -known.get(name, float("inf")))
+
+
+def remember(results: Iterable[Result]) -> None:
+    """Keeps the times of those that passed for the next run."""
+    known = {**times(), **{result.name: round(result.seconds, 1) for result in results if result.ok}}
+    with contextlib.suppress(OSError):
+        TIMES.parent.mkdir(exist_ok=True)
+        TIMES.write_text(json.dumps(known))
+
+
 def shown(result: Result) -> str:
     """What is printed of a target: all of its output where it failed, else the tests that were skipped."""
     lines = result.output.splitlines()
@@ -112,13 +140,14 @@ def main(names: Iterable[str]) -> int:
     print(f"running {len(waiting)} sets of tests, {JOBS} at a time: {', '.join(waiting)}", flush=True)
     results: dict[str, Result] = {}
     with ThreadPoolExecutor(JOBS) as pool:
-        for future in as_completed([pool.submit(run, name) for name in waiting]):
+        for future in as_completed([pool.submit(run, name) for name in longest_first(waiting)]):
             result = future.result()
             results[result.name] = result
             outcome = "ok" if result.ok else "FAILED"
             progress = f"[{len(results)}/{len(waiting)}] {result.name}: {outcome}, {clock(result.seconds)}"
             print(f"{progress}\n{shown(result)}", end="", flush=True)
     ended = [results[name] for name in waiting]
+    remember(ended)
     total = Counts()
     for result in ended:
         total = total.plus(result.counts)

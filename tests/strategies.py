@@ -37,11 +37,12 @@ from rollout_trace.testing.strategy_values import (
     token_ids,
     usages,
 )
+from tests.examples import examples
 
 __all__ = ["PROFILE", "json_values", "texts", "trajectories"]
 
 # The same examples in every run, on every machine.
-PROFILE = settings(max_examples=80)
+PROFILE = settings(max_examples=examples(80))
 
 tool_calls = some(ToolCall, id=texts, name=texts, arguments=texts, type=texts, extra=objects)
 completions = some(

@@ -19,8 +19,9 @@ from rollout_trace.train.comparison import compare
 from rollout_trace.train.estimators import chance_of_all, chance_of_any
 from rollout_trace.train.evaluation import pass_at_k, pass_hat_k
 from rollout_trace.train.groups import groups, run_advantages
+from tests.examples import examples
 
-BOUNDED = settings(max_examples=100)
+BOUNDED = settings(max_examples=examples(100))
 GROUPS = st.dictionaries(
     st.sampled_from("abcdef"), st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), min_size=1, max_size=6), min_size=1
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.everything import Counts, counts_of
+from tests.everything import TIMES, Counts, Result, counts_of, longest_first, remember, times
 
 PROGRAM = Path(__file__).parent / "everything.py"
 
@@ -90,3 +90,20 @@ def test_nothing_to_run_is_a_wrong_use(tmp_path: Path) -> None:
 )
 def test_the_closing_lines_of_pytest_are_read(line: str, counts: Counts) -> None:
     assert counts_of(f"before\n{line}\nafter") == counts
+
+
+def test_the_longest_begin_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert longest_first(["b", "a"]) == ["b", "a"]
+    remember([Result("a", Counts(passed=1), True, 3.0, ""), Result("b", Counts(failed=1), False, 90.0, "")])
+    remember([Result("c", Counts(passed=1), True, 5.0, "")])
+    # What has never passed may take any time.
+    assert longest_first(["a", "new", "b", "c"]) == ["new", "b", "c", "a"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a": null}', '{"a": "x"}'])
+def test_times_that_cannot_be_read_are_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    TIMES.parent.mkdir()
+    TIMES.write_text(text)
+    assert times() == {}

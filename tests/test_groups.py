@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 import rollout_trace as rt
 from rollout_trace.train.groups import Group, groups
+from tests.examples import examples
 from tests.strategies import trajectories
 from tests.unchecked import unchecked
 
-BOUNDED = settings(max_examples=300)
+BOUNDED = settings(max_examples=examples(300))
 # Rewards of a scale that sums in float64 do not spoil.
 SCORES = st.floats(-100, 100).map(lambda value: round(value, 6))
 REWARDS = st.lists(SCORES | st.integers(-3, 3) | st.sampled_from([0.0, 1.0]), min_size=2, max_size=8)
@@ -207,7 +208,7 @@ def test_real_children_are_parts_of_their_run(tmp_path: Any) -> None:
     assert group.advantages("leave_one_out") == [-1.0, 1.0]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.lists(trajectories(), max_size=4))
 def test_every_trajectory_is_in_one_group_at_most(runs: list[rt.Trajectory]) -> None:
     """Whatever ids and parents there are, circles included."""

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.data.model import Step
 from rollout_trace.data.tokens import TokenStore
+from tests.examples import examples
 
 IDS = st.lists(st.integers(0, 2), max_size=5)
 Trace = list[tuple[list[int], list[int], bool]]
 
-EXAMPLES = int(os.environ.get("ROLLOUT_TRACE_EXAMPLES", "2000"))
+EXAMPLES = int(os.environ.get("ROLLOUT_TRACE_EXAMPLES", examples(2000)))
 """`make test-sequences` looks at more."""
 
 
@@ -117,7 +118,7 @@ def test_every_sampled_token_is_trained_on_once(trace: Trace, linear: bool) -> N
     assert left == {str(n) for n in range(len(trace))} - set(taken)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(trace=traces())
 def test_rows_survive_a_file(trace: Trace, tmp_path_factory: Any) -> None:
     """Also where the file's segments are a tree that another program made: equal ids in two segments."""

@@ -14,7 +14,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.cli.commands import COMMANDS
 
-from .command import command
+from .command import fresh_command as command
 
 
 def test_help_lists_every_command(tmp_path: Path) -> None:

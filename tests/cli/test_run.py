@@ -13,7 +13,7 @@ import pytest
 from rollout_trace.cli.launch import FLAGS, OPTIONS, Refusal, check_output, parse
 from rollout_trace.cli.run import run
 
-from .command import command
+from .command import fresh_command as command
 
 STARTED = "import pathlib; pathlib.Path('started').touch()"
 

@@ -1,15 +1,20 @@
-"""Makes one call in a process of its own and prints, as JSON, what came of it and the most memory that it took.
+"""Makes calls, each in a process of its own, and prints what came of it and the most memory that it took.
 
-    python bounded_call.py ADDRESS KIND MAX_CALL_BYTES REQUEST_BYTES
+    python bounded_call.py < CALLS
 
-The answer is read as it arrives, and not kept. With 0 for MAX_CALL_BYTES the client is not wrapped.
+Each line is a call, ``[ADDRESS, KIND, MAX_CALL_BYTES, REQUEST_BYTES]``, and has its line of output. The server's answer
+is read as it arrives, and not kept. With 0 for MAX_CALL_BYTES the client is not wrapped. The processes are forks of
+this one, which has imported all that they need, and have ten minutes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
+import signal
 import sys
+import traceback
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -56,5 +61,21 @@ def main(address: str, kind: str, limit: int, request_bytes: int) -> dict[str, A
     return {"size": size, "digest": digest.hexdigest(), "steps": steps, "memory": peak() - before}
 
 
+def answered(call: list[Any]) -> dict[str, Any]:
+    """What came of a call, or the traceback under the name ``failed``."""
+    try:
+        return main(*call)
+    except Exception:
+        return {"failed": traceback.format_exc()}
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            signal.alarm(600)
+            print(json.dumps(answered(json.loads(line))), flush=True)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if status:
+            print(json.dumps({"failed": f"status {status}"}), flush=True)

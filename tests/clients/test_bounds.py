@@ -9,7 +9,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -461,13 +461,35 @@ SERVERS: dict[str, tuple[Callable[[], Raw], int]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def in_a_process() -> Iterator[Callable[..., Any]]:
+    """Makes one call in a process of its own: `bounded_call`."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    command = [sys.executable, str(Path(__file__).with_name("bounded_call.py"))]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
+    ) as caller:
+        assert caller.stdin
+        assert caller.stdout
+
+        def call(*arguments: Any) -> Any:
+            print(json.dumps(arguments), file=caller.stdin)
+            found = json.loads(caller.stdout.readline())  # type: ignore[union-attr]
+            assert "failed" not in found, found["failed"]
+            return found
+
+        yield call
+        caller.stdin.close()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
 @pytest.mark.parametrize("name", SERVERS)
-def test_memory_is_bounded(name: str) -> None:
+def test_memory_is_bounded(name: str, in_a_process: Callable[..., Any]) -> None:
     """A process that records takes at most twice the limits more than one that does not, and reads the same."""
     make, request_bytes = SERVERS[name]
     with make() as server:
-        plain, ours = (in_a_process(server, name, limit, request_bytes) for limit in (0, CALL_BYTES))
+        plain, ours = (in_a_process(server.base_url, name, limit, request_bytes) for limit in (0, CALL_BYTES))
     assert (ours["size"], ours["digest"]) == (plain["size"], plain["digest"])
     assert ours["memory"] - plain["memory"] < 2 * (CALL_BYTES + 4 * CALL_BYTES)
     (step,) = ours["steps"]
@@ -476,13 +498,3 @@ def test_memory_is_bounded(name: str) -> None:
         assert (step["content"], step["issue"]) == ("fine", None)
     else:
         assert f"max_call_bytes is {CALL_BYTES:,}" in step["issue"]
-
-
-def in_a_process(server: Raw, name: str, limit: int, request_bytes: int) -> Any:
-    script = Path(__file__).with_name("bounded_call.py")
-    command = [sys.executable, str(script), server.base_url, name, str(limit), str(request_bytes)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
-    assert found.returncode == 0, found.stderr
-    return json.loads(found.stdout.splitlines()[-1])

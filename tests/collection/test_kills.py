@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -23,7 +24,9 @@ from tests.collection.stress import target
 from tests.collection.stress.account import assert_answered
 from tests.collection.stress.served import ROOT, Log, Served, serving
 from tests.file.processes import environment
+from tests.forked import Started, Starter
 
+PROGRAM = "import sys\nfrom tests.collection.stress import target\ntarget.main(*sys.argv[1:])"
 KILLS = int(os.environ.get("ROLLOUT_TRACE_KILLS", "3"))
 REQUESTS = target.TASKS * target.SAMPLES * target.CALLS
 """Of an uninterrupted run."""
@@ -56,6 +59,11 @@ def test_a_run_that_was_killed_is_completed(executor: str, output: str, tmp_path
     assert counting(killed) == counting(whole)
 
 
+@functools.lru_cache
+def starter() -> Starter:
+    return Starter("from tests.collection.stress import target\ntarget.warm()", cwd=ROOT)
+
+
 class Collection:
     """The program that collects, in a process of its own, with its output."""
 
@@ -80,15 +88,15 @@ class Collection:
         self._server.tell(f"kill {at}" if is_worker else f"kill {at} {process.pid}")
         return process.wait(timeout=300)
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.collection.stress.target", self._server.base_url]
-        with (self._folder / "errors").open("ab") as errors:
-            return subprocess.Popen(
-                [*command, self.output, self._executor, str(self._folder / "seen")],
-                cwd=ROOT,
-                stderr=errors,
-                env=environment(),
-            )
+    def _start(self) -> subprocess.Popen[bytes] | Started:
+        args = [self._server.base_url, self.output, self._executor, str(self._folder / "seen")]
+        with (self._folder / "errors").open("ab") as errors, open(os.devnull, "rb") as nothing:
+            if not self._executor:
+                fds = (nothing.fileno(), errors.fileno(), errors.fileno())
+                return starter().start(PROGRAM, args, cwd=ROOT, fds=fds)
+            # Its workers are new processes, which import the program that it began with.
+            command = [sys.executable, "-m", "tests.collection.stress.target", *args]
+            return subprocess.Popen(command, cwd=ROOT, stderr=errors, env=environment())
 
     def errors(self) -> str:
         """What it wrote to stderr."""

@@ -26,8 +26,9 @@ from rollout_trace.collection.summary import Tally
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.train.evaluation import pass_at_k, pass_hat_k
+from tests.examples import examples
 
-BOUNDED = settings(max_examples=80)
+BOUNDED = settings(max_examples=examples(80))
 SCORES = st.dictionaries(
     st.sampled_from("abcde"), st.lists(st.sampled_from([0.0, 1.0, None]), min_size=1, max_size=5), min_size=1
 )

@@ -17,6 +17,7 @@ from rollout_trace.data.model import Step
 from rollout_trace.export._chat import CHAT_COLUMNS, chat, write_chat
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
+from tests.examples import examples
 from tests.strategies import PROFILE, trajectories
 from tests.unchecked import unchecked
 
@@ -119,7 +120,7 @@ def by_the_rule(talk: list[tuple[list[str], str, bool]]) -> tuple[list[list[str]
     return rows, trained
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(talks())
 def test_rows_are_those_of_the_rule(talk: list[tuple[list[str], str, bool]]) -> None:
     """And every answer is trained on exactly once."""

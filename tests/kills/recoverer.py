@@ -10,7 +10,13 @@ import sys
 import rollout_trace as rt
 from tests.kills import faults
 
-if __name__ == "__main__":
-    faults.arm(sys.argv[1])
-    for output in sys.argv[2:]:
+
+def begin(args: list[str]) -> None:
+    """The program."""
+    faults.arm(args[0])
+    for output in args[1:]:
         rt.recover(output, write=True)
+
+
+if __name__ == "__main__":
+    begin(sys.argv[1:])

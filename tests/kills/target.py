@@ -97,9 +97,20 @@ def main(base_url: str, folder: Path, suffixes: list[str]) -> None:
                         one.result()
 
 
-if __name__ == "__main__":
+def warm() -> None:
+    """Has the SDK import what it imports only for the first client."""
+    with openai.OpenAI(base_url="http://127.0.0.1:9", api_key="none") as client:
+        client.chat.completions  # noqa: B018
+
+
+def begin(args: list[str]) -> None:
+    """The program."""
     # Small, so that one process rotates often, and a stream is in the journal before it has ended.
     journal_files.ROTATE_AT = 30_000
     call_module.JOURNAL_SECONDS = 0.0
-    faults.arm(sys.argv[5] if len(sys.argv) > 5 else "")
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:5])
+    faults.arm(args[4] if len(args) > 4 else "")
+    main(args[0], Path(args[1]), args[2:4])
+
+
+if __name__ == "__main__":
+    begin(sys.argv[1:])

@@ -5,21 +5,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import RequestRecord, ScriptedServer
+from tests.forked import Started, Starter
 
 KILLS = int(os.environ.get("ROLLOUT_TRACE_KILLS", "20"))
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,17 +58,19 @@ def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
     in_a_call = own.random() < 0.5
     killer = Killer(None if in_a_call else own.randrange(CALLS))
     with ScriptedServer(killer, seed=seed) as server:
-        command = [sys.executable, "-m", "tests.kills.target", server.base_url, str(tmp_path), *suffixes]
         with (tmp_path / "errors").open("wb") as errors:
-            child = subprocess.Popen([*command, fault(own) if in_a_call else ""], cwd=ROOT, stderr=errors)
+            args = [server.base_url, str(tmp_path), *suffixes, fault(own) if in_a_call else ""]
+            child = start("target", args, errors)
             killer.pid = child.pid
             code = child.wait()
     # Its end may come before the kill does.
     assert code in (-signal.SIGKILL, 0), (tmp_path / "errors").read_text()
     outputs = [tmp_path / f"{name}.jsonl{suffix}" for name, suffix in zip("ab", suffixes, strict=True)]
     for _ in range(own.randrange(4)):
-        recovery = [sys.executable, "-m", "tests.kills.recoverer", recovery_fault(own), *map(str, outputs)]
-        assert subprocess.run(recovery, cwd=ROOT, check=False).returncode in (-signal.SIGKILL, 0)
+        with (tmp_path / "errors").open("ab") as errors:
+            recovery = start("recoverer", [recovery_fault(own), *map(str, outputs)], errors)
+            code = recovery.wait()
+        assert code in (-signal.SIGKILL, 0), (tmp_path / "errors").read_text()
     for output in outputs:
         report = rt.recover(output, write=True).report
         troubles = [*report.live, *report.unread, *report.not_written, *report.kept]
@@ -76,6 +78,19 @@ def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
         assert not os.path.exists(f"{output}.journal")
         assert list(rt.recover(output, write=True)) == []
     assert_seen_once(tmp_path / "seen", outputs)
+
+
+@functools.lru_cache
+def starter() -> Starter:
+    return Starter("import tests.kills.recoverer, tests.kills.target\ntests.kills.target.warm()", cwd=ROOT)
+
+
+def start(program: str, args: list[str], errors: BinaryIO) -> Started:
+    """Starts one of the programs beside this file; what it prints goes to ``errors``."""
+    begin = f"import sys\nfrom tests.kills import {program}\n{program}.begin(sys.argv[1:])"
+    with open(os.devnull, "rb") as nothing:
+        fds = (nothing.fileno(), errors.fileno(), errors.fileno())
+        return starter().start(begin, args, cwd=ROOT, fds=fds)
 
 
 def recovery_fault(own: random.Random) -> str:

@@ -25,6 +25,7 @@ from rollout_trace.file.encode import encode
 from rollout_trace.record.redaction import FAILED, Redactor
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace.testing.tokenizer import ByteTokenizer
+from tests.examples import examples
 from tests.file.test_format import with_extras
 from tests.strategies import trajectories
 
@@ -66,7 +67,7 @@ def texts_of(value: Any, place: str = "") -> Iterator[str]:
 SPOTS = re.compile(r"plain|</script>|数")
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(trajectories())
 def test_text_and_ids_agree_and_untouched_steps_stay(trajectory: rt.Trajectory) -> None:
     before = encode(trajectory)

@@ -21,9 +21,10 @@ from rollout_trace.view.passes import Passes
 from rollout_trace.view.quantiles import Numbers
 from rollout_trace.view.statistics import Facts, Statistics, facts_of
 from rollout_trace.view.summary import summarize
+from tests.examples import examples
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
-MANY = settings(max_examples=150)
+MANY = settings(max_examples=examples(150))
 
 
 @MANY
@@ -108,7 +109,7 @@ def collect(runs: list[rt.Trajectory]) -> tuple[list[rt.Trajectory], int, NotCou
     return given, readings, left
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(RUNS)
 def test_lines_count_as_for_groups(runs: list[rt.Trajectory]) -> None:
     found, _, left = collect(runs)
@@ -164,7 +165,7 @@ SCORED = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(SCORED)
 def test_passes_are_those_of_pass_at_k(rows: list[tuple[Any, ...]]) -> None:
     runs = [

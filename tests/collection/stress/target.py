@@ -66,6 +66,12 @@ def judge(task: dict[str, Any], result: str, trajectory: rt.Trajectory) -> float
     return float(len(result))
 
 
+def warm() -> None:
+    """Has the SDK import what it imports only for the first client."""
+    with openai.OpenAI(base_url="http://127.0.0.1:9", api_key="none") as client:
+        client.chat.completions  # noqa: B018
+
+
 def main(base_url: str, output: str, executor: Any, seen: str) -> None:
     """Collects until all is there."""
     os.environ |= {"STRESS_SERVER": base_url, "STRESS_SEEN": seen}

@@ -17,6 +17,7 @@ from rollout_trace.export._tinker import tinker
 from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
+from tests.examples import examples
 
 
 def datum(row: dict[str, Any]) -> Datum:
@@ -48,7 +49,7 @@ def same(row: dict[str, Any], expected: Datum) -> None:
     assert found.loss_fn_inputs["logprobs"].dtype == found.loss_fn_inputs["advantages"].dtype == "float32"
 
 
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 @given(traces())
 def test_rows_are_the_cookbooks(trace: Trace) -> None:
     trajectory = trajectory_of(trace)

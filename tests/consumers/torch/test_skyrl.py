@@ -19,6 +19,7 @@ from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, TURNS, runs
+from tests.examples import examples
 
 # SkyRL hands a TypedDict to pydantic, which before Python 3.12 takes that of typing_extensions alone.
 with warnings.catch_warnings(), patch("typing.TypedDict", typing_extensions.TypedDict):
@@ -46,7 +47,7 @@ def test_skyrls_validator_takes_it(made: Any, stepwise: bool) -> None:
         validate_generator_output(6, output, step_wise=False)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 @given(traces())
 def test_merging_the_steps_gives_the_sequences(trace: Trace) -> None:
     trajectory = trajectory_of(trace, reward=0.5)

@@ -24,6 +24,7 @@ from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
+from tests.examples import examples
 
 pytestmark = [  # of the trainers themselves
     pytest.mark.filterwarnings("default"),
@@ -219,7 +220,7 @@ def test_kto_trains_on_labelled_runs(tmp_path: Path) -> None:
     assert np.isfinite(trainer.train().training_loss)
 
 
-@settings(max_examples=2000)
+@settings(max_examples=examples(2000))
 @given(traces())
 def test_sequences_are_those_of_trls_asynchronous_worker(trace: Trace) -> None:
     """Its ``fork_threshold`` of 0 mends no drift: prompts that are not extended begin a row."""

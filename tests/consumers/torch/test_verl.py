@@ -23,6 +23,7 @@ from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, runs
+from tests.examples import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -102,7 +103,7 @@ def test_what_was_annotated_is_in_the_batch() -> None:
     assert (batch["min_global_steps"].tolist(), batch["max_global_steps"].tolist()) == ([7] * 6, [7] * 6)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(traces())
 def test_tensors_of_any_trace(trace: Trace) -> None:
     trajectory = trajectory_of(trace, reward=0.5)
