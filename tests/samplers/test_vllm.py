@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import gc
 import pickle
 import weakref
@@ -442,14 +443,19 @@ def test_subclasses_that_pass_arguments_on() -> None:
     check(run.steps, given, "processed")
 
 
+def steps_of(llm: LLM) -> int:
+    """A version."""
+    return len(llm.asked)
+
+
 def test_a_function_of_the_version_that_holds_the_sampler_does_not_keep_it() -> None:
     llm = LLM()
     gc.collect()
     before = len(LLM.__subclasses__())
-    rt.wrap_vllm(llm, policy_version=lambda: len(llm.asked))
+    rt.wrap_vllm(llm, policy_version=functools.partial(steps_of, llm))
     for step in range(3):
         rt.wrap_vllm(llm, policy_version=step)
-    rt.wrap_vllm(llm, policy_version=lambda: len(llm.asked))
+    rt.wrap_vllm(llm, policy_version=functools.partial(steps_of, llm))
     gc.collect()
     # Nor do classes grow with the versions.
     assert len(LLM.__subclasses__()) == before + 1

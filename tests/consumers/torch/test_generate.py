@@ -203,7 +203,7 @@ def test_arguments_by_position(model: Any) -> None:
         output = model.generate(PROMPTS, config, None, StoppingCriteriaList([EndsFirstRow()]), attention_mask=MASK)
     assert output[0, 6:].tolist() == [PAD] * 4
     assert ids(run.steps[0])[1] == output[0, 4:6].tolist()
-    assert [len(logprobs(step)) for step in run.steps][0] == 2
+    assert len(logprobs(run.steps[0])) == 2
     assert not config.return_dict_in_generate
 
 
