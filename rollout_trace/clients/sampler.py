@@ -10,7 +10,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -45,13 +45,12 @@ class SamplerSettings:
     calls: Settings
     logprobs: bool = False
     """Whether logprobs are asked for where the caller does not."""
+    version: PolicyVersion = None
 
 
 recording: ClassSwap[SamplerSettings] = ClassSwap("_rollout_trace_sampler")
 undo: WeakKeyDictionary[Any, Callable[[], object]] = WeakKeyDictionary()
 """Of objects that keep their class, what makes them stop recording."""
-_versions: WeakKeyDictionary[Any, PolicyVersion] = WeakKeyDictionary()
-# Not in the settings: a class is made for each of these, and kept. Versions are many.
 
 
 def settings_for(
@@ -77,10 +76,8 @@ def _no_path(method: str, path: str) -> None:
 
 def put_on(sampler: Any, settings: SamplerSettings, methods: Any, version: PolicyVersion) -> None:
     """Makes an object record with these settings, which replace any it had. ``version``: checked."""
-    recording.put_on(sampler, settings, methods)
-    _versions.pop(sampler, None)
-    if version is not None:
-        _versions[sampler] = version
+    # Versions are many, and their functions may hold the sampler: a class that is kept would keep it.
+    recording.put_on(sampler, replace(settings, version=version), methods, is_kept=version is None)
 
 
 def check_version(version: PolicyVersion) -> PolicyVersion:
@@ -111,7 +108,6 @@ def take_off(sampler: Any) -> None:
         undone()
     if recording.settings_of(sampler) is not None:
         recording.take_off(sampler)
-        _versions.pop(sampler, None)
 
 
 def is_recording(sampler: Any) -> bool:
@@ -126,7 +122,8 @@ def is_known(thing: Any) -> bool:
 
 def version_of(sampler: Any) -> Version:
     """The version of the weights that a call begins with; None where none was given."""
-    version = _versions.get(sampler)
+    settings = recording.settings_of(sampler)
+    version = None if settings is None else settings.version
     if not callable(version):
         return version
     try:

@@ -35,13 +35,20 @@ class ClassSwap(Generic[S]):
         self._mark = mark
         self._is_pickled = is_pickled
 
-    def put_on(self, thing: Any, settings: S, methods: Methods) -> None:
+    def put_on(self, thing: Any, settings: S, methods: Methods, *, is_kept: bool = True) -> None:
         """Gives an object a recording subclass of its own class, in the place of one it may already have.
+
+        Args:
+            thing: the object.
+            settings: what it records with.
+            methods: makes the methods of its class.
+            is_kept: False for a class of its own, which goes with the object: settings that are many, or hold it.
 
         Raises:
             TypeError: the object cannot get another class, such as those of classes written in C.
         """
-        thing.__class__ = self.class_for(self.plain(type(thing)), settings, methods)
+        make = _class_for if is_kept else _class_for.__wrapped__
+        thing.__class__ = make(self.plain(type(thing)), self._mark, settings, methods, self._is_pickled)
 
     def take_off(self, thing: Any) -> None:
         """Gives an object its own class again. Any other object stays as it is."""

@@ -72,7 +72,7 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
             with guard.hidden_frame:
                 return base.generate(self, *args, **kwargs)
         with run:
-            output = base.generate(self, *args, **run.generation.kwargs)
+            output = base.generate(self, *run.generation.args, **run.generation.kwargs)
         run.answer(lambda: run.answers(output))
         return run.result(output)
 

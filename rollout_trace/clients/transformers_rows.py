@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,11 @@ _SAMPLED_ONLY: Final = frozenset(
     ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 )
 """Settings that greedy decoding does not read."""
+_POSITIONAL: Final = (
+    "inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "synced_gpus",
+    "assistant_model", "streamer",
+)  # fmt: skip
+"""The parameters of ``generate``, in their order."""
 _FUNCTIONS: Final = ("logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn", "assistant_model", "streamer")
 """Arguments with code of the caller's: that they were there is recorded."""
 
@@ -54,14 +60,16 @@ class TransformersGeneration:
 
     def __init__(self, model: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, logprobs: bool = False) -> None:
         self._model = model
-        self._given = {**dict(zip(("inputs", "generation_config"), args, strict=False)), **kwargs}
+        self._given = {**dict(zip(_POSITIONAL, args, strict=False)), **kwargs}
         self._takes_dict = bool(self._value("return_dict_in_generate"))
         self._takes_scores = bool(self._value("output_scores"))
         self._asks = logprobs
+        self.args: tuple[Any, ...] = args
+        """The positional arguments to pass on."""
         self.kwargs: dict[str, Any] = dict(kwargs)
         """The keyword arguments to pass on."""
         if logprobs:
-            self.kwargs.update(return_dict_in_generate=True, output_scores=True)
+            self._ask_for_scores()
         is_encoder_decoder = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
         self.is_encoder_decoder: bool = is_encoder_decoder is True
         """Whether the input is read by an encoder, and does not come before the completion."""
@@ -70,9 +78,23 @@ class TransformersGeneration:
         self.prompts: list[list[int] | None] = self._prompts()
         """The prompt's ids of each row of the input, without pads; None where it was not given as ids."""
 
+    def _ask_for_scores(self) -> None:
+        config = copy.copy(self._given.get("generation_config"))
+        for name in ("return_dict_in_generate", "output_scores"):
+            if config is None or name in self.kwargs:
+                self.kwargs[name] = True
+            else:
+                # transformers warns of arguments beside a configuration.
+                setattr(config, name, True)
+        if len(self.args) > 1:
+            self.args = (self.args[0], config, *self.args[2:])
+        elif config is not None:
+            self.kwargs["generation_config"] = config
+
     def _value(self, name: str) -> Any:
         """A setting in force: of the arguments, the configuration that was passed, the model's, transformers' own."""
-        if self._given.get(name) is not None:
+        if name in self._given:
+            # None too: it turns off what the configurations set.
             return self._given[name]
         configs = (self._given.get("generation_config"), getattr(self._model, "generation_config", None))
         for config in configs:
@@ -122,6 +144,9 @@ class TransformersGeneration:
             found = {name: value for name, value in found.items() if name not in _SAMPLED_ONLY or name in self._given}
         if found.get("max_new_tokens") is not None and "max_length" not in self._given:
             found.pop("max_length", None)
+        if isinstance(found.get("sequence_bias"), Mapping):
+            # The other form that transformers takes: JSON has no objects with lists of ids as names.
+            found["sequence_bias"] = [[list(ids), bias] for ids, bias in found["sequence_bias"].items()]
         if (found.get("num_beams") or 1) > 1:
             found["use_beam_search"] = True
         found.update((name, True) for name in _FUNCTIONS if self._given.get(name) is not None)
@@ -161,7 +186,10 @@ class TransformersGeneration:
         """Where the completions begin in the rows."""
         if self.is_encoder_decoder:
             given = self._given.get("decoder_input_ids")
-            return 1 if given is None else int(given.shape[1])
+            if given is None:
+                return 1
+            # transformers puts its start token before what does not begin with it.
+            return int(given.shape[1]) + int(bool(sequences[0, 0] != given[0, 0]))
         if self._inputs is not None and self._inputs.dim() == 2 and not self._inputs.is_floating_point():
             return int(self._inputs.shape[1])
         return 0 if self._embeds is not None or self._inputs is not None else 1

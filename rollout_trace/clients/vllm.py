@@ -72,7 +72,7 @@ def wrap_vllm(
     assert engine is not None
     settings = sampler.settings_for(engine, keep_bytes, max_call_bytes, logprobs_mode, logprobs)
     version = sampler.check_version(policy_version)
-    is_async = inspect.isasyncgenfunction(kind.generate)
+    is_async = any(inspect.isasyncgenfunction(vars(one).get("generate")) for one in kind.__mro__)
     sampler.put_on(llm, settings, _async_methods if is_async else _methods, version)
     return llm
 
@@ -161,15 +161,24 @@ def _begun(
         return None
 
 
+def _named(base: Any, name: str) -> Any:
+    """The method whose parameters have vLLM's names: vLLM's own, where a subclass of the user's passes ``*args`` on."""
+    method = getattr(base, name)
+    if not {"prompts", "prompt", "messages"}.isdisjoint(sampler.signature_of(method).parameters):
+        return method
+    kinds = (one for one in base.__mro__ if name in vars(one) and one.__module__.partition(".")[0] == "vllm")
+    return next((vars(one)[name] for one in kinds), method)
+
+
 def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
     """The methods of a recording ``LLM``: of those that its release has."""
 
     def waited(name: str, of_each: Callable[[Mapping[str, Any]], Any], answer: Any) -> Any:
-        method = getattr(base, name)
+        method, named = getattr(base, name), _named(base, name)
 
         @functools.wraps(method)
         def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            run = _begun(self, settings, method, of_each, args, kwargs)
+            run = _begun(self, settings, named, of_each, args, kwargs)
             if run is None:
                 with guard.hidden_frame:
                     return method(self, *args, **kwargs)
@@ -181,11 +190,11 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
         return recorded
 
     def enqueued(name: str, of_each: Callable[[Mapping[str, Any]], Any]) -> Any:
-        method = getattr(base, name)
+        method, named = getattr(base, name), _named(base, name)
 
         @functools.wraps(method)
         def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            run = _begun(self, settings, method, of_each, args, kwargs)
+            run = _begun(self, settings, named, of_each, args, kwargs)
             if run is None:
                 with guard.hidden_frame:
                     return method(self, *args, **kwargs)
@@ -262,9 +271,11 @@ def _answer(one: _Queued, output: Any) -> None:
 
 
 def _async_methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
+    named = _named(base, "generate")
+
     @functools.wraps(base.generate)
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        run = _begun(self, settings, base.generate, _one_prompt, args, kwargs)
+        run = _begun(self, settings, named, _one_prompt, args, kwargs)
         if run is None or run.calls.calls[0] is None:
             return base.generate(self, *args, **kwargs)
         call = run.calls.calls[0]
@@ -298,9 +309,8 @@ async def _stream(call: Call, items: Any, deltas: outputs_of.Deltas, ender: Ende
             _receive(call, deltas, output)
             yield output
     except BaseException as error:
-        if isinstance(error, GeneratorExit):
-            # Closed by its reader: vLLM aborts the request now, not when the generator is collected.
-            await items.aclose()
+        # Where its reader closed it, or threw this in: vLLM aborts the request now, not when it is collected.
+        await items.aclose()
         recorder.ended(call, error)
         raise
     recorder.finished(call)

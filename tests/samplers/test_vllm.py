@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import gc
 import pickle
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -389,6 +392,77 @@ def test_a_stream_belongs_where_it_was_begun() -> None:
         asyncio.run(read(items))
     assert [step.status for step in run.steps] == ["ok", "ok", "abandoned"]
     assert other.steps == []
+
+
+def test_what_a_reader_throws_in_closes_the_engines_stream() -> None:
+    llm, params = streamed("CUMULATIVE")
+
+    async def read() -> None:
+        items: Any = llm.generate([5, 6, 7], params, "1")
+        await anext(items)
+        with pytest.raises(KeyError):
+            await items.athrow(KeyError("thrown in"))
+        # Now: not when the generator is collected.
+        assert llm.closed == 1
+
+    with rt.trajectory() as run:
+        asyncio.run(read())
+    assert {step.status for step in run.steps} == {"error"}
+
+
+class PassesOn(LLM):
+    """A user's own subclass, whose parameters have no names."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the base class."""
+        return super().generate(*args, **kwargs)
+
+
+class AsyncPassesOn(AsyncLLM):
+    """The same, of which ``generate`` is no generator function."""
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the base class."""
+        return super().generate(*args, **kwargs)
+
+
+def test_subclasses_that_pass_arguments_on() -> None:
+    given = outputs("generate")
+    llm = rt.wrap_vllm(PassesOn(given), logprobs=True)
+    with rt.trajectory() as run:
+        assert llm.generate(["hello", [5, 6, 7]], SamplingParams()) is given
+    check(run.steps, given)
+    assert llm.asked[0].logprobs == 0
+    streams = rt.wrap_vllm(AsyncPassesOn(outputs("FINAL_ONLY")))
+
+    async def read() -> list[Any]:
+        return [one async for one in streams.generate([5, 6, 7], SamplingParams(output_kind=2), "1")]
+
+    with rt.trajectory() as run:
+        given = asyncio.run(read())
+    check(run.steps, given, "processed")
+
+
+def steps_of(llm: LLM) -> int:
+    """A version."""
+    return len(llm.asked)
+
+
+def test_a_function_of_the_version_that_holds_the_sampler_does_not_keep_it() -> None:
+    llm = LLM()
+    gc.collect()
+    before = len(LLM.__subclasses__())
+    rt.wrap_vllm(llm, policy_version=functools.partial(steps_of, llm))
+    for step in range(3):
+        rt.wrap_vllm(llm, policy_version=step)
+    rt.wrap_vllm(llm, policy_version=functools.partial(steps_of, llm))
+    gc.collect()
+    # Nor do classes grow with the versions.
+    assert len(LLM.__subclasses__()) == before + 1
+    gone = weakref.ref(llm)
+    del llm
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_stop_string_is_taken_out_of_the_text() -> None:

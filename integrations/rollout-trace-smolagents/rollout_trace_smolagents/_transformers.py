@@ -26,10 +26,16 @@ class RecordingModel:
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The model's ``generate``; returns what it would have returned without scores."""
-        generation = TransformersGeneration(self._model, args, kwargs, logprobs=self._scores)
-        output = self._model.generate(*args, **generation.kwargs)
+        generation = self._begun(args, kwargs)
+        if generation is None:
+            return self._model.generate(*args, **kwargs)
+        output = self._model.generate(*generation.args, **generation.kwargs)
         self._add_facts(generation, output)
         return generation.result(output)
+
+    @guarded
+    def _begun(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TransformersGeneration:
+        return TransformersGeneration(self._model, args, kwargs, logprobs=self._scores)
 
     @guarded
     def _add_facts(self, generation: TransformersGeneration, output: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import pickle
 import threading
 from collections.abc import Iterator
@@ -22,8 +23,10 @@ from transformers import (
     T5ForConditionalGeneration,
     TextIteratorStreamer,
 )
+from transformers.generation import utils as generation_utils
 
 import rollout_trace as rt
+from rollout_trace.train.shaping import biased
 from rollout_trace.wire import decode
 from tests.consumers.torch import tiny
 from tests.samplers.page import run_block
@@ -190,6 +193,70 @@ def test_a_row_that_a_criterion_ended(model: Any) -> None:
     assert output[0, 4:].tolist() == [1, 2, PAD, PAD]
     assert [ids(step)[1] for step in steps] == [[1, 2], [3, 4, 5, END]]
     assert [step.finish_reason for step in steps] == ["stop", "stop"]
+
+
+def test_arguments_by_position(model: Any) -> None:
+    config = GenerationConfig(max_new_tokens=6, do_sample=True)
+    rt.wrap_transformers(model, logprobs=True)
+    with rt.trajectory() as run:
+        torch.manual_seed(0)
+        output = model.generate(PROMPTS, config, None, StoppingCriteriaList([EndsFirstRow()]), attention_mask=MASK)
+    assert output[0, 6:].tolist() == [PAD] * 4
+    assert ids(run.steps[0])[1] == output[0, 4:6].tolist()
+    assert len(logprobs(run.steps[0])) == 2
+    assert not config.return_dict_in_generate
+
+
+class EndsFirstRow(StoppingCriteria):
+    """Ends the first row after two tokens."""
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        return torch.tensor([input_ids.shape[1] >= 6] + [False] * (len(input_ids) - 1))
+
+
+def test_scores_beside_a_configuration_bring_no_warning(model: Any) -> None:
+    warned: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: warned.append(record.getMessage())  # type: ignore[method-assign]
+    rt.wrap_transformers(model, logprobs=True)
+    generation_utils.logger.warning_once.cache_clear()
+    generation_utils.logger.addHandler(handler)
+    try:
+        with rt.trajectory() as run:
+            model.generate(PROMPTS[1:2], generation_config=GenerationConfig(max_new_tokens=3))
+    finally:
+        generation_utils.logger.removeHandler(handler)
+    assert warned == []
+    assert len(logprobs(run.steps[0])) == len(ids(run.steps[0])[1])
+
+
+def test_a_none_turns_the_end_token_off(model: Any) -> None:
+    rt.wrap_transformers(model)
+    bias = {(END,): 50.0}
+    with rt.trajectory() as run:
+        sampled(model, PROMPTS[1:2], eos_token_id=None, sequence_bias=bias)
+    (step,) = run.steps
+    assert ids(step)[1] == [END] * 8
+    assert step.sampling is not None
+    assert (step.sampling.get("eos_token_id"), step.finish_reason) == (None, "length")
+    assert step.sampling["sequence_bias"] == [[[END], 50.0]]
+    assert biased(step) is not None
+
+
+@pytest.mark.parametrize("start", [[8, 9], [0, 8, 9]], ids=["added", "given"])
+def test_a_decoder_that_is_given_a_start(start: list[int]) -> None:
+    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    config = T5Config(**sizes, decoder_start_token_id=0, pad_token_id=0, eos_token_id=1)
+    made = rt.wrap_transformers(T5ForConditionalGeneration(config).eval(), logprobs=True)
+    with rt.trajectory() as run:
+        output = made.generate(
+            torch.tensor([[5, 6, 7]]), decoder_input_ids=torch.tensor([start]), max_new_tokens=4, eos_token_id=None
+        )
+    (step,) = run.steps
+    assert step.token_issue is None
+    assert step.completion_token_ids is not None
+    assert step.completion_token_ids.tolist() == output[0, 3:].tolist()
+    assert len(logprobs(step)) == 4
 
 
 def test_where_the_end_pads_it_is_not_certain_that_it_was_sampled(model: Any) -> None:
