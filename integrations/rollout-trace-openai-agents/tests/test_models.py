@@ -265,7 +265,6 @@ def test_an_answer_without_a_request(recorded: Recorded) -> None:
     recorded.keep(first, second)
 
 
-@pytest.mark.sees("superseded", "no: the SDK discards no answer")
 def test_the_users_settings_stay_without_an_engine(recorded: Recorded) -> None:
     with ScriptedServer("Fine.") as server:
         client = rt.wrap_openai(client_of(server), engine="vllm")
