@@ -2,8 +2,8 @@
 
     python benchmark.py [--rounds 60]
 
-All ask the server for the same. Beside the bare framework, the cost is that of the core's recording and decoding too; that
-of the integration alone, whose budget is 1.03, is seen beside a framework whose client is wrapped.
+All ask the server for the same. Beside the bare framework, the cost is that of the core's recording and decoding too;
+that of the integration alone, whose budget is 1.03, is seen beside a framework whose client is wrapped.
 """
 
 from __future__ import annotations

@@ -113,7 +113,6 @@ class RunFrame(Frame):
         self.settings = replace(settings, is_asked=False)
         guardrail = current_guardrail()
         self._metadata = None if guardrail is None else guardrail.metadata
-        self._scope_at_start = current_scope.get()
         first = AgentFrame(agent.name, metadata=self._metadata)
         self._agents: list[tuple[Agent[Any], AgentFrame]] = [(agent, first)]
         """In the order of their first turns."""
@@ -172,7 +171,7 @@ class RunFrame(Frame):
             frame = AgentFrame(agent.name, metadata=self._metadata)
         finally:
             current_scope.set(outer)
-        before = self._scope_at_start
+        before = self.scope
         if before is not None and frame.trajectory is not None:
             frame.trajectory.episode_id, frame.trajectory.parent_id = before.episode_id, before.id
         return frame

@@ -36,7 +36,7 @@ def install(find: Find, may_be_claimed: Callable[[], bool]) -> None:
     """
 
     @guarded
-    def begin(signature: inspect.Signature, args: Any, kwargs: Any) -> tuple[Run, inspect.BoundArguments] | None:
+    def begin(signature: inspect.Signature, args: Any, kwargs: Any) -> Run | None:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
@@ -49,30 +49,33 @@ def install(find: Find, may_be_claimed: Callable[[], bool]) -> None:
         settings = find(agent, hooks, config) or (None if outer is None else outer.settings)
         if settings is None and not may_be_claimed():
             return None
-        run = Run(agent, config, settings)
+        run = Run(bound, settings)
         given["hooks"] = ForwardingHooks(run, hooks)
-        return run, bound
+        return run
 
     def wrapped(base: Any) -> Any:
-        """The recorded function; its arguments are let go of, as the SDK's own do, before an error passes it."""
+        """The function, recorded. Like those of the SDK, its frame in a traceback holds no arguments of the run."""
         signature = inspect.signature(base)
 
         @functools.wraps(base)
         async def run(*args: Any, **kwargs: Any) -> Any:
-            if (begun := begin(signature, args, kwargs)) is None:
-                return await base(*args, **kwargs)
-            (recorded, bound), args, kwargs = begun, (), {}
+            recorded = begin(signature, args, kwargs)
+            running = base(*args, **kwargs) if recorded is None else recorded.call(base)
+            args, kwargs = (), {}
+            if recorded is None:
+                return await running
             with recorded:
-                recorded.result = await base(*bound.args, **bound.kwargs)
+                recorded.result = await running
             return recorded.result
 
         @functools.wraps(base)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if (begun := begin(signature, args, kwargs)) is None:
+            recorded = begin(signature, args, kwargs)
+            if recorded is None:
                 return base(*args, **kwargs)
-            (recorded, bound), args, kwargs = begun, (), {}
+            args, kwargs = (), {}
             with recorded:
-                recorded.result = base(*bound.args, **bound.kwargs)
+                recorded.result = recorded.call(base)
                 recorded.goes_on()
             return recorded.result
 

@@ -15,6 +15,8 @@ from rollout_trace_openai_agents import models
 from rollout_trace_openai_agents.frames import RunFrame
 
 if TYPE_CHECKING:
+    from inspect import BoundArguments
+
     from agents import Agent
 
     from rollout_trace_openai_agents.settings import Settings
@@ -31,20 +33,27 @@ class Run:
     """One call of ``Runner.run``, ``run_sync`` or ``run_streamed``; a context manager around it.
 
     Args:
-        agent: the starting agent.
-        config: the ``RunConfig``, a mapping, or None.
+        bound: the arguments of the call.
         settings: of the recording; with None the run is recorded only if a tracing processor claims it.
     """
 
-    def __init__(self, agent: Agent[Any], config: Any, settings: Settings | None) -> None:
-        self._agent = agent
-        self._config = config
+    def __init__(self, bound: BoundArguments, settings: Settings | None) -> None:
+        self._bound: BoundArguments | None = bound
+        self._agent: Agent[Any] = bound.arguments["starting_agent"]
+        self._config = bound.arguments.get("run_config")
+        """The ``RunConfig``, a mapping, or None."""
         self._settings = settings
         self._lasts = False
         self.frame: RunFrame | None = None
         """None as long as the run is not recorded."""
         self.result: Any = None
         """What the call returned."""
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """Calls the SDK's function, once, and lets go of the arguments."""
+        bound, self._bound = self._bound, None
+        assert bound is not None
+        return function(*bound.args, **bound.kwargs)
 
     def __enter__(self) -> None:
         self._outer = (_begun.get(), entered())
