@@ -118,7 +118,8 @@ class ModelCall:
                 if stream is not None:
                     self.frame.answered(chat.answer_fields(stream.get()), response_id=stream.provider_response_id)
         finally:
-            self.frame.end(error)
+            # Of a stream that its reader left, the bytes show whether all of it had arrived.
+            self.frame.end(None if self.frame.calls and isinstance(error, GeneratorExit) else error)
 
 
 def _turn_of(run_context: Any) -> Turn | None:

@@ -81,7 +81,7 @@ def test_no_answer_that_a_fallback_accepts(recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
-@pytest.mark.skipif(RELEASE < (2, 59), reason="`RetryModelRequest` is of a later release")
+@pytest.mark.skipif(not hasattr(pydantic_ai.exceptions, "RetryModelRequest"), reason="of a later release")
 def test_an_answer_that_a_capability_refuses(recorded: Recorded) -> None:
     class Picky(AbstractCapability[Any]):
         async def after_model_request(self, ctx: Any, *, request_context: Any, response: Any) -> Any:

@@ -11,8 +11,8 @@ import pytest
 from anthropic import AsyncAnthropic
 from google.genai import Client
 from google.genai.types import HttpOptions
-from oracle import Recorded, assert_served
-from pydantic_ai import Agent, BinaryContent, ImageUrl
+from oracle import Recorded, assert_served, events_of
+from pydantic_ai import Agent, BinaryContent, ImageUrl, RunContext
 from pydantic_ai.direct import model_request
 from pydantic_ai.messages import (
     ModelRequest,
@@ -98,6 +98,12 @@ def test_responses(way: Any, recorded: Recorded) -> None:
     assert len(server.requests) == len(trajectory.steps) == 2
     assert {(step.protocol, step.status) for step in trajectory.steps} == {("openai.responses", "ok")}
     assert [one.step_id for one in trajectory.tool_runs] == [trajectory.steps[0].id]
+    for step, record_of_it in zip(trajectory.steps, server.requests, strict=True):
+        *_, last = events_of(record_of_it)
+        answer = last.get("response", last)
+        served = [message["tokens"] for message in answer["output_messages"]]
+        assert step.completion_token_ids is not None
+        assert step.completion_token_ids.tolist() == [token for tokens in served for token in tokens]
     recorded.keep(trajectory)
 
 
@@ -198,6 +204,13 @@ def test_a_model_of_the_run(recorded: Recorded, monkeypatch: pytest.MonkeyPatch)
 
     async def scenario(model: Any) -> Trajectory:
         agent = agent_of(TestModel())
+        used: list[Any] = []
+
+        @agent.instructions
+        def note(ctx: RunContext[Any]) -> str:
+            used.append(ctx.model)
+            return "Really."
+
         with rt.trajectory() as trajectory:
             await run(agent, "Add.", model=model)
             with agent.override(model=model):
@@ -205,6 +218,7 @@ def test_a_model_of_the_run(recorded: Recorded, monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
             monkeypatch.setenv("OPENAI_API_KEY", "none")
             await run(agent, "Add.", model="openai-chat:scripted")
+        await used[-1].client.close()  # Pydantic AI 2.0 leaves it open
         return trajectory
 
     with ScriptedServer("fine") as server:

@@ -25,7 +25,7 @@ from rollout_trace_pydantic_ai import RolloutCapability, record
 from .harness import WAYS, add, call, results, with_model
 
 _OF_ONE_RUN = re.compile(
-    r"datetime\.\w+\([^)]*\)|\"P\w*T[\d.]+S\"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+    r"pyd_ai_[0-9a-f]{32}|datetime\.\w+\([^)]*\)|\"P\w*T[\d.]+S\"|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|\+00:00)?"
     r"|127\.0\.0\.1:\d+|\"server.port\": \d+|\"[^\"]*(?:time|duration)[^\"]*\": [\d.e-]+| at 0x[0-9a-f]+"
 )
