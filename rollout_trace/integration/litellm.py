@@ -77,7 +77,7 @@ def litellm_client(
         None for a route whose client cannot be given: all but ``openai/`` with an address, and ``hosted_vllm/``.
     """
     route = litellm_route(model, arguments)
-    address = arguments.get("base_url") or arguments.get("api_base")
+    address: Any = arguments.get("base_url") or arguments.get("api_base")
     if any(arguments.get(name) is not None for name in _OF_ANOTHER_CLIENT):
         return None
     if route != "hosted_vllm" and (route != "openai" or address is None):
@@ -131,7 +131,8 @@ def _keep_until_shutdown(key: tuple[asyncio.AbstractEventLoop, Hashable], client
     _kept[key] = (client, keeper)
     # Run to its `yield`: from then on the loop closes it.
     with contextlib.suppress(StopIteration):
-        keeper.__anext__().send(None)  # type: ignore[attr-defined]
+        begun: Any = keeper.__anext__()
+        begun.send(None)
 
 
 async def _close_at_shutdown(
