@@ -75,7 +75,8 @@ def test_a_block_records_what_runs_in_it_and_is_undone(evals: Evals) -> None:
 def test_a_client_that_is_made_in_a_block_is_left_plain(evals: Evals) -> None:
     """The provider of vLLM makes its client in the first call."""
     with ScriptedServer("known") as server:
-        model = plain_model(server, api="vllm")
+        # Inspect remembers the address of each model's server.
+        model = plain_model(server, api="vllm/block")
         with record_evals(engine="vllm"):
             (found,) = evals.trajectories(evals.run(adding_task(solver=generate()), model))
             assert found.steps[0].token_source == "engine"
