@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
+from google.adk import runners
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.flows.llm_flows.base_llm_flow import BaseLlmFlow
@@ -18,7 +19,7 @@ from google.adk.plugins.plugin_manager import PluginManager
 from google.adk.runners import Runner
 from google.adk.workflow import BaseNode, Workflow
 
-from rollout_trace.integration import entered, guarded, snapshot
+from rollout_trace.integration import entered, guarded, propagate, snapshot
 from rollout_trace_google_adk.models import add_cached_call, record_model
 from rollout_trace_google_adk.runs import Run, begin_run, enclosing_run, run_inside
 from rollout_trace_google_adk.settings import Settings, settings_of
@@ -36,10 +37,12 @@ def install() -> None:
     _wrap(PluginManager, "run_after_tool_callback", _tool_returns)
     _wrap(PluginManager, "run_on_tool_error_callback", _tool_fails)
     _wrap(BaseLlmFlow, "_handle_before_model_callback", _model_is_asked)
+    # Before 2.9 or so, the thread of `Runner.run` does not begin in a copy of the caller's context.
+    _wrap(runners, "create_thread", _carry_context)
     _record_canonical_model()
 
 
-def _wrap(owner: type, name: str, make: Callable[[Any], Any]) -> None:
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     base = getattr(owner, name)
     if hasattr(base, _MARK):
         return
@@ -143,6 +146,13 @@ def _tool_frame(context: Any) -> Tool | None:
     while frame is not None and not (isinstance(frame, Tool) and frame.context is context):
         frame = frame.parent
     return frame
+
+
+def _carry_context(base: Any) -> Any:
+    def create_thread(target: Any, *args: Any, **kwargs: Any) -> Any:
+        return base(propagate(target), *args, **kwargs)
+
+    return create_thread
 
 
 def _model_is_asked(base: Any) -> Any:
