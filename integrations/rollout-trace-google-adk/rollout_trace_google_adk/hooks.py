@@ -19,7 +19,7 @@ from google.adk.plugins.plugin_manager import PluginManager
 from google.adk.runners import Runner
 from google.adk.workflow import BaseNode, Workflow
 
-from rollout_trace.integration import entered, guarded, propagate, snapshot
+from rollout_trace.integration import entered, guarded, propagate, snapshot, warn_once
 from rollout_trace_google_adk.models import add_cached_call, record_model
 from rollout_trace_google_adk.runs import Run, begin_run, enclosing_run, run_inside
 from rollout_trace_google_adk.settings import Settings, settings_of
@@ -37,18 +37,20 @@ def install() -> None:
     _wrap(PluginManager, "run_after_tool_callback", _tool_returns)
     _wrap(PluginManager, "run_on_tool_error_callback", _tool_fails)
     _wrap(BaseLlmFlow, "_handle_before_model_callback", _model_is_asked)
-    # Before 2.9 or so, the thread of `Runner.run` does not begin in a copy of the caller's context.
+    # In older releases the thread of `Runner.run` does not begin in a copy of the caller's context.
     _wrap(runners, "create_thread", _carry_context)
     _record_canonical_model()
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    base = getattr(owner, name)
-    if hasattr(base, _MARK):
-        return
-    wrapped = functools.wraps(base)(make(base))
-    setattr(wrapped, _MARK, True)
-    setattr(owner, name, wrapped)
+    base = getattr(owner, name, None)
+    if base is None:
+        place = f"{owner.__name__}.{name}"
+        warn_once(f"google-adk:{place}", f"this release of google-adk has no {place}: what it does is not recorded.")
+    elif not hasattr(base, _MARK):
+        wrapped = functools.wraps(base)(make(base))
+        setattr(wrapped, _MARK, True)
+        setattr(owner, name, wrapped)
 
 
 def _recorded_run(owner_of: Callable[[Any], Any], settings_of: Callable[[Any], Settings | None]) -> Callable[..., Any]:

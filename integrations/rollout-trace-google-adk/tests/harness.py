@@ -87,8 +87,8 @@ def runner_of(agent: Any, *, engine: Any = "vllm", is_recorded: bool = True) -> 
     return record(runner, engine=engine) if is_recorded else runner
 
 
-async def session_of(runner: Any, **state: Any) -> str:
-    session = await runner.session_service.create_session(app_name=runner.app_name, user_id="user", state=state)
+async def session_of(runner: Any, user: str = "user") -> str:
+    session = await runner.session_service.create_session(app_name=runner.app_name, user_id=user)
     return str(session.id)
 
 

@@ -85,7 +85,7 @@ def test_eight_threads(recorded: Recorded, route: str) -> None:
     """Each has an event loop of its own."""
     with ScriptedServer(counting) as server, ThreadPoolExecutor(8) as threads:
         runner = runner_of(agent_of(litellm(server, route)))
-        futures = [threads.submit(lambda n=n: asyncio.run(rollout(runner, f"task {n}"))) for n in range(8)]
+        futures = [threads.submit(asyncio.run, rollout(runner, f"task {n}")) for n in range(8)]
         server.wait_held(8)
         server.release()
         trajectories = [future.result() for future in futures]
