@@ -117,7 +117,8 @@ def _tool_fails(base: Any) -> Any:
     async def run_on_tool_error_callback(
         self: Any, *, tool: Any, tool_args: Any, tool_context: Any, error: Exception
     ) -> Any:
-        frame = _tool_frame(tool_context)
+        # Older releases report a tool that does not exist by its error alone.
+        frame = _tool_frame(tool_context) or _begin_tool(tool, tool_args, tool_context)
         if frame is not None:
             frame.end(error)
         return await base(self, tool=tool, tool_args=tool_args, tool_context=tool_context, error=error)
@@ -126,10 +127,13 @@ def _tool_fails(base: Any) -> Any:
 
 
 @guarded
-def _begin_tool(tool: Any, arguments: Any, context: Any) -> None:
+def _begin_tool(tool: Any, arguments: Any, context: Any) -> Tool | None:
     run = enclosing_run()
-    if run is not None:
-        run.add_tool(Tool(tool.name, arguments, context).enter().run)
+    if run is None:
+        return None
+    frame = Tool(tool.name, arguments, context).enter()
+    run.add_tool(frame.run)
+    return frame
 
 
 @guarded
