@@ -67,15 +67,15 @@ async def main(rounds: int) -> None:
     with adding_server(TURNS) as url:
         address: dict[str, Any] = {"api_base": f"{url}/v1", "api_key": "none"}
         async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
-            models = {
-                "": lambda **asked: LiteLlm("openai/scripted", **address, **asked),
-                " with a client given": lambda **asked: LiteLlm("openai/scripted", client=client, **asked),
-                " of hosted_vllm": lambda **asked: LiteLlm("hosted_vllm/scripted", **address, **asked),
+            models: dict[str, tuple[str, dict[str, Any]]] = {
+                "": ("openai/scripted", address),
+                " with a client given": ("openai/scripted", {"client": client}),
+                " of hosted_vllm": ("hosted_vllm/scripted", address),
             }
             modes = {"stream": StreamingMode.SSE, "unstreamed": StreamingMode.NONE}
             cases = [
-                case(f"{mode}{name}", modes[mode], make(**ASKED), make())
-                for name, make in models.items()
+                case(f"{mode}{name}", modes[mode], LiteLlm(model, **options, **ASKED), LiteLlm(model, **options))
+                for name, (model, options) in models.items()
                 for mode in modes
             ]
             await report("google-adk", cases, calls=TURNS, rounds=rounds)

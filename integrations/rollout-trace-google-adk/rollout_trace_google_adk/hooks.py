@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
+from google.adk import runners
 from google.adk.agents.base_agent import BaseAgent
 from google.adk.agents.llm_agent import LlmAgent
 from google.adk.flows.llm_flows.base_llm_flow import BaseLlmFlow
@@ -18,7 +19,7 @@ from google.adk.plugins.plugin_manager import PluginManager
 from google.adk.runners import Runner
 from google.adk.workflow import BaseNode, Workflow
 
-from rollout_trace.integration import entered, guarded, snapshot
+from rollout_trace.integration import entered, guarded, propagate, snapshot, warn_once
 from rollout_trace_google_adk.models import add_cached_call, record_model
 from rollout_trace_google_adk.runs import Run, begin_run, enclosing_run, run_inside
 from rollout_trace_google_adk.settings import Settings, settings_of
@@ -36,16 +37,20 @@ def install() -> None:
     _wrap(PluginManager, "run_after_tool_callback", _tool_returns)
     _wrap(PluginManager, "run_on_tool_error_callback", _tool_fails)
     _wrap(BaseLlmFlow, "_handle_before_model_callback", _model_is_asked)
+    # In older releases the thread of `Runner.run` does not begin in a copy of the caller's context.
+    _wrap(runners, "create_thread", _carry_context)
     _record_canonical_model()
 
 
-def _wrap(owner: type, name: str, make: Callable[[Any], Any]) -> None:
-    base = getattr(owner, name)
-    if hasattr(base, _MARK):
-        return
-    wrapped = functools.wraps(base)(make(base))
-    setattr(wrapped, _MARK, True)
-    setattr(owner, name, wrapped)
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    base = getattr(owner, name, None)
+    if base is None:
+        place = f"{owner.__name__}.{name}"
+        warn_once(f"google-adk:{place}", f"this release of google-adk has no {place}: what it does is not recorded.")
+    elif not hasattr(base, _MARK):
+        wrapped = functools.wraps(base)(make(base))
+        setattr(wrapped, _MARK, True)
+        setattr(owner, name, wrapped)
 
 
 def _recorded_run(owner_of: Callable[[Any], Any], settings_of: Callable[[Any], Settings | None]) -> Callable[..., Any]:
@@ -112,7 +117,8 @@ def _tool_fails(base: Any) -> Any:
     async def run_on_tool_error_callback(
         self: Any, *, tool: Any, tool_args: Any, tool_context: Any, error: Exception
     ) -> Any:
-        frame = _tool_frame(tool_context)
+        # Older releases report a tool that does not exist by its error alone.
+        frame = _tool_frame(tool_context) or _begin_tool(tool, tool_args, tool_context)
         if frame is not None:
             frame.end(error)
         return await base(self, tool=tool, tool_args=tool_args, tool_context=tool_context, error=error)
@@ -121,10 +127,13 @@ def _tool_fails(base: Any) -> Any:
 
 
 @guarded
-def _begin_tool(tool: Any, arguments: Any, context: Any) -> None:
+def _begin_tool(tool: Any, arguments: Any, context: Any) -> Tool | None:
     run = enclosing_run()
-    if run is not None:
-        run.add_tool(Tool(tool.name, arguments, context).enter().run)
+    if run is None:
+        return None
+    frame = Tool(tool.name, arguments, context).enter()
+    run.add_tool(frame.run)
+    return frame
 
 
 @guarded
@@ -143,6 +152,13 @@ def _tool_frame(context: Any) -> Tool | None:
     while frame is not None and not (isinstance(frame, Tool) and frame.context is context):
         frame = frame.parent
     return frame
+
+
+def _carry_context(base: Any) -> Any:
+    def create_thread(target: Any, *args: Any, **kwargs: Any) -> Any:
+        return base(propagate(target), *args, **kwargs)
+
+    return create_thread
 
 
 def _model_is_asked(base: Any) -> Any:

@@ -11,6 +11,7 @@ from oracle import Recorded, recorded_file
 def pytest_configure(config: pytest.Config) -> None:
     # Else litellm fetches its list of prices when it is imported.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ["GOOGLE_API_KEY"] = "none"
     # litellm declares and reads its message types in ways that today's pydantic warns of.
     config.addinivalue_line("filterwarnings", "ignore:Items? '.*' on TypedDict class '.*' .* using the `ReadOnly`")
     config.addinivalue_line("filterwarnings", "ignore:Accessing the 'model_.*' attribute on the instance")

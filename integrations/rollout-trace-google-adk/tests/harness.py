@@ -13,7 +13,7 @@ from google.adk.events.event import Event
 from google.adk.models.google_llm import Gemini
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner
-from google.genai import Client, types
+from google.genai import types
 
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace_google_adk import record
@@ -75,7 +75,7 @@ def litellm(server: ScriptedServer, route: str = "openai", **options: Any) -> Li
 
 
 def gemini(server: ScriptedServer) -> Gemini:
-    return Gemini(model="gemini-scripted", client=Client(api_key="none", http_options={"base_url": server.url}))
+    return Gemini(model="gemini-scripted", base_url=server.url)
 
 
 def agent_of(model: Any, name: str = "adder", **options: Any) -> LlmAgent:
@@ -87,8 +87,8 @@ def runner_of(agent: Any, *, engine: Any = "vllm", is_recorded: bool = True) -> 
     return record(runner, engine=engine) if is_recorded else runner
 
 
-async def session_of(runner: Any, **state: Any) -> str:
-    session = await runner.session_service.create_session(app_name=runner.app_name, user_id="user", state=state)
+async def session_of(runner: Any, user: str = "user") -> str:
+    session = await runner.session_service.create_session(app_name=runner.app_name, user_id=user)
     return str(session.id)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 from typing import Any
 
 import pytest
 from google.adk.agents.run_config import RunConfig
+from google.adk.runners import Runner
 from google.adk.tools.agent_tool import AgentTool
 from oracle import Recorded, Served, assert_served
 
@@ -278,6 +280,7 @@ def test_the_limit_of_model_calls(recorded: Recorded, config: RunConfig) -> None
     assert (trajectory.status, len(trajectory.steps), len(trajectory.tool_runs)) == ("failed", 2, 2)
 
 
+@pytest.mark.skipif("abort_signal" not in inspect.signature(Runner.run_async).parameters, reason="since 2.13")
 def test_an_abort_signal(recorded: Recorded) -> None:
     async def main(server: ScriptedServer) -> None:
         signal = asyncio.Event()

@@ -77,7 +77,6 @@ def test_gemini(recorded: Recorded, config: RunConfig) -> None:
 
 def test_gemini_by_its_name(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """ADK makes the model, and its client when it is first used."""
-    monkeypatch.setenv("GOOGLE_API_KEY", "none")
     with ScriptedServer(adding(1)) as server:
         monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", server.url)
         agent = agent_of("gemini-scripted", generate_content_config=LOGPROBS)
@@ -275,7 +274,8 @@ def test_models_can_be_copied_and_pickled(recorded: Recorded) -> None:
             Served(server.requests[-1]).assert_is(trajectory.steps[0])
         assert len(server.requests) == 4
         assert isinstance(agent.model, LiteLlm)
-        assert agent.model.model_dump() == litellm(server).model_dump()
+        left_out = {"llm_client"}  # Since 2.8 or so, ADK leaves it out itself.
+        assert agent.model.model_dump(exclude=left_out) == litellm(server).model_dump(exclude=left_out)
         assert type(agent.model).__name__ == "LiteLlm"
 
 
@@ -333,6 +333,7 @@ def test_a_summary_that_adk_asks_for(recorded: Recorded) -> None:
             return trajectory
 
         trajectory = asyncio.run(main())
-        assert len(server.requests) == 2
+        # Older releases ask for none after the run of an `LlmAgent`.
+        assert len(server.requests) in (1, 2)
         assert_served(server, trajectory.steps)
     recorded.keep(trajectory)

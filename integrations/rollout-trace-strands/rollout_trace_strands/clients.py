@@ -6,7 +6,15 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.integration import guarded, http_kind, record_client, wrap_httpx
+from rollout_trace.integration import (
+    guarded,
+    http_kind,
+    litellm_client,
+    litellm_route,
+    record_client,
+    record_litellm_client,
+    wrap_httpx,
+)
 from rollout_trace_strands.models import plain_class, swap_class
 
 if TYPE_CHECKING:
@@ -30,20 +38,17 @@ class Clients:
         self._recorded_classes: set[type] = set()
         """Classes of clients that need no further wrapping: a recording class is made for one set of settings."""
 
-    def prepare(self, model: Any) -> tuple[Any, bool, Any]:
+    def prepare(self, model: Any) -> tuple[Any, bool]:
         """Prepares a model for one call.
 
         Returns:
-            The model to call: this one, or a copy with a client of ours; whether the bytes of its calls are recorded;
-            and a client to close after the call, or None.
+            The model to call, this one or a copy with a client of ours; whether the bytes of its calls are recorded.
         """
         if self.record_model(model):
-            return model, True, None
-        replacement = self._with_own_client(model)
-        if replacement is None:
-            return model, False, None
+            return model, True
+        copied = self._with_own_client(model)
         # LiteLLM may reach a `hosted_vllm/` server by another HTTP client: an unseen answer there is not a cached one.
-        return replacement[0], _route(model) == "openai", replacement[1]
+        return (model, False) if copied is None else (copied, _route(model) == "openai")
 
     @guarded
     def record_model(self, model: Any) -> bool:
@@ -63,55 +68,29 @@ class Clients:
         if kind != "litellm":
             return False
         client = model.client_args.get("client")
-        if _route(model) == "hosted_vllm":
-            self._record_http(getattr(client, "client", None), "vllm")
-        # On other routes LiteLLM makes no use of a client of OpenAI's.
-        return self.record_client(client) and _route(model) == "openai"
+        route = _route(model)
+        is_recorded = record_litellm_client(client, route, engine=self._engine, keep_bytes=self._keep_bytes)
+        return is_recorded and route == "openai"
 
     @guarded
-    def _with_own_client(self, model: Any) -> tuple[Any, Any] | None:
-        """A copy of a LiteLLM model with a recording client for one call, and that client, to be closed; or None.
+    def _with_own_client(self, model: Any) -> Any | None:
+        """A copy of a LiteLLM model with a recording client; None for a model that has one, or can have none.
 
-        LiteLLM makes its clients itself and shares them in the process, so they cannot be wrapped. Models of
-        ``openai/`` routes with an address, and of ``hosted_vllm/`` routes, get a client of ours for each call, as
-        Strands' ``OpenAIModel`` makes one.
+        LiteLLM makes its clients itself and shares them in the process, so they cannot be wrapped.
         """
         if _kind(model) != "litellm" or plain_class(model).__module__ != "strands.models.litellm":
             # Not a user's subclass: what it keeps on the model during the call would be lost with the copy.
             return None
-        client_args, route = model.client_args, _route(model)
-        if client_args.get("client") is not None:
+        arguments = model.client_args
+        if arguments.get("client") is not None:
             return None
-        address = client_args.get("base_url") or client_args.get("api_base")
-        if route == "openai" and address is not None:
-            from openai import AsyncOpenAI
-
-            client: Any = AsyncOpenAI(api_key=client_args.get("api_key"), base_url=address)
-            self.record_client(client)
-        elif route == "hosted_vllm":
-            client = self._vllm_handler()
-        else:
+        model_id = str(model.get_config().get("model_id"))
+        client = litellm_client(model_id, arguments, engine=self._engine, keep_bytes=self._keep_bytes)
+        if client is None:
             return None
         copied = copy.copy(model)
-        copied.client_args = {**client_args, "client": client}
-        return copied, client
-
-    def _vllm_handler(self) -> Any:
-        """A client of LiteLLM's own class whose HTTP clients record, also those that it makes later."""
-        from litellm.llms.custom_httpx.http_handler import AsyncHTTPHandler
-
-        handler: Any = AsyncHTTPHandler()
-        make_client = handler.create_client
-
-        def create_client(*args: Any, **kwargs: Any) -> Any:
-            # LiteLLM makes another HTTP client to retry after a connection error.
-            client = make_client(*args, **kwargs)
-            self._record_http(client, "vllm")
-            return client
-
-        handler.create_client = create_client
-        self._record_http(handler.client, "vllm")
-        return handler
+        copied.client_args = {**arguments, "client": client}
+        return copied
 
     @guarded
     def _record_http(self, client: Any, engine: EngineName) -> bool:
@@ -142,8 +121,8 @@ class Clients:
 
 
 def _route(model: Any) -> str:
-    """The LiteLLM route of a model, such as ``openai`` or ``hosted_vllm``: the first part of its id."""
-    return str(model.get_config().get("model_id")).partition("/")[0]
+    """The LiteLLM route of a model, such as ``openai`` or ``hosted_vllm``."""
+    return litellm_route(str(model.get_config().get("model_id")), model.client_args)
 
 
 def _kind(model: Any) -> str | None:

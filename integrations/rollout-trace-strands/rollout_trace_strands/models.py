@@ -101,7 +101,7 @@ def _begin_auxiliary_call(
     if clients is None:
         # A copy made by the user's own code: it has the recording class, but not this attribute.
         return None
-    called, is_client_recorded, client = clients.prepare(model)
+    called, is_client_recorded = clients.prepare(model)
     context = InvokeModelContext(
         agent=None,  # type: ignore[arg-type]
         messages=messages if is_client_recorded else chat.snapshot(messages),
@@ -111,7 +111,7 @@ def _begin_auxiliary_call(
         invocation_state={},
         model=called,
     )
-    return AuxiliaryCall(ModelFrame("strands", metadata={"turn": "auxiliary"}), context, is_client_recorded, client)
+    return AuxiliaryCall(ModelFrame("strands", metadata={"turn": "auxiliary"}), context, is_client_recorded)
 
 
 class _RecordedClientContext:

@@ -194,12 +194,12 @@ class RolloutHookProvider(HookProvider):
 
     @guarded
     def _begin_model_call(self, context: InvokeModelContext) -> ModelCall | None:
-        model, is_client_recorded, client = self._clients.prepare(context.model)
+        model, is_client_recorded = self._clients.prepare(context.model)
         if model is not context.model:
             context = dataclasses.replace(context, model=model)
         run = self._runs.find(context.agent, context.invocation_state)
         frame = ModelFrame("strands", parent=None if run is None else run.frame, agent=context.agent.name)
-        call = ModelCall(frame, context, is_client_recorded, client)
+        call = ModelCall(frame, context, is_client_recorded)
         if run is not None:
             run.calls.append(call)
             run.update_tool_results(context.messages)

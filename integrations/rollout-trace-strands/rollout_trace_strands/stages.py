@@ -80,13 +80,11 @@ class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
         frame: of the call.
         context: the middleware's context.
         is_client_recorded: whether the model's client records, so that an answer without a call is a cached one.
-        client: closed after the call; None if the model keeps its client.
     """
 
-    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_client_recorded: bool, client: Any) -> None:
+    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_client_recorded: bool) -> None:
         super().__init__(frame, context, ModelStopReason)
         self._is_client_recorded = is_client_recorded
-        self._client = client
 
     @property
     def message(self) -> Any:
@@ -115,21 +113,12 @@ class ModelCall(Stage[InvokeModelContext, ModelFrame, ModelStopReason]):
         finally:
             self.frame.end(error)
 
-    async def close(self) -> None:
-        """Closes the client, if one was made for the call."""
-        if self._client is None:
-            return
-        try:
-            await self._client.close()
-        except Exception as failure:
-            report_failure("close", failure)
-
 
 class AuxiliaryCall(ModelCall):
     """A call of a model outside the agent's loop. Its events are the chunks of the model's own stream."""
 
-    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_client_recorded: bool, client: Any) -> None:
-        super().__init__(frame, context, is_client_recorded, client)
+    def __init__(self, frame: ModelFrame, context: InvokeModelContext, is_client_recorded: bool) -> None:
+        super().__init__(frame, context, is_client_recorded)
         self._chunks: list[Any] = []
 
     async def collect(self, chunks: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
