@@ -25,5 +25,5 @@ COMMANDS = {
     "validate": "Check files against the format, line by line.",
     "view": "Look at trajectories on a page in the browser.",
 }
-"""``NAME`` is ``NAME`` in ``rollout_trace/cli/NAME.py``: a ``click.Command`` that returns its exit code. A word of Python
-has an underscore behind it there: ``import_``."""
+"""``NAME`` is ``NAME`` in ``rollout_trace/cli/NAME.py``: a ``click.Command`` that returns its exit code; one that
+Python reserves has an underscore behind it there: ``import_``."""

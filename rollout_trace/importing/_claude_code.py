@@ -58,7 +58,7 @@ def _session(files: SessionFiles, job: Job, seen: set[str]) -> Iterator[Trajecto
         if key == "":
             root = _trajectory(chain, lines, session, "claude-code", job, seen, links)
         else:
-            waiting.append((key, chain, {}))
+            waiting.append((key, chain, _meta(files.main, job)))
     for source in files.agents:
         inner = _read(source, job)
         for key, chain in inner.chains.items():

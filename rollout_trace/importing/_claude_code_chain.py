@@ -213,7 +213,9 @@ class Chain:
     def _add_user(self, line: Line, message: Fields, point: _Point) -> None:
         content = message.get("content")
         if not isinstance(content, (str, list)):
-            message.refuse("content", "a text or a list of blocks")
+            message.wrong("content", "a text or a list of blocks")
+            self._points[line.uuid] = point
+            return
         results = list(message.objects("content")) if isinstance(content, list) else []
         results = [block for block in results if block.get("type") == "tool_result"]
         self._interrupted = _text_of(content).startswith(_INTERRUPTED)

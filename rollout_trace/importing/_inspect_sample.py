@@ -35,7 +35,6 @@ class Agent:
     parent: str | None
     steps: list[Step] = field(default_factory=list)
     tool_runs: list[ToolRun] = field(default_factory=list)
-    stores: Stores = field(default_factory=Stores)
 
 
 class Sample:
@@ -44,28 +43,38 @@ class Sample:
     def __init__(self, fields: Fields, log: Log, job: Job) -> None:
         self._fields, self._log, self._job = fields, log, job
         self._messages = Messages(fields, job.report)
+        self._stores = Stores()
         self._above: dict[str, str | None] = {}
         self._agents: dict[str, Agent] = {"": Agent("", None, None)}
         self._calls: dict[str, str] = {}
         self._name = fields.name("uuid") or f"{fields.name('id')}.{fields.count('epoch') or 1}"
-        self._number = 0
+        self._numbers: dict[str, int] = {}
+        """Of each call, by its id."""
         for event in fields.objects("events"):
             self._add(event)
-        if not self._number:
+        if not self._numbers:
             self._from_messages()
-        for agent in self._agents.values():
-            agent.stores.finish()
+        self._stores.finish()
+        self.agents = self._sorted()
+        """The outermost first."""
+        for agent in self.agents:
             for at, step in enumerate(agent.steps):
                 amend(step, index=at)
                 job.report.miss("token ids", step.completion_token_ids is None)
                 job.report.miss("logprobs", step.logprobs is None)
         job.report.drop("attachments that the log does not have", self._messages.missing)
 
-    @property
-    def agents(self) -> list[Agent]:
-        """Those with calls or tools. What is in no agent's span comes first, or else the only outermost agent."""
-        found = [one for one in self._agents.values() if one.steps or one.tool_runs]
-        return found or [self._agents[""]]
+    def _sorted(self) -> list[Agent]:
+        """The agents with calls or tools, the outermost first: what is in no agent's span, or the only agent there."""
+        outside = self._agents[""]
+        tops = [one for one in self._agents.values() if one.parent == "" and (one.steps or one.tool_runs)]
+        if len(tops) == 1:
+            # What was called outside of the one agent, such as a grader, is part of its run.
+            tops[0].steps = sorted([*tops[0].steps, *outside.steps], key=lambda step: self._numbers[step.call_id])
+            tops[0].tool_runs += outside.tool_runs
+            self._agents = {"": tops[0], **{one.id: one for one in self._agents.values() if one.id}}
+        inner = [one for one in self._agents.values() if one is not self._agents[""]]
+        return [self._agents[""], *(one for one in inner if one.steps or one.tool_runs)]
 
     def parent_of(self, agent: Agent) -> Step | None:
         """The last step before an agent's first, of the agent around it."""
@@ -109,8 +118,8 @@ class Sample:
         if event.flag("pending"):
             self._job.report.drop("calls that had not ended")
             return
-        self._number += 1
-        name = f"{self._name}.{self._number}"
+        name = f"{self._name}.{len(self._numbers) + 1}"
+        self._numbers[name] = len(self._numbers)
         output = event.object("output")
         choices = [] if output is None else list(output.objects("choices"))
         shared = self._call_facts(event, output, agent)
@@ -131,7 +140,7 @@ class Sample:
             seconds = output.number("time")
         usage = None if output is None else output.object("usage")
         return {
-            "messages": shared_messages(sent, agent.stores),
+            "messages": shared_messages(sent, self._stores),
             "tools": tools or None,
             "sampling": config or None,
             "protocol": "openai.chat",
@@ -161,7 +170,7 @@ class Sample:
         message = None if choice is None else choice.object("message")
         completion = None if message is None else self._messages.completion(message)
         error = event.text("error") or (None if output is None else output.text("error"))
-        tokens = self._tokens(output, choice, message, agent.stores, shared["usage"], only=only)
+        tokens = self._tokens(output, choice, message, self._stores, shared["usage"], only=only)
         cost = None if output is None or output.object("usage") is None else output.object("usage").number("total_cost")  # type: ignore[union-attr]
         step = Step(
             **tokens,
@@ -248,7 +257,7 @@ class Sample:
                     messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
                     completion=self._messages.completion(message),
                     metadata=dict(REBUILT),
-                    **token_fields(agent.stores.tokens, prompt=None, completion=None, logprobs=None, missing=_NO_IDS),
+                    **token_fields(self._stores.tokens, prompt=None, completion=None, logprobs=None, missing=_NO_IDS),
                 )
             )
             thread.add(self._messages.chat(message))

@@ -226,7 +226,7 @@ def as_float(value: float) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _is_number(value: Any) -> bool:

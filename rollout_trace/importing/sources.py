@@ -86,7 +86,8 @@ def detect(path: Given) -> str | None:
         FileNotFoundError: there is nothing to read.
         OSError: a file cannot be read.
     """
-    found = {_source_of(one) for one in inputs_of(path, _ANY) if not one.is_open_file}
+    files = [one for one in inputs_of(path, _ANY) if not one.is_open_file and not one.path.endswith(".meta.json")]
+    found = {_source_of(one) for one in files}
     return found.pop() if len(found) == 1 else None
 
 
@@ -137,12 +138,13 @@ def _named(value: dict[str, Any]) -> str | None:
     payload = value.get("payload")
     tests = {
         "atif": str(value.get("schema_version")).startswith("ATIF-v1."),
-        "art": value.get("format") == "art.trajectories" or bool(keys & {"messages_and_choices", "exchanges"} - {""}),
+        "art": value.get("format") == "art.trajectories" or bool(keys & {"messages_and_choices", "exchanges"}),
         "inspect": isinstance(value.get("eval"), dict) and "status" in keys,
         "otel": "resourceSpans" in keys,
         "verifiers": _is_episode(value),
         "codex": kind in _CODEX and isinstance(payload, dict) if isinstance(kind, str) else False,
-        "agent_lightning": "rollout_id" in keys and bool(keys & {"event_type", "attempt_id", "triplets"}),
+        "agent_lightning": ("rollout_id" in keys and bool(keys & {"event_type", "attempt_id", "triplets"}))
+        or keys >= {"instance_id", "prompt_ids", "gold_completion_ids"},
         "claude_code": isinstance(kind, str)
         and kind in _CLAUDE
         and payload is None
