@@ -47,9 +47,7 @@ class Lines:
 
     def add(self, record: Fields) -> None:
         """Adds a line."""
-        kind = record.text("type")
-        if kind is None:
-            record.refuse("type", "the kind of a line")
+        kind = record.require_text("type")
         self.session_id = self.session_id or record.name("sessionId") or record.name("session_id")
         if kind in ("user", "assistant", "system", "attachment") and not self._is_stream_head(record, kind):
             self._add_line(record, kind)
@@ -88,9 +86,7 @@ class Lines:
             # A printed stream has no chain: each line follows the one before it of its agent.
             parent = self._last.get(chain)
         self._chain_of[uuid], self._last[chain] = chain, uuid
-        message = record.object("message")
-        if message is None and kind in ("user", "assistant"):
-            record.refuse("message", "an object")
+        message = record.require_object("message") if kind in ("user", "assistant") else None
         if kind == "attachment":
             self._report.drop("attachments (reminders, hooks, files), of which it is not known what the model read")
         line = Line(record, kind, uuid, parent, record.time("timestamp"), message, record.text("agentName"))

@@ -69,9 +69,7 @@ class Session:
         if "payload" not in record.values:
             self._add_flat(record, kind)
             return
-        payload = record.object("payload")
-        if payload is None:
-            record.refuse("payload", "an object")
+        payload = record.require_object("payload")
         if kind == "session_meta":
             self._add_meta(payload)
         elif kind == "response_item":
@@ -129,11 +127,8 @@ class Session:
             self._calls.tools = tools
 
     def _add_item(self, item: Fields, time: datetime | None) -> None:
-        kind, role = item.text("type"), item.get("role")
-        if kind is None and isinstance(role, str):
-            kind = "message"
-        if kind is None:
-            item.refuse("type", "the kind of an item")
+        role = item.get("role")
+        kind = "message" if isinstance(role, str) and item.get("type") is None else item.require_text("type")
         self._items += 1
         is_copy = self._matches_parent(item)
         if kind in _NO_MESSAGES:

@@ -116,6 +116,20 @@ class Fields:
             self.refuse(name, "an id as a text")
         return str(value)
 
+    def require_text(self, name: str, expected: str = "a text") -> str:
+        """A text without which the object cannot be used; raises FormatError where there is none."""
+        value = self.get(name)
+        if not isinstance(value, str):
+            self.refuse(name, expected)
+        return value
+
+    def require_object(self, name: str) -> Fields:
+        """An object without which this one cannot be used; raises FormatError where there is none."""
+        value = self.get(name)
+        if not isinstance(value, dict):
+            self.refuse(name, "an object")
+        return Fields(value, self.place, self.at(name))
+
     def flag(self, name: str) -> bool | None:
         """A truth value."""
         found: bool | None = self._typed(name, "true or false", lambda value: isinstance(value, bool))

@@ -107,7 +107,7 @@ def test_an_error_of_the_cli_is_a_failed_step_and_no_message() -> None:
 def test_a_compaction_begins_a_new_prompt_and_a_branch_another() -> None:
     main, _ = session()
     green, last = main.steps[4], main.steps[5]
-    assert [message["content"] for message in to_chat(green)][0].startswith("This session is being continued")
+    assert to_chat(green)[0]["content"].startswith("This session is being continued")
     # The user went back before the picture: the same beginning, another question.
     assert [message["role"] for message in to_chat(last)] == ["user", "user"]
     assert to_chat(last)[0] == to_chat(green)[0]
@@ -226,7 +226,7 @@ def test_thinking_without_its_text_is_none(tmp_path: Path) -> None:
 
 
 def test_a_printed_stream(tmp_path: Path) -> None:
-    """``claude -p --output-format stream-json``: no chain, sub-agents by the call that began them, totals at the end."""
+    """``claude -p --output-format stream-json``: no chain, sub-agents by their call, totals at the end."""
     head = {"type": "system", "subtype": "init", "session_id": "s", "tools": ["Bash"], "model": "claude", "cwd": "/w"}
 
     def said(kind: str, message: dict[str, Any], parent: str | None = None) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import given
 
 import rollout_trace as rt
 from rollout_trace import export, importing
+from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
@@ -50,15 +53,20 @@ def test_what_was_exported_comes_back(kind: str, make: Callable[[], list[rt.Traj
     for one in made:
         back = found[one.id]
         assert rows_of(back) == rows_of(one)
-        assert sorted(step.id for step in back.steps) == sorted(step.id for step in one.steps)
+        assert {step.id for step in back.steps} >= {step.id for step in one.steps}
+        assert len(back.steps) == len(one.steps)
         assert facts_of(back) == {**facts_of(one), "started_at": back.started_at}
         by_id = {step.id: step for step in back.steps}
         for step in one.steps:
             same = by_id[step.id]
             names = ("status", "finish_reason", "trainable", "reward", "policy_version", "call_id")
             assert [getattr(same, name) for name in names] == [getattr(step, name) for name in names]
-            if step.completion is not None and isinstance(step.completion.content, str):
-                assert (same.completion.content if same.completion else None) or "" == step.completion.content or ""
+            # verifiers' graph has the answers of the rows alone, where there are any.
+            is_there = kind == "atif" or same.completion_token_ids is not None
+            is_text = step.completion is not None and isinstance(step.completion.content, str)
+            if is_there and step.status == "ok" and is_text and step.completion is not None:
+                assert same.completion is not None
+                assert (same.completion.content or "") == step.completion.content
 
 
 @given(traces())
@@ -66,14 +74,11 @@ def test_what_was_exported_comes_back(kind: str, make: Callable[[], list[rt.Traj
 def test_any_tokens_come_back(trace: Trace) -> None:
     """Prompts that go on, fork, drift and repeat."""
     trajectory = trajectory_of(trace)
-    import json
-    from io import BytesIO
-
-    from rollout_trace.file.plain import dumps
-
+    # A step of an ATIF document is its text.
+    trajectory.steps = [replace(step, completion=rt.Completion(content="x")) for step in trajectory.steps]
     for kind, made in (("atif", export.atif), ("verifiers", export.verifiers)):
         documents: Any = made(trajectory, report=ExportReport())  # type: ignore[operator]
-        (back,) = importing.SOURCES[kind].importer(BytesIO(dumps(json.loads(dumps(documents)))))
+        (back,) = importing.SOURCES[kind].importer(BytesIO(dumps(documents)))
         assert rows_of(back) == rows_of(trajectory)
 
 
@@ -81,10 +86,7 @@ def test_any_tokens_come_back(trace: Trace) -> None:
 @PROFILE
 def test_every_export_is_read(trajectory: rt.Trajectory) -> None:
     """Whatever a trajectory holds, its export is read, if not all of it: nothing is refused."""
-    from io import BytesIO
-
-    from rollout_trace.file.plain import dumps
-
-    for kind, made in (("atif", export.atif), ("verifiers", export.verifiers)):
-        documents: Any = made(trajectory, report=ExportReport())  # type: ignore[operator]
+    exports = {"atif": export.atif(trajectory, report=ExportReport())}
+    exports["verifiers"] = export.verifiers(trajectory, advantages=None, report=ExportReport())
+    for kind, documents in exports.items():
         list(importing.SOURCES[kind].importer(BytesIO(dumps(documents)), on_error="skip"))
