@@ -119,8 +119,8 @@ def test_what_the_source_lacks_is_none_and_said() -> None:
     found = load("claude_code", FILE)
     for trajectory in found:
         for step in trajectory.steps:
-            assert step.prompt_token_ids is step.completion_token_ids is step.logprobs is step.tools is None
-            assert step.sampling is None
+            names = ("prompt_token_ids", "completion_token_ids", "logprobs", "tools", "sampling")
+            assert [getattr(step, name) for name in names] == [None] * 5
             assert (step.metadata or {})["messages_source"] == "rebuilt"
             if step.status == "ok":
                 assert step.token_issue is not None

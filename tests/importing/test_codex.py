@@ -95,7 +95,7 @@ def test_what_the_source_lacks_is_said() -> None:
     found = load("codex")
     for trajectory in found:
         for step in trajectory.steps:
-            assert step.completion_token_ids is step.logprobs is step.finish_reason is None
+            assert (step.completion_token_ids, step.logprobs, step.finish_reason) == (None, None, None)
             assert step.token_issue is not None
     assert found.report.missing["token ids"] == 5
     assert found.report.missing["stop reasons"] == 5
@@ -123,7 +123,7 @@ def test_turns_that_were_rolled_back_are_not_in_later_prompts(tmp_path: Path) ->
 
 
 def test_files_of_the_first_releases(tmp_path: Path) -> None:
-    lines = [
+    lines: list[dict[str, Any]] = [
         {"id": "old", "timestamp": "2025-05-01T00:00:00Z", "instructions": "Be kind."},
         {"record_type": "state"},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},

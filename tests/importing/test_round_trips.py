@@ -77,7 +77,7 @@ def test_any_tokens_come_back(trace: Trace) -> None:
     # A step of an ATIF document is its text.
     trajectory.steps = [replace(step, completion=rt.Completion(content="x")) for step in trajectory.steps]
     for kind, made in (("atif", export.atif), ("verifiers", export.verifiers)):
-        documents: Any = made(trajectory, report=ExportReport())  # type: ignore[operator]
+        documents: Any = made(trajectory, report=ExportReport())
         (back,) = importing.SOURCES[kind].importer(BytesIO(dumps(documents)))
         assert rows_of(back) == rows_of(trajectory)
 

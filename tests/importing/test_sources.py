@@ -340,7 +340,7 @@ def test_otel_spans_that_are_above_themselves(tmp_path: Path) -> None:
 
 
 def test_otel_spans_by_lines_of_the_sdk(tmp_path: Path) -> None:
-    span = {
+    span: dict[str, Any] = {
         "name": "chat m",
         "context": {"trace_id": "0xaa", "span_id": "0xbb", "trace_state": "[]"},
         "parent_id": None,
