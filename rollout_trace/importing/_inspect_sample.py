@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import Completion, ErrorInfo, Step, StepStatus, ToolRun, Usage, amend
 from rollout_trace.importing._inspect_messages import Messages
 from rollout_trace.importing.chat import error_of
-from rollout_trace.importing.steps import REBUILT, Thread, shared_messages, token_fields, usd
-from rollout_trace.wire.steps import Stores
+from rollout_trace.importing.steps import REBUILT, SharedStores, Thread, token_fields, usd
 
 if TYPE_CHECKING:
     from rollout_trace.importing._inspect_log import Log
@@ -43,7 +42,7 @@ class Sample:
     def __init__(self, fields: Fields, log: Log, job: Job) -> None:
         self._fields, self._log, self._job = fields, log, job
         self._messages = Messages(fields, job.report)
-        self._stores = Stores()
+        self._stores = SharedStores()
         self._above: dict[str, str | None] = {}
         self._agents: dict[str, Agent] = {"": Agent("", None, None)}
         self._calls: dict[str, str] = {}
@@ -140,7 +139,7 @@ class Sample:
             seconds = output.number("time")
         usage = None if output is None else output.object("usage")
         return {
-            "messages": shared_messages(sent, self._stores),
+            "messages": self._stores.add_messages(sent),
             "tools": tools or None,
             "sampling": config or None,
             "protocol": "openai.chat",
@@ -194,7 +193,7 @@ class Sample:
         output: Fields | None,
         choice: Fields | None,
         message: Fields | None,
-        stores: Stores,
+        stores: SharedStores,
         usage: Usage | None,
         *,
         only: bool,

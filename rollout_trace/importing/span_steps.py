@@ -9,8 +9,7 @@ from rollout_trace.importing.chat import arguments_text, chat_calls
 from rollout_trace.importing.fields import Fields, as_float, is_finite
 from rollout_trace.importing.span_messages import Conversation
 from rollout_trace.importing.span_values import Span, as_json
-from rollout_trace.importing.steps import shared_messages, token_fields, usd
-from rollout_trace.wire.steps import Stores
+from rollout_trace.importing.steps import SharedStores, token_fields, usd
 
 if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
@@ -36,11 +35,11 @@ def kind_of(span: Span) -> str | None:
     return "call" if names and operation is None else None
 
 
-def call_steps(span: Span, stores: Stores, job: Job, name: str) -> list[Step]:
+def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[Step]:
     """The steps of a span that is a model call: one for each choice, at least one."""
     talk = Conversation(span, job.report)
     usage = _usage(span)
-    messages = shared_messages(talk.sent, stores) if talk.sent else None
+    messages = stores.add_messages(talk.sent) if talk.sent else None
     if messages is None:
         job.report.miss("messages: their capture was not switched on")
     found = []
@@ -92,7 +91,7 @@ def _completion(answer: dict[str, Any], span: Span) -> Completion:
     )
 
 
-def _tokens(span: Span, stores: Stores, usage: Usage | None, *, only: bool) -> dict[str, Any]:
+def _tokens(span: Span, stores: SharedStores, usage: Usage | None, *, only: bool) -> dict[str, Any]:
     """Ids and logprobs in the attributes that Agent-lightning, and our own export, have for them."""
     prompt, completion = _ids(span, "prompt_token_ids"), _ids(span, "response_token_ids", "completion_token_ids")
     logprobs = _logprobs(span)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from rollout_trace.data.model import Step, ToolRun, amend
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing.span_steps import call_steps, kind_of, tool_run
+from rollout_trace.importing.steps import SharedStores
 from rollout_trace.importing.tool_results import tool_runs_of
-from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
     from rollout_trace.importing.imported import Job
@@ -101,7 +101,7 @@ class _Tree:
     def steps_of(self, agent: str | None, name: str) -> tuple[list[Step], list[ToolRun]]:
         """The steps and tool runs that are an agent's own."""
         own = self._own.get(agent, [])
-        stores, steps = Stores(), []
+        stores, steps = SharedStores(), []
         for span in own:
             if self._kinds[span.id] != "call":
                 continue

@@ -109,7 +109,8 @@ def _time(fields: Fields, *names: str) -> datetime | None:
     value = fields.get(name)
     if "nano" not in name.lower():
         return fields.time(name)
-    found = time_of(int(value) / 1e9) if isinstance(value, int) or (_is_digits(value)) else None
+    number = int(value) if isinstance(value, int) or _is_digits(value) else -1
+    found = time_of(number / 1e9) if 0 <= number < 2**63 else None
     if found is None and value not in (0, "0"):
         fields.wrong(name, "nanoseconds since 1970")
     return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Raw
 
 from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Cost, TokenIssue, Usage
@@ -12,11 +11,11 @@ from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.file.plain import dumps
 from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource
     from rollout_trace.importing.fields import Fields
-    from rollout_trace.wire.steps import Stores
 
 REBUILT = {"messages_source": "rebuilt"}
 """Metadata of steps whose messages were put together from a transcript, not taken from a request."""
@@ -72,9 +71,18 @@ def token_fields(
     }
 
 
-def shared_messages(messages: list[Any], stores: Stores) -> ListSpan:
-    """The messages of a prompt, equal ones of a trajectory as one object."""
-    return stores.messages.add([Raw(dumps(one)) for one in messages])
+class SharedStores(Stores):
+    """Storage of one trajectory, for messages that every call of a source repeats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[bytes, Any] = {}
+
+    def add_messages(self, messages: list[Any]) -> ListSpan:
+        """Stores the messages of a prompt, equal ones as one object."""
+        # By digest: the texts too would double the memory of each message.
+        keys = [blake2b(dumps(one), digest_size=16).digest() for one in messages]
+        return self.messages.add_items([self._known.setdefault(*pair) for pair in zip(keys, messages, strict=True)])
 
 
 class Thread:
