@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.trajectory import Trajectory
@@ -42,49 +41,66 @@ def claude_code(path: Given, *, on_error: OnError = "raise", report: ImportRepor
     """
     job, sessions = Job("claude_code", on_error, report), sessions_of(path)
     seen: set[str] = set()
-    return Imported(job, (one for files in sessions for one in _session(files, job, seen)))
+    return Imported(job, (one for files in sessions for one in _Session(files, job, seen).trajectories()))
 
 
-def _session(files: SessionFiles, job: Job, seen: set[str]) -> Iterator[Trajectory]:
-    lines = _read(files.main, job)
-    if not lines.chains and not files.agents:
-        job.report.drop("files without a conversation")
-        return
-    links = _Links()
-    session = lines.session_id or files.main.stem
-    root: Trajectory | None = None
-    waiting: list[tuple[str, list[Line], dict[str, Any]]] = []
-    for key, chain in lines.chains.items():
-        if key == "":
-            root = _trajectory(chain, lines, session, "claude-code", job, seen, links)
-        else:
-            waiting.append((key, chain, _meta(files.main, job)))
-    for source in files.agents:
-        inner = _read(source, job)
-        for key, chain in inner.chains.items():
-            waiting.append((key or source.stem.removeprefix("agent-"), chain, _meta(source, job)))
-    if root is None:
-        root = Trajectory(id=job.unique_id(session), name="claude-code", status="unknown")
-    made = [root]
-    for key, chain, meta in waiting:
-        made.append(_trajectory(chain, lines, f"{session}.{key}", "subagent", job, seen, links, meta, key))
-    links.connect(made, session)
-    root.metadata = {**(root.metadata or {}), **lines.facts}
-    if root.steps or len(made) == 1:
-        yield root
-        made = made[1:]
-    yield from (one for one in made if one is not root)
+class _Session:
+    """One session: its own conversation, and those of its sub-agents."""
 
+    def __init__(self, files: SessionFiles, job: Job, seen: set[str]) -> None:
+        self._files, self._job, self._seen = files, job, seen
+        self._links = _Links()
+        self._lines = self._read(files.main)
+        self._id = self._lines.session_id or files.main.stem
 
-def _read(source: Input, job: Job) -> Lines:
-    lines = Lines(job.report)
+    def trajectories(self) -> list[Trajectory]:
+        """The session's own first; it is left out where the files have sub-agents alone."""
+        if not self._lines.chains and not self._files.agents:
+            self._job.report.drop("files without a conversation")
+            return []
+        own = self._lines.chains.pop("", None)
+        root = Trajectory(id=self._id, name="claude-code") if own is None else self._trajectory("", own, {})
+        root.metadata = {**(root.metadata or {}), **self._lines.facts}
+        agents = [(key, chain, _meta(self._files.main, self._job)) for key, chain in self._lines.chains.items()]
+        for source in self._files.agents:
+            meta = _meta(source, self._job)
+            for key, chain in self._read(source).chains.items():
+                agents.append((key or source.stem.removeprefix("agent-"), chain, meta))
+        made = [root, *(self._trajectory(*agent) for agent in agents)]
+        self._links.connect(made)
+        return made if own is not None else made[1:]
 
-    def cut() -> None:
-        job.report.drop("last lines without their end: the session was still being written")
+    def _read(self, source: Input) -> Lines:
+        lines = Lines(self._job.report)
 
-    for record in records(source, job.problems, cut):
-        job.attempt(lines.add, record)
-    return lines
+        def cut() -> None:
+            self._job.report.drop("last lines without their end: the session was still being written")
+
+        for record in records(source, self._job.problems, cut):
+            self._job.attempt(lines.add, record)
+        return lines
+
+    def _trajectory(self, key: str, chain: list[Line], meta: dict[str, Any]) -> Trajectory:
+        """The trajectory of a conversation. ``key``: of its agent, empty for the session's own."""
+        wanted = f"{self._id}.{key}" if key else self._id
+        made, report = Chain(chain, wanted, self._job, self._seen), self._job.report
+        report.miss("system prompts, tools and sampling parameters", bool(made.steps))
+        report.miss("rewards")
+        times = [line.time for line in chain if line.time is not None]
+        name = meta.get("agentType") or meta.get("name") or chain[0].agent_name
+        trajectory = Trajectory(
+            id=self._job.unique_id(wanted),
+            name=name or ("subagent" if key else "claude-code"),
+            steps=made.steps,
+            tool_runs=made.tool_runs,
+            status=made.status,
+            started_at=min(times, default=None),
+            ended_at=max(times, default=None),
+            environment=_environment(chain, self._lines),
+            metadata={"imported": {"source": "claude_code"}, **made.facts, **meta},
+        )
+        self._links.add(key, trajectory, made, meta)
+        return trajectory
 
 
 def _meta(source: Input, job: Job) -> dict[str, Any]:
@@ -97,37 +113,6 @@ def _meta(source: Input, job: Job) -> dict[str, Any]:
         return {}
     names = ("toolUseId", "parentAgentId", "agentType", "description", "name")
     return {name: value for name in names if (value := found.text(name)) is not None}
-
-
-def _trajectory(
-    chain: list[Line],
-    lines: Lines,
-    wanted: str,
-    name: str,
-    job: Job,
-    seen: set[str],
-    links: _Links,
-    meta: dict[str, Any] | None = None,
-    key: str = "",
-) -> Trajectory:
-    made = Chain(chain, wanted, job, seen)
-    first, meta = chain[0], meta or {}
-    job.report.miss("system prompts, tools and sampling parameters", bool(made.steps))
-    job.report.miss("rewards")
-    times = [line.time for line in chain if line.time is not None]
-    trajectory = Trajectory(
-        id=job.unique_id(wanted),
-        name=meta.get("agentType") or meta.get("name") or first.agent_name or name,
-        steps=made.steps,
-        tool_runs=made.tool_runs,
-        status=made.status,
-        started_at=min(times, default=None),
-        ended_at=max(times, default=None),
-        environment=_environment(chain, lines),
-        metadata={"imported": {"source": "claude_code"}, **made.facts, **meta},
-    )
-    links.add(key, trajectory, made, meta)
-    return trajectory
 
 
 def _environment(chain: list[Line], lines: Lines) -> dict[str, Any] | None:
@@ -152,7 +137,7 @@ class _Links:
         """Adds a conversation by its agent's id; empty for the session's own."""
         self._by_key.setdefault(key, (trajectory, chain, meta))
 
-    def connect(self, made: list[Trajectory], session: str) -> None:
+    def connect(self, made: list[Trajectory]) -> None:
         """Sets the parents of the sub-agents; one whose caller is not known is the session's."""
         root = made[0]
         for key, (trajectory, chain, meta) in self._by_key.items():

@@ -54,7 +54,6 @@ class Session:
         self._last: datetime | None = None
         self._callers: list[tuple[str, str]] = []
         self._agent: str | None = None
-        self._turns: list[int] = []
 
     @property
     def has_content(self) -> bool:
@@ -145,8 +144,7 @@ class Session:
             if kind == "message" and role == "user":
                 self._calls.begin_turn()
             self._calls.add_read(item.values, time, output=item if kind.endswith("_output") and not is_copy else None)
-        if is_copy is False:
-            self._is_copy = False
+        self._is_copy = is_copy
 
     def _matches_parent(self, item: Fields) -> bool:
         """Whether an item is one that the session copied from its parent."""

@@ -24,13 +24,26 @@ _ENDPOINTS = {"/responses": "openai.responses", "/completions": "openai.completi
 
 
 class _Path(NamedTuple):
-    """The conversation up to a node: its messages, the ids of all its nodes, the root's tools."""
+    """The conversation up to a node: its messages, its ids, the root's tools."""
 
     thread: Thread
     length: int
-    ids: list[int] | None
-    """None where a node of the path has no ids, or others than its mask."""
+    above: _Path | None
+    """Of the node before it. Ids are stored once: whole prompts would grow with the square of the turns."""
+    own: list[int] | None
+    """Ids of the node alone; None where they are not those of its mask."""
     tools: list[Any] | None
+
+    def ids(self) -> list[int] | None:
+        """The ids from the root to the node; None where those of one are not known."""
+        pieces: list[list[int]] = []
+        path: _Path | None = self
+        while path is not None:
+            if path.own is None:
+                return None
+            pieces.append(path.own)
+            path = path.above
+        return [one for piece in reversed(pieces) for one in piece]
 
 
 class Graph:
@@ -48,7 +61,7 @@ class Graph:
         self._calls = list(trace.objects("calls"))
         self._call_of = {call.count("node"): call for call in self._calls if call.get("node") is not None}
         self._paths: list[_Path] = []
-        self._node_of: dict[int, str] = {}
+        self._step_ids: set[str] = set()
         self._callers: dict[str, tuple[str, Any]] = {}
         self._rounded = True
         self._has_logprobs = False
@@ -65,11 +78,11 @@ class Graph:
     def _parent(self, node: Fields, at: int) -> _Path:
         parent = node.get("parent")
         if parent is None:
-            return _Path(Thread(), 0, [], self._tools_of(node))
+            return _Path(Thread(), 0, None, [], self._tools_of(node))
         number = node.count("parent")
         if number is None or number >= at or number >= len(self._paths):
             node.wrong("parent", f"the index of an earlier node, below {at}")
-            return _Path(Thread(), 0, None, None)
+            return _Path(Thread(), 0, None, None, None)
         return self._paths[number]
 
     def _tools_of(self, node: Fields) -> list[Any] | None:
@@ -94,8 +107,7 @@ class Graph:
         elif message is not None and content["role"] == "tool":
             self._result(content)
         thread.add(content)
-        ids = None if before.ids is None or marks is None else [*before.ids, *own]
-        self._paths.append(_Path(thread, len(thread.items), ids, before.tools))
+        self._paths.append(_Path(thread, len(thread.items), before, None if marks is None else own, before.tools))
 
     def _result(self, message: dict[str, Any]) -> None:
         call_id = message.get("tool_call_id")
@@ -131,11 +143,12 @@ class Graph:
         logprobs = node.numbers("logprobs")
         self._look(logprobs)
         has_ids = bool(own) and issue is None and any(marks or ())
+        prompt = before.ids() if has_ids else None
         source: TokenSource = facts.pop("token_source") or "engine"
         mode = facts.pop("logprobs_mode")
         tokens = token_fields(
             self._store,
-            prompt=None if before.ids is None or not has_ids else [*before.ids, *own[:begin]],
+            prompt=None if prompt is None else [*prompt, *own[:begin]],
             completion=own[begin:end] if has_ids else None,
             logprobs=logprobs if has_ids and logprobs else None,
             missing=_NO_IDS,
@@ -159,7 +172,6 @@ class Graph:
             advantage=self._advantages(node),
         )
         self.steps.append(step)
-        self._node_of[at] = step.id
         for one in completion.tool_calls:
             self._callers[str(one.id)] = step.id, one
 
@@ -191,9 +203,9 @@ class Graph:
         if fact is None:
             return facts
         status, source, mode = fact.text("status"), fact.text("token_source"), fact.text("logprobs_mode")
-        known = {step.id for step in self.steps}
         own = fact.name("id")
-        name = own if own is not None and own not in known else name
+        name = own if own is not None and own not in self._step_ids else name
+        self._step_ids.add(name)
         return {
             **facts,
             "id": name,
