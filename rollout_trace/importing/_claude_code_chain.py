@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, Step, ToolRun, Usage
+from rollout_trace.file.plain import dumps
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
 from rollout_trace.wire.anthropic import usage_of
@@ -71,6 +74,8 @@ class Chain:
         for line in lines:
             self._follow(line)
         own = {line.uuid for line in lines}
+        responses = [(one.lines[0].message, one) for one in self._responses.values() if one.step is not None]
+        own |= {_digest(message, one) for message, one in responses if message is not None}
         merged = sum(len(one.lines) - 1 for one in self._responses.values())
         job.report.note("lines of one response, joined", merged)
         seen |= own
@@ -121,8 +126,9 @@ class Chain:
             if line.fields.get("subtype") == "compact_boundary":
                 self.facts["compactions"] = self.facts.get("compactions", 0) + 1
                 self._job.report.miss("calls that summed up compacted conversations")
-                point = _Point(Thread(), 0)
-            self._points[line.uuid] = _Point(point.thread, point.length, line.time or point.time)
+                point = _Point(Thread(), 0, line.time)
+            # The point itself: results of parallel calls may still come to it.
+            self._points[line.uuid] = point
 
     def _add_response(self, line: Line, response: _Response, point: _Point) -> None:
         if response.point is not None:
@@ -130,16 +136,17 @@ class Chain:
             self._points[line.uuid] = response.point
             return
         message = line.message
-        is_error = line.fields.flag("isApiErrorMessage") or (message and message.get("model") == "<synthetic>")
-        if is_error:
+        if message is None:
+            return
+        if line.fields.flag("isApiErrorMessage") or message.get("model") == "<synthetic>":
             self.steps.append(self._failed(line, response, point))
             response.point = self._points[line.uuid] = point
             return
         thread = point.branch()
-        if all(one.uuid in self._seen for one in response.lines):
+        if all(one.uuid in self._seen for one in response.lines) or _digest(message, response) in self._seen:
             self._job.report.note("responses copied from another session, kept as messages alone")
         else:
-            response.step = self._step(line, response, thread, point.time)
+            response.step = self._step(line, message, response, thread, point.time)
             self.steps.append(response.step)
         thread.add({"role": "assistant", "content": response.content})
         response.point = self._points[line.uuid] = _Point(thread, len(thread.items), line.time)
@@ -158,9 +165,7 @@ class Chain:
         if str(block.get("name")) in _CALLERS and isinstance(prompt, str):
             self.call_of_prompt.setdefault(prompt, call_id)
 
-    def _step(self, line: Line, response: _Response, thread: Thread, before: datetime | None) -> Step:
-        message = line.message
-        assert message is not None
+    def _step(self, line: Line, message: Fields, response: _Response, thread: Thread, before: datetime | None) -> Step:
         completion, raw = self._completion(message, response.content)
         model, request_id = message.text("model"), line.fields.name("requestId")
         usage = usage_of(response.usage) if response.usage else None
@@ -194,7 +199,7 @@ class Chain:
         code = line.fields.get("error")
         return Step(
             **self._facts(line),
-            messages=_span(point),
+            messages=ListSpan(point.thread.items, point.length),  # type: ignore[arg-type]  # A stored form.
             status="error",
             error=ErrorInfo(type=code if isinstance(code, str) else "api_error", message="".join(filter(None, texts))),
             started_at=point.time or line.time,
@@ -272,10 +277,9 @@ class Chain:
         self._job.report.drop("structured results beside what the model read", has_more)
 
 
-def _span(point: _Point) -> Any:
-    from rollout_trace.data.lists import ListSpan
-
-    return ListSpan(point.thread.items, point.length)
+def _digest(message: Fields, response: _Response) -> str:
+    """Of a response, whichever lines it stands in: side questions repeat those before them under other ids of lines."""
+    return blake2b(dumps([message.get("id"), response.content]), digest_size=16).hexdigest()
 
 
 def _duration(line: Line) -> float | None:

@@ -199,6 +199,37 @@ def test_a_resumed_session_has_its_own_steps_alone(tmp_path: Path) -> None:
     assert found.report.noted["responses copied from another session, kept as messages alone"] == 1
 
 
+def test_a_side_question_repeats_the_conversation(tmp_path: Path) -> None:
+    """``/btw`` writes what was said before it anew, with other ids of lines and requests, beside the question."""
+    side = {"isSidechain": True, "agentId": "btw"}
+    lines = [
+        user("u1", None, "Go"),
+        answer("a1", "u1", "m1", text("Gone"), requestId="r1"),
+        user("s1", None, "Go", **side),
+        answer("s2", "s1", "m1", text("Gone"), requestId="r2", **side),
+        user("s3", "s2", "By the way?", **side),
+        answer("s4", "s3", "m2", text("Yes"), requestId="r3", **side),
+    ]
+    main, asked = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    assert [len(one.steps) for one in (main, asked)] == [1, 1]
+    assert len(to_chat(asked.steps[0])) == 3
+
+
+def test_lines_between_parallel_results(tmp_path: Path) -> None:
+    """What stands behind one result is followed by the next prompt, which has the later result, too."""
+    lines = [
+        user("u1", None, "Go"),
+        answer("a1", "u1", "m1", tool("t1")),
+        answer("a2", "a1", "m1", tool("t2")),
+        user("r1", "a1", result("t1", "one")),
+        line("attachment", "x1", "r1", attachment={"type": "hook"}),
+        user("r2", "a2", result("t2", "two")),
+        answer("a3", "x1", "m2", text("Done")),
+    ]
+    (one,) = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    assert [message.get("content") for message in to_chat(one.steps[1])][2:] == ["one", "two"]
+
+
 def test_early_counts_are_not_the_last_word(tmp_path: Path) -> None:
     """Old releases wrote what had been streamed by then: the largest counts, wherever it stands."""
     lines = [
