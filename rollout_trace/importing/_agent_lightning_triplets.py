@@ -28,6 +28,7 @@ class Triplets:
         self._runs: dict[str, list[Fields]] = {}
         self._facts: dict[str, Fields] = {}
         self._turns: dict[str, int] = {}
+        self._ids: set[str] = set()
 
     def add(self, record: Fields) -> None:
         """Adds a triplet, a rollout with a list of them, or a row of a turn."""
@@ -72,14 +73,19 @@ class Triplets:
             reward = reward if found is None or (facts is not None and facts.get("final_reward") is not None) else found
         self._job.report.miss("rewards", reward is None)
         task = records[0].name("instance_id") if records else None
+        more = None if facts is None else facts.object("metadata")
         trajectory = Trajectory(
             id=name,
             steps=steps,
             tool_runs=tool_runs_of(steps),
             reward=reward,
-            group_id=task,
+            rewards=None if more is None else more.named_numbers("rewards") or None,
+            group_id=task if more is None else more.name("group_id"),
+            rollout_index=None if more is None else more.count("rollout_index"),
             metadata={"imported": {"source": "agent_lightning"}},
         )
+        if more is not None and more.get("task_id") is not None:
+            trajectory.task = Task(id=more.name("task_id"))
         if task is not None:
             repo = records[0].get("repo")
             trajectory.task = Task(id=task, data=None if repo is None else {"repo": repo})
@@ -108,10 +114,13 @@ class Triplets:
         self._job.report.miss("logprobs", tokens["logprobs"] is None)
         self._job.report.miss("messages as they were sent", not messages)
         metadata = record.object("metadata")
+        name = (None if metadata is None else metadata.name("step_id")) or f"{run}.{at}"
+        name = name if name not in self._ids else f"{run}.{at}"
+        self._ids.add(name)
         return Step(
             **tokens,
-            id=f"{run}.{at}",
-            call_id=f"{run}.{at}",
+            id=name,
+            call_id=name,
             index=at,
             agent=None if metadata is None else metadata.text("agent_name"),
             protocol="openai.completions" if messages and isinstance(messages[0], str) else "openai.chat",
@@ -119,8 +128,12 @@ class Triplets:
             messages=messages or None,
             completion=None if answer is None else _completion(answer, record),
             reward=record.number("reward"),
-            policy_version=None if metadata is None else policy_version(metadata, "model_version"),
+            policy_version=None if metadata is None else _version(metadata),
         )
+
+
+def _version(metadata: Fields) -> str | int | None:
+    return policy_version(metadata, "policy_version" if "policy_version" in metadata.values else "model_version")
 
 
 def _logprobs(fields: Fields) -> list[float | None] | None:

@@ -54,7 +54,7 @@ def _value(value: Fields, name: str, job: Job) -> Iterator[Trajectory]:
     elif "trajectories" in value.values:
         yield from _group(value, name, job)
     elif "exchanges" in value.values or "messages_and_choices" in value.values:
-        yield _trajectory(value, job.unique_id(name), job)
+        yield _trajectory(value, name, job)
     else:
         value.refuse("exchanges", "exchanges, messages_and_choices or trajectories")
 
@@ -102,16 +102,22 @@ def _resolved(value: Any, strings: dict[str, Any], whole: Fields, depth: int) ->
 
 def _group(group: Fields, name: str, job: Job) -> Iterator[Trajectory]:
     job.report.drop("exceptions of groups", len(group.items("exceptions") or ()))
-    own = group.mapping("metadata")
+    own, facts = group.mapping("metadata"), group.object("metadata")
+    group_id = None if facts is None else facts.name("group_id")
     for at, value in enumerate(group.objects("trajectories")):
-        for trajectory in job.guarded(lambda: [_trajectory(value, job.unique_id(f"{name}.{at}"), job)]):  # noqa: B023
-            trajectory.group_id, trajectory.rollout_index = name, at
+        for trajectory in job.guarded(lambda: [_trajectory(value, f"{name}.{at}", job)]):  # noqa: B023
+            trajectory.group_id = group_id or name
+            if trajectory.rollout_index is None:
+                trajectory.rollout_index = at
             if own:
                 trajectory.metadata = {**(trajectory.metadata or {}), "group": own}
             yield trajectory
 
 
-def _trajectory(value: Fields, name: str, job: Job) -> Trajectory:
+def _trajectory(value: Fields, made_up: str, job: Job) -> Trajectory:
+    """A trajectory. ``made_up``: its id, where the metadata have none: ART gives none, our own export does."""
+    facts = value.object("metadata") or Fields({}, value.place)
+    name = job.unique_id(facts.name("trajectory_id") or made_up)
     made = Exchanges(value, name, job)
     # ART leaves out what has its default, and the default of a reward is 0.0: its own reader gives that, too.
     reward = value.number("reward") if "reward" in value.values else 0.0
@@ -140,6 +146,8 @@ def _trajectory(value: Fields, name: str, job: Job) -> Trajectory:
         metadata=metadata,
         started_at=min(times, default=None),
         ended_at=made.ended_at,
+        rollout_index=facts.count("rollout_index") if "trajectory_id" in facts.values else None,
+        task=facts.name("task_id") if "trajectory_id" in facts.values else None,  # type: ignore[arg-type]  # Converted.
     )
 
 

@@ -57,7 +57,9 @@ class Exchanges:
                 continue
             for one in exchanges.objects(kind):
                 # Four lists: what came first is known by the times alone.
-                found.append((one.time("start_time") or _EARLY, len(found), kind, one))
+                began = one.time("start_time")
+                # Our own export writes 1970 where the time is not known.
+                found.append((_EARLY if began is None or began.year == 1970 else began, len(found), kind, one))
         for started, _, kind, exchange in sorted(found, key=lambda one: one[:2]):
             ended = exchange.time("end_time")
             known = started if started is not _EARLY else None

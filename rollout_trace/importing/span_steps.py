@@ -52,9 +52,9 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
             tokens["token_issue"] = None
         found.append(
             Step(
-                **tokens,
+                **{**tokens, **_own_facts(span, has_ids=tokens["completion_token_ids"] is not None)},
                 id=f"{name}.{at}",
-                call_id=name,
+                call_id=span.text("rollout_trace.call_id") or name,
                 choice=at,
                 protocol="openai.chat",
                 model=span.text("gen_ai.request.model", "llm.request.model_name", "llm.model_name"),
@@ -91,6 +91,23 @@ def _completion(answer: dict[str, Any], span: Span) -> Completion:
     )
 
 
+def _is_ours(span: Span) -> bool:
+    return "rollout_trace.call_id" in span.attributes
+
+
+def _own_facts(span: Span, *, has_ids: bool) -> dict[str, Any]:
+    """What our own export keeps of a step beside the conventions."""
+    source, mode = span.text("rollout_trace.token_source"), span.text("rollout_trace.logprobs_mode")
+    reward = span.attributes.get("rollout_trace.reward")
+    facts = {
+        "trainable": span.attributes.get("rollout_trace.trainable") is not False,
+        "policy_version": span.text("rollout_trace.policy_version"),
+        "reward": float(reward) if is_finite(reward) else None,
+        "logprobs_mode": mode if mode in ("raw", "processed", "constrained") else None,
+    }
+    return {**facts, "token_source": source} if has_ids and source in ("logprobs", "retokenized") else facts
+
+
 def _tokens(span: Span, stores: SharedStores, usage: Usage | None, *, only: bool) -> dict[str, Any]:
     """Ids and logprobs in the attributes that Agent-lightning, and our own export, have for them."""
     prompt, completion = _ids(span, "prompt_token_ids"), _ids(span, "response_token_ids", "completion_token_ids")
@@ -102,7 +119,8 @@ def _tokens(span: Span, stores: SharedStores, usage: Usage | None, *, only: bool
         completion=completion if only else None,
         logprobs=logprobs if only else None,
         missing=_NO_IDS,
-        counted=usage.output if only and usage is not None and completion else None,
+        # Our own export has spans of each choice, with the usage of all of them.
+        counted=usage.output if only and usage is not None and completion and not _is_ours(span) else None,
     )
 
 

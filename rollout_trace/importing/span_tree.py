@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rollout_trace.data.model import Step, ToolRun, amend
+from rollout_trace.data.model import Step, Task, ToolRun, amend
 from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing.fields import is_finite
 from rollout_trace.importing.span_steps import call_steps, kind_of, tool_run
 from rollout_trace.importing.steps import SharedStores
 from rollout_trace.importing.tool_results import tool_runs_of
@@ -40,8 +41,20 @@ def trajectories_of(spans: list[Span], job: Job, name: str) -> list[Trajectory]:
             ended_at=None if span is None else span.ended_at,
             metadata={"imported": {"source": job.source}, **({} if span is None else {"span_id": span.id})},
         )
+        if span is not None:
+            _add_own_facts(trajectory, span)
         made[agent] = trajectory
     return [one for one in made.values() if one.steps or len(made) == 1]
+
+
+def _add_own_facts(trajectory: Trajectory, span: Span) -> None:
+    """Restores what our own export keeps of a trajectory on the span of its agent."""
+    reward, index = span.attributes.get("rollout_trace.reward"), span.attributes.get("rollout_trace.rollout_index")
+    trajectory.reward = float(reward) if is_finite(reward) else None
+    trajectory.group_id = span.text("rollout_trace.group_id")
+    trajectory.rollout_index = index if type(index) is int and index >= 0 else None
+    task = span.text("rollout_trace.task.id")
+    trajectory.task = None if task is None else Task(id=task)
 
 
 class _Tree:

@@ -90,3 +90,23 @@ def test_every_export_is_read(trajectory: rt.Trajectory) -> None:
     exports["verifiers"] = export.verifiers(trajectory, advantages=None, report=ExportReport())
     for kind, documents in exports.items():
         list(importing.SOURCES[kind].importer(BytesIO(dumps(documents)), on_error="skip"))
+
+
+ROLLOUTS = (recorded.tool_agent, recorded.annotated, recorded.forked, recorded.several_choices)
+
+
+@pytest.mark.parametrize("kind", ["agent_lightning", "art"])
+@pytest.mark.parametrize("make", ROLLOUTS, ids=lambda make: make.__name__)
+def test_rollouts_of_one_agent_come_back(kind: str, make: Callable[[], list[rt.Trajectory]]) -> None:
+    """Formats that hold the calls of a run in one list."""
+    pytest.importorskip(f"rollout_trace.export._{kind}")
+    made = {one.id: one for one in make()}
+    rows = getattr(export, kind)(made.values(), report=ExportReport())
+    found = list(importing.SOURCES[kind].importer(BytesIO(dumps(rows))))
+    assert found
+    for back in found:
+        one = made[back.id]
+        assert rows_of(back) == rows_of(one)
+        names = ("reward", "group_id", "rollout_index")
+        assert [getattr(back, name) for name in names] == [getattr(one, name) for name in names]
+        assert back.task is None or (one.task is not None and back.task.id == one.task.id)
