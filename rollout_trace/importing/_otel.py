@@ -54,8 +54,8 @@ def _traces(source: Input, job: Job) -> Iterator[Trajectory]:
             traces.setdefault(span.trace_id, []).append(span)
     for trace_id, spans in traces.items():
         if any(kind_of(span) == "call" for span in spans):
-            yield from trajectories_of(spans, job, trace_id)
+            made = trajectories_of(spans, job, trace_id)
+            job.report.miss("rewards", made[0].reward is None)
+            yield from made
         else:
             job.report.drop("traces without a model call")
-    if traces:
-        job.report.miss("rewards", len(traces))
