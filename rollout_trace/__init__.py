@@ -133,7 +133,7 @@ _HOMES = {
     "rollout_trace.record.tool_run": ("tool_run",),
     "rollout_trace.data.trajectory": ("Trajectory",),
 }
-_SUBMODULES = frozenset({"export", "frames", "integration", "testing", "wire"})
+_SUBMODULES = frozenset({"export", "frames", "importing", "integration", "testing", "wire"})
 if not TYPE_CHECKING:  # A type checker takes any name for one of a module that has a `__getattr__`.
     __getattr__, __dir__ = lazy_names(__name__, _HOMES, _SUBMODULES)
 

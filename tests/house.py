@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "rollout_trace"
 
 ROOMS = ("ground", "data", "wire", "engines", "chat", "file", "record", "clients", "process",
-         "train", "probes", "integration", "collection", "export", "view", "testing", "cli")  # fmt: skip
+         "train", "probes", "integration", "collection", "importing", "export", "view", "testing", "cli")  # fmt: skip
 """From the bottom up; a room imports only those before it. ``ground`` are the modules beside the folders."""
 
 FACES = frozenset({"__init__", "__main__", "frames", "grouping", "installed"})

@@ -183,6 +183,9 @@ def test_rows_say_at_which_temperature_they_were_sampled() -> None:
     mixed = [replace(steps[0], sampling=None), replace(steps[1], logprobs_mode=None)]
     (row,) = trajectory(*mixed).sequences()
     assert (row.temperatures, row.temperature, row.logprobs_mode) == ((None, 0.5), None, None)
+    # A number that no float holds is none.
+    (beyond, *_) = trajectory(replace(steps[0], sampling={"temperature": 10**400})).sequences()
+    assert beyond.temperatures == (None,)
 
 
 def test_rewards_of_steps_stand_on_their_last_tokens() -> None:

@@ -11,6 +11,7 @@ COMMANDS = {
     "diff": "Show where two trajectories, or two files, differ first.",
     "filter": "Keep the trajectories for which an expression is true.",
     "head": "Print the first trajectories of files.",
+    "import": "Write what other tools have recorded as trajectories.",
     "ls": "List trajectories, one a line.",
     "merge": "Write several files as one: notes folded in, doubles dropped.",
     "query": "Ask files in SQL.",
@@ -24,4 +25,5 @@ COMMANDS = {
     "validate": "Check files against the format, line by line.",
     "view": "Look at trajectories on a page in the browser.",
 }
-"""``NAME`` is ``NAME`` in ``rollout_trace/cli/NAME.py``: a ``click.Command`` that returns its exit code."""
+"""``NAME`` is ``NAME`` in ``rollout_trace/cli/NAME.py``: a ``click.Command`` that returns its exit code; one that
+Python reserves has an underscore behind it there: ``import_``."""

@@ -105,7 +105,10 @@ def _advantages(steps: list[tuple[Step, int, int]], length: int) -> FloatArray |
 
 
 def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
+    try:
+        return None if value is None else float(value)
+    except OverflowError:  # A whole number that no float holds.
+        return None
 
 
 def _weakest_source(steps: list[Step]) -> TokenSource | None:

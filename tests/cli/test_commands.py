@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 
 import click
@@ -27,7 +28,8 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"run"}))
 def test_each_command_has_help_json_and_exit_codes(name: str, tmp_path: Path) -> None:
-    found = getattr(import_module(f"rollout_trace.cli.{name}"), name)
+    module = name + "_" * iskeyword(name)
+    found = getattr(import_module(f"rollout_trace.cli.{module}"), module)
     assert isinstance(found, click.Command)
     done = command(tmp_path, name, "-h")
     assert done.code == 0

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace import importing
 from rollout_trace.export._atif import atif, write_atif
 from rollout_trace.report import ExportReport
 from rollout_trace.train.selection import reason_left_out
@@ -93,3 +94,30 @@ def test_anything_is_valid(trajectory: rt.Trajectory, protocols: list[str]) -> N
     trajectory.steps = [replace(step, protocol=protocol) for step, protocol in steps]
     for document in atif(trajectory, report=ExportReport()):
         read_back(document)
+
+
+@pytest.mark.parametrize("make", EVERY, ids=lambda make: make.__name__)
+def test_what_its_models_write_is_imported(make: Callable[[], list[rt.Trajectory]], tmp_path: Path) -> None:
+    """Through the models of Harbor, or of the port, and back: ids, logprobs, masks and rewards are the same."""
+    made = make()
+    for number, document in enumerate(atif(made, report=ExportReport())):
+        text = read_back(document).model_dump_json(exclude_none=True)
+        (tmp_path / f"{number}.json").write_text(text)
+    found = {one.id: one for one in importing.atif(tmp_path)}
+    assert sorted(found) == sorted(one.id for one in made)
+    for one in made:
+        rows, same = one.sequences(), found[one.id].sequences()
+        names = ("token_ids", "loss_mask", "logprobs", "reward")
+        # A step without logprobs is of no row that ATIF holds.
+        assert [[str(getattr(row, name)) for name in names] for row in rows if row.logprobs is not None] == [
+            [str(getattr(row, name)) for name in names] for row in same if row.logprobs is not None
+        ]
+        assert (found[one.id].reward, found[one.id].parent_id) == (one.reward, one.parent_id)
+
+
+def test_our_fixture_is_valid() -> None:
+    path = Path(__file__).parents[2] / "data" / "imports" / "atif" / "run.json"
+    document = read_back(json.loads(path.read_text()))
+    main, sub = importing.atif(path)
+    assert document.trajectory_id == main.id
+    assert [inner.trajectory_id for inner in document.subagent_trajectories] == [sub.id]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from verifiers.v1 import WireEpisode
 
 import rollout_trace as rt
+from rollout_trace import importing
 from rollout_trace.export._verifiers import verifiers, write_verifiers
 from rollout_trace.file.plain import dumps
 from rollout_trace.report import ExportReport
@@ -248,3 +249,43 @@ def test_a_file_is_read_without_them(tmp_path: Path) -> None:
     (branch,) = trace.branches
     assert branch.token_ids == vllm_extras.ids(*vllm_extras.TURNS)
     assert branch.routed_experts is None
+
+
+@pytest.mark.parametrize("make", recorded.EVERY, ids=lambda make: make.__name__)
+def test_what_verifiers_writes_is_imported(make: Callable[[], list[rt.Trajectory]], tmp_path: Path) -> None:
+    """Through verifiers' own models, and its own record: the branches, the rewards and the texts are the same."""
+    made = make()
+    write_verifiers(tmp_path / "ours.jsonl", made)
+    episodes = [WireEpisode.model_validate_json(line) for line in (tmp_path / "ours.jsonl").read_bytes().splitlines()]
+    records = [episode.to_record(float_decimals=None) for episode in episodes]
+    (tmp_path / "theirs.jsonl").write_text("".join(json.dumps(record, default=str) + "\n" for record in records))
+    traces = {trace.id: trace for episode in episodes for trace in episode.traces}
+    found = {one.id: one for one in importing.verifiers(tmp_path / "theirs.jsonl")}
+    assert sorted(found) == sorted(one.id for one in made)
+    for trajectory in made:
+        back = found[trajectory.id]
+        assert rows_of(back) == rows_of(trajectory) == branches_of(traces[trajectory.id])
+        assert (back.reward, back.rewards, back.metrics) == (trajectory.reward, trajectory.rewards, trajectory.metrics)
+
+
+def test_its_files_round_and_that_is_said(tmp_path: Path) -> None:
+    made = recorded.tool_agent()
+    path = tmp_path / "traces.jsonl"
+    episodes = [WireEpisode.model_validate(one) for one in verifiers(made)]
+    path.write_text("".join(json.dumps(one.to_record(), default=str) + "\n" for one in episodes))
+    found = importing.verifiers(path)
+    for one, back in zip(made, found, strict=True):
+        for (ids, mask, logprobs), (same, marks, rounded) in zip(rows_of(one), rows_of(back), strict=True):
+            assert (ids, mask) == (same, marks)
+            assert rounded == pytest.approx(logprobs, abs=6e-5)
+    assert any("at most 4 decimals" in what for what in found.report.noted)
+
+
+def test_our_fixture_is_of_its_shape() -> None:
+    path = Path(__file__).parents[2] / "data" / "imports" / "verifiers" / "traces.jsonl"
+    (trace,) = WireEpisode.model_validate_json(path.read_bytes()).traces
+    (one,) = importing.verifiers(path)
+    assert (trace.reward, trace.id) == (one.reward, one.id)
+    first = next(branch for branch in trace.branches if branch.token_ids[:2] == [1, 2] and len(branch.token_ids) == 9)
+    (row,) = one.sequences()
+    assert (row.token_ids.tolist(), row.loss_mask.astype(bool).tolist()) == (first.token_ids, first.sampled_mask)

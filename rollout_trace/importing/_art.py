@@ -1,0 +1,159 @@
+"""Trajectories of OpenPipe ART: its compact form, its JSON, and the older one of messages and choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing._art_steps import Exchanges
+from rollout_trace.importing.fields import Fields
+from rollout_trace.importing.imported import Imported, Job
+from rollout_trace.importing.inputs import documents, inputs_of
+
+if TYPE_CHECKING:
+    from rollout_trace.importing.fields import OnError
+    from rollout_trace.importing.inputs import Given
+    from rollout_trace.importing.report import ImportReport
+
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst")
+_REFERENCE = re.compile(r"\$(?:0|[1-9][0-9]*)\Z")
+_DEPTH = 300
+
+
+def art(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
+    """The trajectories that ART has written with ``compact_dump()``, ``model_dump_json()`` or its logger.
+
+    Exchanges are decoded as those of a recorded call: ids and logprobs are those of the answers, where the server sent
+    them. The older form (``messages_and_choices``) has no requests: prompts are put together, without their ids. The
+    trajectories of a group share a ``group_id``. A reward of 0.0 is ART's default as well: it is kept, and counted.
+
+    Args:
+        path: files, folders, patterns, addresses, or an open file; one value a file, or one a line.
+        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
+            ``skipped`` of the iterator.
+        report: counts what the source did not have, and what was left out.
+
+    Raises:
+        FileNotFoundError: there is nothing to read.
+        ValueError: ``on_error`` has another value.
+        FormatError: while iterating, unless skipped: something is no trajectory of ART.
+    """
+    job, sources = Job("art", on_error, report), inputs_of(path, SUFFIXES)
+    found = (
+        (value, f"{source.stem}.{at}") for source in sources for at, value in enumerate(documents(source, job.problems))
+    )
+    return Imported(job, (one for value, name in found for one in job.guarded(lambda: _value(value, name, job))))  # noqa: B023
+
+
+def _value(value: Fields, name: str, job: Job) -> Iterator[Trajectory]:
+    """The trajectories of one value: a trajectory, a group, or the compact form of one or many."""
+    if value.get("format") is not None:
+        yield from _compact(value, name, job)
+    elif "trajectories" in value.values:
+        yield from _group(value, name, job)
+    elif "exchanges" in value.values or "messages_and_choices" in value.values:
+        yield _trajectory(value, name, job)
+    else:
+        value.refuse("exchanges", "exchanges, messages_and_choices or trajectories")
+
+
+def _compact(value: Fields, name: str, job: Job) -> Iterator[Trajectory]:
+    if value.get("format") != "art.trajectories":
+        value.refuse("format", '"art.trajectories"')
+    if value.get("version") != 1 or isinstance(value.get("version"), bool):
+        value.refuse("version", "1, the version that this reads")
+    kind, strings = value.text("kind") or "", value.object("strings")
+    if kind not in ("trajectory", "trajectories", "trajectory_group", "trajectory_groups"):
+        value.refuse("kind", "trajectories or groups of them: dump those, not what ART tokenized")
+    for key, text in () if strings is None else strings.values.items():
+        if _REFERENCE.match(key) is None or not isinstance(text, str):
+            value.refuse("strings", "texts by references such as $0")
+    table = {} if strings is None else strings.values
+    data = _resolved(value.get("data"), table, value, 0)
+    items = data if isinstance(data, list) else [data]
+    for at, item in enumerate(items):
+        path = f"$.data[{at}]" if isinstance(data, list) else "$.data"
+        if not isinstance(item, dict):
+            raise value.place.error(path, "an object", type(item).__name__)
+        own = f"{name}.{at}" if isinstance(data, list) else name
+        yield from job.guarded(lambda: _value(Fields({**item, "format": None}, value.place, path), own, job))  # noqa: B023
+
+
+def _resolved(value: Any, strings: dict[str, Any], whole: Fields, depth: int) -> Any:
+    """A value with the references to the table of strings replaced, in its keys too."""
+    if depth > _DEPTH:
+        whole.refuse("data", f"values nested at most {_DEPTH} levels deep")
+    if isinstance(value, str):
+        return strings.get(value, value)
+    if isinstance(value, list):
+        return [one if type(one) in (int, float) else _resolved(one, strings, whole, depth + 1) for one in value]
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for key, item in value.items():
+        name = str(strings.get(key, key))
+        if name in found:
+            whole.refuse("data", "objects whose keys differ when references are replaced")
+        found[name] = _resolved(item, strings, whole, depth + 1)
+    return found
+
+
+def _group(group: Fields, name: str, job: Job) -> Iterator[Trajectory]:
+    job.report.drop("exceptions of groups", len(group.items("exceptions") or ()))
+    own, facts = group.mapping("metadata"), group.object("metadata")
+    group_id = None if facts is None else facts.name("group_id")
+    for at, value in enumerate(group.objects("trajectories")):
+        for trajectory in job.guarded(lambda: [_trajectory(value, f"{name}.{at}", job)]):  # noqa: B023
+            trajectory.group_id = group_id or name
+            if trajectory.rollout_index is None:
+                trajectory.rollout_index = at
+            if own:
+                trajectory.metadata = {**(trajectory.metadata or {}), "group": own}
+            yield trajectory
+
+
+def _trajectory(value: Fields, made_up: str, job: Job) -> Trajectory:
+    """A trajectory. ``made_up``: its id, where the metadata have none: ART gives none, our own export does."""
+    facts = value.object("metadata") or Fields({}, value.place)
+    name = job.unique_id(facts.name("trajectory_id") or made_up)
+    made = Exchanges(value, name, job)
+    # ART leaves out what has its default, and the default of a reward is 0.0: its own reader gives that, too.
+    reward = value.number("reward") if "reward" in value.values else 0.0
+    job.report.miss("rewards", reward is None)
+    job.report.note("rewards of 0.0, which ART also gives what was not scored", reward == 0.0)
+    first, last = value.count("initial_policy_version"), value.count("final_policy_version")
+    job.report.note("policy versions of a whole trajectory, in its metadata", first is not None or last is not None)
+    if first is not None and first == last:
+        for step in made.steps:
+            step.policy_version = first if step.policy_version is None else step.policy_version
+    given = value.object("metrics")
+    names = () if given is None else given.values
+    metrics = {name: number for name in names if (number := _metric(given, name)) is not None}
+    metadata: dict[str, Any] = {**value.mapping("metadata"), "imported": {"source": "art"}}
+    if value.get("logs"):
+        metadata["logs"] = value.items("logs")
+    if first is not None or last is not None:
+        metadata["policy_versions"] = [first, last]
+    times = [step.started_at for step in made.steps if step.started_at is not None]
+    return Trajectory(
+        id=name,
+        steps=made.steps,
+        tool_runs=made.tool_runs,
+        reward=reward,
+        metrics=metrics or None,
+        metadata=metadata,
+        started_at=min(times, default=None),
+        ended_at=made.ended_at,
+        rollout_index=facts.count("rollout_index") if "trajectory_id" in facts.values else None,
+        task=facts.name("task_id") if "trajectory_id" in facts.values else None,  # type: ignore[arg-type]  # Converted.
+    )
+
+
+def _metric(metrics: Fields | None, name: str) -> float | None:
+    """A number, or a truth value as one."""
+    if metrics is None:
+        return None
+    value = metrics.get(name)
+    return float(value) if isinstance(value, bool) else metrics.number(name)

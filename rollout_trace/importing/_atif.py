@@ -1,0 +1,132 @@
+"""ATIF 1.0 to 1.8, the trajectory format of Harbor: one document for each run, with its sub-agents inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rollout_trace.data.model import Task
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing._atif_steps import Document
+from rollout_trace.importing.chat import error_of
+from rollout_trace.importing.imported import Imported, Job
+from rollout_trace.importing.inputs import documents, inputs_of
+
+if TYPE_CHECKING:
+    from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.inputs import Given
+    from rollout_trace.importing.report import ImportReport
+
+SUFFIXES = (".json", ".json.gz", ".json.zst", ".jsonl", ".jsonl.gz", ".jsonl.zst")
+_DEPTH = 100
+"""Levels of sub-agents inside each other that are read."""
+
+
+def atif(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
+    """The trajectories of ATIF documents: the outermost first, then those of its sub-agents.
+
+    Agent steps become steps, with the messages before them as their prompt; where ``extra.follows`` names another step
+    than the one before, the prompt continues that one. Steps marked ``is_copied_context`` are messages alone. Token ids
+    and logprobs are those of ``metrics``, checked; what our own export keeps in ``extra`` is restored. A step that
+    stands for several calls (``llm_call_count``) is not trainable.
+
+    Args:
+        path: files, folders, patterns, addresses, or an open file; one document a file, or one a line.
+        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
+            ``skipped`` of the iterator.
+        report: counts what the source did not have, and what was left out.
+
+    Raises:
+        FileNotFoundError: there is nothing to read.
+        ValueError: ``on_error`` has another value.
+        FormatError: while iterating, unless skipped: something is no ATIF.
+    """
+    job, sources = Job("atif", on_error, report), inputs_of(path, SUFFIXES)
+    found = (document for source in sources for document in documents(source, job.problems))
+    return Imported(job, (one for document in found for one in job.guarded(lambda: _run(document, job))))  # noqa: B023
+
+
+def _run(document: Fields, job: Job) -> Iterator[Trajectory]:
+    version = document.text("schema_version")
+    if version is None or not version.startswith("ATIF-v1."):
+        document.refuse("schema_version", 'a text that begins with "ATIF-v1."')
+    yield from _trajectories(document, job, None, None, 0)
+
+
+def _trajectories(
+    document: Fields, job: Job, parent: Trajectory | None, parent_step_id: str | None, depth: int
+) -> Iterator[Trajectory]:
+    made = Document(document, job)
+    trajectory = _trajectory(document, made, job, parent, parent_step_id)
+    yield trajectory
+    inner = list(document.objects("subagent_trajectories"))
+    if depth >= _DEPTH:
+        job.report.drop("sub-agents inside more than 100 others", len(inner))
+        return
+    embedded = set()
+    for child in inner:
+        name = child.name("trajectory_id") or child.name("session_id")
+        embedded.add(name)
+        yield from _trajectories(child, job, trajectory, made.caller_of.get(name or ""), depth + 1)
+    elsewhere = sum(name not in embedded for name in made.caller_of) + made.references_by_path
+    job.report.drop("references to sub-agents that are in other files", elsewhere)
+    job.report.drop("continuations in other files", document.get("continued_trajectory_ref") is not None)
+
+
+def _trajectory(
+    document: Fields, made: Document, job: Job, parent: Trajectory | None, parent_step_id: str | None
+) -> Trajectory:
+    extra = document.object("extra")
+    totals = document.object("final_metrics")
+    scores = None if totals is None else totals.object("extra")
+    scores = scores if scores is not None or extra is None else extra
+    agent = document.object("agent")
+    session = document.name("session_id")
+    own = document.name("trajectory_id") or session or document.place.name.rpartition("/")[2]
+    trajectory = Trajectory(
+        id=job.unique_id(own),
+        name=(None if agent is None else agent.text("name")) or "agent",
+        episode_id=session or (None if parent is None else parent.episode_id),
+        parent_id=None if parent is None else parent.id,
+        parent_step_id=parent_step_id,
+        steps=made.steps,
+        tool_runs=made.tool_runs,
+        reward=None if scores is None else scores.number("reward"),
+        rewards=None if scores is None else scores.named_numbers("rewards") or None,
+        metrics=None if scores is None else scores.named_numbers("metrics") or None,
+        metadata={"imported": {"source": "atif", "version": document.text("schema_version")}},
+    )
+    if trajectory.reward is None:
+        job.report.miss("rewards")
+    if extra is not None:
+        _add_facts(trajectory, extra, parent)
+    times = [step.started_at for step in made.steps if step.started_at is not None]
+    trajectory.started_at = trajectory.started_at or min(times, default=None)
+    trajectory.ended_at = trajectory.ended_at or max(times, default=None)
+    if agent is not None and agent.get("version") not in (None, "unknown") and trajectory.environment is None:
+        trajectory.environment = {"agent": {"name": agent.text("name"), "version": agent.text("version")}}
+    return trajectory
+
+
+def _add_facts(trajectory: Trajectory, extra: Fields, parent: Trajectory | None) -> None:
+    """Restores what our export keeps in ``extra``; other fields go to the metadata."""
+    task = extra.object("task")
+    if task is not None:
+        trajectory.task = Task(id=task.name("id"), data=task.get("data"))
+    trajectory.group_id, trajectory.rollout_index = extra.name("group_id"), extra.count("rollout_index")
+    trajectory.status = extra.text("status") or trajectory.status
+    trajectory.stop_reason, trajectory.error = extra.text("stop_reason"), error_of(extra.get("error"))
+    trajectory.started_at, trajectory.ended_at = extra.time("started_at"), extra.time("ended_at")
+    trajectory.environment = extra.mapping("environment") or None
+    if parent is None and extra.name("parent_id") != trajectory.id:
+        trajectory.parent_id = extra.name("parent_id")
+    trajectory.metadata = {**extra.mapping("metadata"), **(trajectory.metadata or {})}
+    others = {name: value for name, value in extra.values.items() if name not in _KNOWN}
+    if others:
+        trajectory.metadata = {**trajectory.metadata, "atif": others}
+
+
+_KNOWN = frozenset(
+    {"task", "group_id", "rollout_index", "parent_id", "status", "stop_reason", "error", "started_at", "ended_at"}
+    | {"environment", "metadata", "failed_calls", "reward", "rewards", "metrics"}
+)

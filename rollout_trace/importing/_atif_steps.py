@@ -1,0 +1,325 @@
+"""The steps of an ATIF document, with the conversation before each."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.extras import PolicySpan, as_policy_spans
+from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, ToolCall, ToolRun, Usage
+from rollout_trace.data.tokens import TokenStore
+from rollout_trace.importing.chat import arguments_text, assistant_message, error_of, tool_message
+from rollout_trace.importing.steps import REBUILT, Thread, policy_version, token_fields, usd
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import TokenSource
+    from rollout_trace.importing.fields import Fields
+    from rollout_trace.importing.imported import Job
+
+_NO_IDS = "the ATIF document has no token ids for this step."
+_STATUSES = frozenset({"ok", "error", "cancelled", "abandoned", "cached", "superseded", "running"})
+_SOURCES = frozenset({"engine", "logprobs", "retokenized"})
+_MODES = frozenset({"raw", "processed", "constrained"})
+_OURS = frozenset(
+    {"step_id", "call_id", "choice", "agent", "status", "error", "finish_reason", "latency_seconds", "trainable"}
+    | {"token_source", "token_issue", "reward", "policy_version", "policy_spans", "metadata", "follows", "refusal"}
+)
+
+
+class Document:
+    """The steps and tool runs of one document."""
+
+    def __init__(self, document: Fields, job: Job) -> None:
+        self.steps: list[Step] = []
+        self.tool_runs: list[ToolRun] = []
+        self.caller_of: dict[str, str | None] = {}
+        """Step that references a sub-agent, by the sub-agent's id."""
+        self.references_by_path = 0
+        self._job = job
+        self._document = document
+        agent = document.object("agent")
+        self._model = None if agent is None else agent.text("model_name")
+        self._tools = None if agent is None else agent.items("tool_definitions")
+        self._store = TokenStore()
+        self._threads: dict[int, tuple[Thread, int]] = {0: (Thread(), 0)}
+        """By the number of a step: the conversation up to its end, and the number of messages that it then has."""
+        self._ids: set[str] = set()
+        read = list(document.objects("steps"))
+        if document.get("steps") is None:
+            document.refuse("steps", "a list")
+        self._choices = Counter(_call_id(step) for step in read)
+        failed = self._failed_calls()
+        before = 0
+        self._add_failed(failed.pop(0, []), 0)
+        for position, step in enumerate(read):
+            number = step.count("step_id") or position + 1
+            self._add(step, number, before)
+            before = number
+            self._add_failed(failed.pop(number, []), number)
+        for left in failed.values():
+            self._add_failed(left, before)
+        self._store.finish()
+
+    def _failed_calls(self) -> dict[int, list[Fields]]:
+        found: dict[int, list[Fields]] = {}
+        extra = self._document.object("extra")
+        for call in () if extra is None else extra.objects("failed_calls"):
+            found.setdefault(call.count("after") or 0, []).append(call)
+        return found
+
+    def _thread_after(self, number: int) -> Thread:
+        """A conversation to append to, which ends with a step; a copy where another step has continued it already."""
+        thread, length = self._threads.get(number) or self._threads[0]
+        return thread if len(thread.items) == length else thread.fork(length)
+
+    def _add(self, step: Fields, number: int, before: int) -> None:
+        extra = step.object("extra")
+        follows = None if extra is None else extra.count("follows")
+        thread = self._thread_after(before if follows is None else follows)
+        source = step.text("source")
+        if source == "agent":
+            self._add_answer(step, extra, thread)
+        elif source in ("user", "system"):
+            role = None if extra is None else extra.text("role")
+            thread.add({"role": role or source, "content": self._content(step, "message")})
+        elif source is not None:
+            step.wrong("source", '"system", "user" or "agent"')
+        self._threads[number] = thread, len(thread.items)
+
+    def _add_answer(self, step: Fields, extra: Fields | None, thread: Thread) -> None:
+        completion = Completion(
+            content=self._content(step, "message") or None,
+            reasoning=step.text("reasoning_content"),
+            tool_calls=tuple(self._call(call) for call in step.objects("tool_calls")),
+            refusal=None if extra is None else extra.text("refusal"),
+        )
+        calls, is_copy = step.count("llm_call_count"), step.flag("is_copied_context")
+        made = None
+        if calls != 0 and not is_copy:
+            made = self._step(step, extra, thread, completion, calls)
+            self.steps.append(made)
+        elif is_copy:
+            self._job.report.note("answers of copied context, kept as messages alone")
+        if calls != 0 or completion.content or completion.tool_calls:
+            thread.add(assistant_message(completion))
+        self._add_results(step, completion, thread, made)
+
+    def _step(
+        self, step: Fields, extra: Fields | None, thread: Thread, completion: Completion, calls: int | None
+    ) -> Step:
+        metrics = step.object("metrics")
+        facts = self._facts(extra, step)
+        usage = None if metrics is None else _usage(metrics)
+        several = calls is not None and calls > 1
+        issue = _several(calls) if several else facts.pop("token_issue")
+        facts.pop("token_issue", None)
+        if several:
+            facts["trainable"] = False
+        source: TokenSource = facts.pop("token_source") or "engine"
+        alone = self._choices[_call_id(step)] < 2
+        counts = usage is not None and alone and source != "retokenized" and not several
+        tokens = token_fields(
+            self._store,
+            prompt=None if metrics is None or several else metrics.ids("prompt_token_ids"),
+            completion=None if metrics is None or several else metrics.ids("completion_token_ids"),
+            logprobs=None if metrics is None or several else metrics.numbers("logprobs"),
+            missing=_NO_IDS,
+            source=source,
+            counted=usage.output if counts and usage is not None else None,
+            issue=issue,
+        )
+        if tokens["completion_token_ids"] is None:
+            self._job.report.miss("token ids")
+        if tokens["logprobs"] is None:
+            self._job.report.miss("logprobs")
+        more = None if metrics is None else metrics.object("extra")
+        mode = None if more is None or tokens["logprobs"] is None else more.text("logprobs_mode")
+        effort = step.get("reasoning_effort")
+        return Step(
+            **tokens,
+            **facts,
+            index=len(self.steps),
+            protocol="openai.chat",
+            model=step.text("model_name") or self._model,
+            response_model=step.text("model_name"),
+            messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
+            tools=self._tools,
+            sampling=None if effort is None else {"reasoning_effort": effort},
+            completion=completion,
+            logprobs_mode=mode if mode in _MODES else None,  # type: ignore[arg-type]
+            usage=usage,
+            cost=None if metrics is None else _cost(metrics, more),
+            started_at=step.time("timestamp"),
+            advantage=None if more is None else self._advantage(more),
+        )
+
+    def _advantage(self, more: Fields) -> Any:
+        if not isinstance(more.get("advantage"), list):
+            return more.number("advantage")
+        values = more.numbers("advantage")
+        if values is None or any(value is None or abs(value) == float("inf") or value != value for value in values):
+            return None
+        return values
+
+    def _facts(self, extra: Fields | None, step: Fields) -> dict[str, Any]:
+        """The fields of a step that our export keeps in ``extra``, and what others keep there."""
+        own = None if extra is None else extra.name("step_id")
+        name = own if own is not None and own not in self._ids else self._made_id(step)
+        self._ids.add(name)
+        facts: dict[str, Any] = {"id": name, "call_id": name, "token_source": None, "token_issue": None}
+        facts["metadata"] = dict(REBUILT)
+        if extra is None:
+            return facts
+        status, source, issue = extra.text("status"), extra.text("token_source"), extra.object("token_issue")
+        others = {key: value for key, value in extra.values.items() if key not in _OURS}
+        return {
+            **facts,
+            "call_id": extra.name("call_id") or name,
+            "choice": extra.count("choice") or 0,
+            "agent": extra.text("agent"),
+            "status": status if status in _STATUSES else "ok",
+            "error": error_of(extra.get("error")),
+            "finish_reason": extra.text("finish_reason"),
+            "latency": extra.number("latency_seconds"),
+            "trainable": extra.flag("trainable") is not False,
+            "reward": extra.number("reward"),
+            "policy_version": policy_version(extra, "policy_version"),
+            "policy_spans": _spans(extra),
+            "token_source": source if source in _SOURCES else None,
+            "token_issue": None if issue is None else _issue(issue),
+            "metadata": {**extra.mapping("metadata"), **REBUILT, **({"atif": others} if others else {})},
+        }
+
+    def _made_id(self, step: Fields) -> str:
+        root = self._document.name("trajectory_id") or self._document.name("session_id") or "atif"
+        name = f"{root}.{len(self.steps)}"
+        while name in self._ids:
+            name += "'"
+        return name
+
+    def _call(self, call: Fields) -> ToolCall:
+        extra = call.object("extra")
+        # Arguments that are no JSON object stand there, as they were written.
+        written = call.get("arguments") if extra is None or extra.get("arguments") is None else extra.get("arguments")
+        return ToolCall(
+            id=call.name("tool_call_id"), name=call.text("function_name"), arguments=arguments_text(written)
+        )
+
+    def _add_results(self, step: Fields, completion: Completion, thread: Thread, made: Step | None) -> None:
+        observation = step.object("observation")
+        names = {call.id: call for call in completion.tool_calls}
+        for result in () if observation is None else observation.objects("results"):
+            self._reference(result, made)
+            if result.get("content") is None and result.get("subagent_trajectory_ref") is not None:
+                continue
+            call = names.get(result.name("source_call_id"))
+            content, extra = self._content(result, "content"), result.object("extra")
+            call_id = None if call is None else call.id
+            is_error = extra is not None and extra.get("is_error") is True
+            thread.add(tool_message(call_id, content, is_error=is_error))
+            error = None if extra is None else error_of(extra.get("error"))
+            self.tool_runs.append(
+                ToolRun(
+                    tool_call_id=call_id,
+                    name=(None if call is None else call.name) or (None if extra is None else extra.text("tool")),
+                    arguments=None if call is None else call.arguments,
+                    result=content,
+                    error=error,
+                    duration=None if extra is None else extra.number("duration_seconds"),
+                    step_id=None if made is None else made.id,
+                )
+            )
+
+    def _reference(self, result: Fields, made: Step | None) -> None:
+        for reference in result.objects("subagent_trajectory_ref"):
+            name = reference.name("trajectory_id")
+            if name is not None:
+                self.caller_of.setdefault(name, None if made is None else made.id)
+            else:
+                self.references_by_path += 1
+
+    def _content(self, fields: Fields, name: str) -> Any:
+        """A text, or parts in the shape of chat."""
+        value = fields.get(name)
+        if value is None or isinstance(value, str):
+            return value
+        if not isinstance(value, list):
+            fields.wrong(name, "a text or a list of parts")
+            return None
+        return [part for item in fields.objects(name) if (part := self._part(item)) is not None]
+
+    def _part(self, part: Fields) -> dict[str, Any] | None:
+        kind, source = part.text("type"), part.object("source")
+        if kind == "text":
+            return {"type": "text", "text": part.text("text") or ""}
+        path = None if source is None else source.text("path")
+        if kind == "image" and path is not None:
+            self._job.report.note("images by their path or address, not loaded", not path.startswith("data:"))
+            return {"type": "image_url", "image_url": {"url": path}}
+        self._job.report.drop(f"parts of messages: {kind}")
+        return None
+
+    def _add_failed(self, calls: list[Fields], number: int) -> None:
+        thread = self._thread_after(number)
+        for call in calls:
+            facts = self._facts(call, call)
+            facts.pop("token_source")
+            facts["metadata"].pop("atif", None)
+            counts = call.object("usage")
+            usage = None if counts is None else Usage(input=counts.count("input"), output=counts.count("output"))
+            self.steps.append(
+                Step(
+                    **facts,
+                    index=len(self.steps),
+                    protocol="openai.chat",
+                    messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
+                    usage=usage,
+                )
+            )
+
+
+def _call_id(step: Fields) -> Any:
+    extra = step.values.get("extra")
+    found = extra.get("call_id") if isinstance(extra, dict) else None
+    return found if isinstance(found, str) else id(step)
+
+
+def _several(calls: int | None) -> TokenIssue:
+    message = f"the ATIF step stands for {calls} calls: its ids are not one sample."
+    return TokenIssue(code="several_completions", message=message)
+
+
+def _issue(issue: Fields) -> TokenIssue | None:
+    code, message = issue.text("code"), issue.text("message")
+    return None if code is None else TokenIssue(code=code, message=message or "")
+
+
+def _spans(extra: Fields) -> tuple[PolicySpan, ...] | None:
+    rows = extra.items("policy_spans")
+    if not rows:
+        return None
+    try:
+        return as_policy_spans(rows)
+    except ValueError:
+        extra.wrong("policy_spans", "a list of [begin, end, version]")
+        return None
+
+
+def _usage(metrics: Fields) -> Usage | None:
+    extra = metrics.object("extra")
+    found = Usage(
+        input=metrics.count("prompt_tokens"),
+        output=metrics.count("completion_tokens"),
+        cache_read=metrics.count("cached_tokens"),
+        cache_write=None if extra is None else extra.count("cache_write_tokens"),
+        reasoning=None if extra is None else extra.count("reasoning_tokens"),
+    )
+    return None if found == Usage() else found
+
+
+def _cost(metrics: Fields, more: Fields | None) -> Cost | None:
+    given = None if more is None else more.object("cost")
+    amount = None if given is None else given.number("amount")
+    if given is not None and amount is not None:
+        return Cost(amount=amount, currency=given.text("currency") or "USD", source="unknown")
+    return usd(metrics.number("cost_usd"))

@@ -1,0 +1,178 @@
+"""Sessions of Claude Code: its transcripts, those of sub-agents, and what ``--output-format stream-json`` prints."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing._claude_code_chain import Chain
+from rollout_trace.importing._claude_code_files import SessionFiles, sessions_of
+from rollout_trace.importing._claude_code_lines import Lines
+from rollout_trace.importing.imported import Imported, Job
+from rollout_trace.importing.inputs import Input, document, records
+
+if TYPE_CHECKING:
+    from rollout_trace.importing._claude_code_lines import Line
+    from rollout_trace.importing.fields import OnError
+    from rollout_trace.importing.inputs import Given
+    from rollout_trace.importing.report import ImportReport
+
+
+def claude_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
+    """The trajectories of sessions: each session's own, then those of its sub-agents.
+
+    A response is one step, over however many lines it was written; its usage is counted once. Prompts are put together
+    from the messages before it: the system prompt, the tools and the sampling parameters are not in these files, nor
+    are token ids and logprobs. Branches that were left (rewound) stay, as steps of other prompts. Lines that a resumed
+    or forked session copied from another one of this import are messages there, not steps.
+
+    Args:
+        path: session files, or folders such as ``~/.claude/projects``; the files of sub-agents beside a session are
+            read with it. Or an open file.
+        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
+            ``skipped`` of the iterator. A last line without its end is left out, and counted, in both.
+        report: counts what the source did not have, and what was left out.
+
+    Raises:
+        FileNotFoundError: there is nothing to read.
+        ValueError: ``on_error`` has another value.
+        FormatError: while iterating, unless skipped: something is no line of a session.
+    """
+    job, sessions = Job("claude_code", on_error, report), sessions_of(path)
+    seen: set[str] = set()
+    return Imported(job, (one for files in sessions for one in _Session(files, job, seen).trajectories()))
+
+
+class _Session:
+    """One session: its own conversation, and those of its sub-agents."""
+
+    def __init__(self, files: SessionFiles, job: Job, seen: set[str]) -> None:
+        self._files, self._job, self._seen = files, job, seen
+        self._links = _Links()
+        self._lines = self._read(files.main)
+        self._id = self._lines.session_id or files.main.stem
+
+    def trajectories(self) -> list[Trajectory]:
+        """The session's own first; it is left out where the files have sub-agents alone."""
+        if not self._lines.chains and not self._files.agents:
+            self._job.report.drop("files without a conversation")
+            return []
+        own = self._lines.chains.pop("", None)
+        root = Trajectory(id=self._id, name="claude-code") if own is None else self._trajectory("", own, {})
+        root.metadata = {**(root.metadata or {}), **self._lines.facts}
+        agents = [(key, chain, _meta(self._files.main, self._job)) for key, chain in self._lines.chains.items()]
+        for source in self._files.agents:
+            meta = _meta(source, self._job)
+            for key, chain in self._read(source).chains.items():
+                agents.append((key or source.stem.removeprefix("agent-"), chain, meta))
+        made = [root, *(self._trajectory(*agent) for agent in agents)]
+        self._links.connect(made)
+        return made if own is not None else made[1:]
+
+    def _read(self, source: Input) -> Lines:
+        lines = Lines(self._job.report)
+
+        def cut() -> None:
+            self._job.report.drop("last lines without their end: the session was still being written")
+
+        for record in records(source, self._job.problems, cut):
+            self._job.attempt(lines.add, record)
+        return lines
+
+    def _trajectory(self, key: str, chain: list[Line], meta: dict[str, Any]) -> Trajectory:
+        """The trajectory of a conversation. ``key``: of its agent, empty for the session's own."""
+        wanted = f"{self._id}.{key}" if key else self._id
+        made, report = Chain(chain, wanted, self._job, self._seen), self._job.report
+        report.miss("system prompts, tools and sampling parameters", bool(made.steps))
+        report.miss("rewards")
+        times = [line.time for line in chain if line.time is not None]
+        name = meta.get("agentType") or meta.get("name") or chain[0].agent_name
+        trajectory = Trajectory(
+            id=self._job.unique_id(wanted),
+            name=name or ("subagent" if key else "claude-code"),
+            steps=made.steps,
+            tool_runs=made.tool_runs,
+            status=made.status,
+            started_at=min(times, default=None),
+            ended_at=max(times, default=None),
+            environment=_environment(chain, self._lines),
+            metadata={"imported": {"source": "claude_code"}, **made.facts, **meta},
+        )
+        self._links.add(key, trajectory, made, meta)
+        return trajectory
+
+
+def _meta(source: Input, job: Job) -> dict[str, Any]:
+    """What the file beside a sub-agent's has: its type, and the tool call that began it."""
+    path = source.path.removesuffix(".jsonl") + ".meta.json"
+    if source.is_open_file or not os.path.isfile(path):
+        return {}
+    found = document(Input(path), job.problems)
+    if found is None:
+        return {}
+    names = ("toolUseId", "parentAgentId", "agentType", "description", "name")
+    return {name: value for name in names if (value := found.text(name)) is not None}
+
+
+def _environment(chain: list[Line], lines: Lines) -> dict[str, Any] | None:
+    found: dict[str, Any] = {}
+    for line in chain:
+        for name, ours in (("version", "claude_code"), ("cwd", "cwd"), ("gitBranch", "git_branch")):
+            value = line.fields.text(name)
+            if value is not None:
+                found.setdefault(ours, value)
+        if len(found) == 3:
+            break
+    return {**lines.environment, **found} or None
+
+
+class _Links:
+    """Which tool call began which sub-agent: by the file beside it, by the result of the call, or by its prompt."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[str, tuple[Trajectory, Chain, dict[str, Any]]] = {}
+
+    def add(self, key: str, trajectory: Trajectory, chain: Chain, meta: dict[str, Any]) -> None:
+        """Adds a conversation by its agent's id; empty for the session's own."""
+        self._by_key.setdefault(key, (trajectory, chain, meta))
+
+    def connect(self, made: list[Trajectory]) -> None:
+        """Sets the parents of the sub-agents; one whose caller is not known is the session's."""
+        root = made[0]
+        for key, (trajectory, chain, meta) in self._by_key.items():
+            if trajectory is root:
+                continue
+            parent, step = self._caller(key, chain, meta)
+            if parent is None or parent is trajectory:
+                parent, step = root, None
+            trajectory.parent_id, trajectory.parent_step_id = parent.id, step
+        for trajectory in made[1:]:
+            trajectory.episode_id = root.id
+            if trajectory.parent_id is None:
+                trajectory.parent_id = root.id
+        self._cut_circles(made)
+
+    def _caller(self, key: str, chain: Chain, meta: dict[str, Any]) -> tuple[Trajectory | None, str | None]:
+        wanted = meta.get("toolUseId")
+        around = self._by_key.get(meta.get("parentAgentId", ""))
+        for trajectory, other, _ in self._by_key.values():
+            if other is chain:
+                continue
+            by_prompt = other.call_of_prompt.get(chain.first_prompt or "")
+            for call_id in (wanted, other.call_of_agent.get(key), key, by_prompt):
+                if call_id is not None and call_id in other.step_of_call:
+                    return trajectory, other.step_of_call[call_id]
+        return (None, None) if around is None else (around[0], None)
+
+    def _cut_circles(self, made: list[Trajectory]) -> None:
+        """Agents that began each other, by what a file says: the first of them is the session's."""
+        parents = {one.id: one for one in made}
+        for trajectory in made[1:]:
+            seen, above = {trajectory.id}, trajectory
+            while above.parent_id is not None and above.parent_id in parents:
+                above = parents[above.parent_id]
+                if above.id in seen:
+                    trajectory.parent_id, trajectory.parent_step_id = made[0].id, None
+                    break
+                seen.add(above.id)

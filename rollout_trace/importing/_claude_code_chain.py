@@ -1,0 +1,307 @@
+"""One conversation of Claude Code as steps and tool runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.lists import ListSpan
+from rollout_trace.data.model import Attempt, Completion, ErrorInfo, Step, ToolRun, Usage
+from rollout_trace.file.plain import dumps
+from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
+from rollout_trace.wire import blocks
+from rollout_trace.wire.anthropic import usage_of
+
+if TYPE_CHECKING:
+    from rollout_trace.importing._claude_code_lines import Line
+    from rollout_trace.importing.fields import Fields
+    from rollout_trace.importing.imported import Job
+
+_NO_IDS = missing_ids("Claude Code's transcripts have no token ids.")
+_INTERRUPTED = "[Request interrupted"
+_ENDED = frozenset({"end_turn", "stop_sequence", "refusal"})
+_CALLERS = frozenset({"Task", "Agent"})
+
+
+@dataclass
+class _Point:
+    """A place in a conversation: messages may follow it."""
+
+    thread: Thread
+    length: int
+    time: datetime | None = None
+
+    def branch(self) -> Thread:
+        """A conversation that goes on here; a copy where another one does already."""
+        return self.thread if len(self.thread.items) == self.length else self.thread.fork(self.length)
+
+
+@dataclass
+class _Response:
+    """One response, from all lines with its id."""
+
+    lines: list[Line] = field(default_factory=list)
+    content: list[Any] = field(default_factory=list)
+    usage: dict[str, Any] = field(default_factory=dict)
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
+    point: _Point | None = None
+    step: Step | None = None
+
+
+class Chain:
+    """The steps and tool runs of a conversation, and what connects it with those of sub-agents."""
+
+    def __init__(self, lines: list[Line], name: str, job: Job, seen: set[str]) -> None:
+        self.steps: list[Step] = []
+        self.tool_runs: list[ToolRun] = []
+        self.facts: dict[str, Any] = {}
+        self.step_of_call: dict[str, str] = {}
+        self.call_of_agent: dict[str, str] = {}
+        self.call_of_prompt: dict[str, str] = {}
+        self.first_prompt: str | None = None
+        self._name, self._job, self._seen = name, job, seen
+        self._responses: dict[str, _Response] = {}
+        self._points: dict[str, _Point] = {}
+        self._calls: dict[str, tuple[_Response, dict[str, Any]]] = {}
+        self._interrupted = False
+        self._response_of: dict[str, _Response] = {}
+        for line in lines:
+            if line.kind == "assistant" and line.message is not None:
+                self._collect(line, line.message)
+        for line in lines:
+            self._follow(line)
+        own = {line.uuid for line in lines}
+        responses = [(one.lines[0].message, one) for one in self._responses.values() if one.step is not None]
+        own |= {_digest(message, one) for message, one in responses if message is not None}
+        merged = sum(len(one.lines) - 1 for one in self._responses.values())
+        job.report.note("lines of one response, joined", merged)
+        seen |= own
+
+    @property
+    def status(self) -> str:
+        """How the session ended, as far as its last lines show it."""
+        if self._interrupted:
+            return "aborted"
+        last = self.steps[-1] if self.steps else None
+        if last is not None and last.status == "error":
+            return "failed"
+        return "completed" if last is not None and last.finish_reason in _ENDED else "unknown"
+
+    def _collect(self, line: Line, message: Fields) -> None:
+        key = message.name("id") or line.uuid
+        response = self._responses.setdefault(key, _Response())
+        self._response_of[line.uuid] = response
+        response.lines.append(line)
+        content = message.get("content")
+        if isinstance(content, str):
+            response.content.append({"type": "text", "text": content})
+        else:
+            response.content += [block.values for block in message.objects("content")]
+        usage = message.object("usage")
+        for name, value in () if usage is None else usage.values.items():
+            known = response.usage.get(name)
+            # Early lines of older releases have counts of what had been streamed by then.
+            if value is not None and not (_is_count(known) and _is_count(value) and known > value):
+                response.usage[name] = value
+        if usage is not None:
+            for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
+                usage.count(name)
+        response.stop_reason = message.text("stop_reason") or response.stop_reason
+        response.stop_sequence = message.text("stop_sequence") or response.stop_sequence
+
+    def _follow(self, line: Line) -> None:
+        """Puts a line behind the one that it follows."""
+        point = self._points.get(line.parent or "")
+        if line.parent is not None and point is None:
+            self._job.report.note("lines whose parent is not in the file: a new conversation begins there")
+        point = point or _Point(Thread(), 0)
+        if line.kind == "assistant":
+            self._add_response(line, self._response_of[line.uuid], point)
+        elif line.kind == "user" and line.message is not None:
+            self._add_user(line, line.message, point)
+        else:
+            if line.fields.get("subtype") == "compact_boundary":
+                self.facts["compactions"] = self.facts.get("compactions", 0) + 1
+                self._job.report.miss("calls that summed up compacted conversations")
+                point = _Point(Thread(), 0, line.time)
+            # The point itself: results of parallel calls may still come to it.
+            self._points[line.uuid] = point
+
+    def _add_response(self, line: Line, response: _Response, point: _Point) -> None:
+        if response.point is not None:
+            # A further line of a response: the conversation goes on behind the whole of it.
+            self._points[line.uuid] = response.point
+            return
+        message = line.message
+        if message is None:
+            return
+        if line.fields.flag("isApiErrorMessage") or message.get("model") == "<synthetic>":
+            self.steps.append(self._failed(line, response, point))
+            response.point = self._points[line.uuid] = point
+            return
+        thread = point.branch()
+        if all(one.uuid in self._seen for one in response.lines) or _digest(message, response) in self._seen:
+            self._job.report.note("responses copied from another session, kept as messages alone")
+        else:
+            response.step = self._step(line, message, response, thread, point.time)
+            self.steps.append(response.step)
+        thread.add({"role": "assistant", "content": response.content})
+        response.point = self._points[line.uuid] = _Point(thread, len(thread.items), line.time)
+        for block in response.content:
+            call_id = block.get("id") if block.get("type") == "tool_use" else None
+            if isinstance(call_id, str):
+                self._add_call(call_id, block, response)
+
+    def _add_call(self, call_id: str, block: dict[str, Any], response: _Response) -> None:
+        self._calls[call_id] = response, block
+        if response.step is None:
+            return
+        self.step_of_call[call_id] = response.step.id
+        given = block.get("input")
+        prompt = given.get("prompt") if isinstance(given, dict) else None
+        if str(block.get("name")) in _CALLERS and isinstance(prompt, str):
+            self.call_of_prompt.setdefault(prompt, call_id)
+
+    def _step(self, line: Line, message: Fields, response: _Response, thread: Thread, before: datetime | None) -> Step:
+        completion, raw = self._completion(message, response.content)
+        model, request_id = message.text("model"), line.fields.name("requestId")
+        usage = usage_of(response.usage) if response.usage else None
+        self._job.report.miss("token ids")
+        self._job.report.miss("logprobs")
+        self._job.report.miss("usage", usage is None)
+        self._job.report.note(
+            "responses without a stop reason, whose output count may be of a part", response.stop_reason is None
+        )
+        self._job.report.note("arguments of tool calls, written as JSON anew", len(completion.tool_calls))
+        self._job.report.note("thinking that the file has as a signature alone", raw)
+        return Step(
+            **self._facts(line),
+            messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
+            model=model,
+            response_model=model,
+            response_id=message.name("id"),
+            completion=completion,
+            finish_reason=response.stop_reason,
+            stop_reason=response.stop_sequence,
+            token_issue=_NO_IDS,
+            usage=None if usage == Usage() else usage,
+            cost=usd(line.fields.number("costUSD")),
+            # When it was asked is not in the file: the message before it is the nearest.
+            started_at=before or line.time,
+            attempts=() if request_id is None else (Attempt(request_id=request_id),),
+        )
+
+    def _failed(self, line: Line, response: _Response, point: _Point) -> Step:
+        texts = [block.get("text") for block in response.content if isinstance(block.get("text"), str)]
+        code = line.fields.get("error")
+        return Step(
+            **self._facts(line),
+            messages=ListSpan(point.thread.items, point.length),  # type: ignore[arg-type]  # A stored form.
+            status="error",
+            error=ErrorInfo(type=code if isinstance(code, str) else "api_error", message="".join(filter(None, texts))),
+            started_at=point.time or line.time,
+        )
+
+    def _facts(self, line: Line) -> dict[str, Any]:
+        own = f"{self._name}.{line.fields.name('uuid') or len(self.steps)}"
+        facts = {"id": own, "call_id": own, "index": len(self.steps), "metadata": dict(REBUILT)}
+        return {**facts, "protocol": "anthropic.messages"}
+
+    def _completion(self, message: Fields, content: list[Any]) -> tuple[Completion, int]:
+        """The completion, and the number of its thoughts whose text is not in the file."""
+        empty = sum(one.get("type") == "thinking" and not one.get("thinking") for one in content)
+        return blocks.completion_of(message.get("role"), [blocks.Block(one) for one in content], {}), empty
+
+    def _add_user(self, line: Line, message: Fields, point: _Point) -> None:
+        content = message.get("content")
+        if not isinstance(content, (str, list)):
+            message.wrong("content", "a text or a list of blocks")
+            self._points[line.uuid] = point
+            return
+        results = list(message.objects("content")) if isinstance(content, list) else []
+        results = [block for block in results if block.get("type") == "tool_result"]
+        self._interrupted = _text_of(content).startswith(_INTERRUPTED)
+        if self.first_prompt is None and not line.fields.get("isMeta"):
+            self.first_prompt = _text_of(content)
+        given = {"role": "user", "content": content}
+        caller = self._response_with(results)
+        for block in results:
+            self._add_run(block, line)
+        if caller is not None and caller.point is not None and len(caller.point.thread.items) == caller.point.length:
+            # Results of parallel calls stand on branches of their own in the file; the next prompt has all of them.
+            caller.point.thread.add(given)
+            caller.point.length += 1
+            caller.point.time = line.time or caller.point.time
+            self._points[line.uuid] = caller.point
+            return
+        thread = point.branch()
+        thread.add(given)
+        self._points[line.uuid] = _Point(thread, len(thread.items), line.time)
+
+    def _response_with(self, results: list[Fields]) -> _Response | None:
+        """The response whose calls these results are of."""
+        for block in results:
+            known = self._calls.get(block.name("tool_use_id") or "")
+            if known is not None:
+                return known[0]
+        return None
+
+    def _add_run(self, block: Fields, line: Line) -> None:
+        call_id = block.name("tool_use_id")
+        response, call = self._calls.get(call_id or "", (None, {}))
+        if call_id is not None:
+            more = line.fields.get("toolUseResult")
+            agent = more.get("agentId") if isinstance(more, dict) else None
+            if isinstance(agent, str):
+                self.call_of_agent[agent] = call_id
+        if line.uuid in self._seen:
+            return
+        content, name = block.get("content"), call.get("name")
+        result = _text_of(content) if _is_texts(content) else content
+        is_error = block.flag("is_error")
+        self.tool_runs.append(
+            ToolRun(
+                tool_call_id=call_id,
+                name=name if isinstance(name, str) else None,
+                arguments=call.get("input"),
+                result=result,
+                error=ErrorInfo(type="ToolError", message=str(result)[:2000]) if is_error else None,
+                duration=_duration(line),
+                step_id=None if response is None or response.step is None else response.step.id,
+            )
+        )
+        has_more = line.fields.get("toolUseResult") is not None
+        self._job.report.drop("structured results beside what the model read", has_more)
+
+
+def _digest(message: Fields, response: _Response) -> str:
+    """Of a response, whichever lines it stands in: side questions repeat those before them under other ids of lines."""
+    return blake2b(dumps([message.get("id"), response.content]), digest_size=16).hexdigest()
+
+
+def _duration(line: Line) -> float | None:
+    more = line.fields.get("toolUseResult")
+    for name in ("totalDurationMs", "durationMs") if isinstance(more, dict) else ():
+        value = more.get(name)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12:
+            return float(value) / 1e3
+    return None
+
+
+def _is_texts(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(one, dict) and one.get("type") == "text" for one in content)
+
+
+def _text_of(content: Any) -> str:
+    """The text of a content: itself, or that of its text blocks."""
+    if isinstance(content, str):
+        return content
+    texts = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,75 @@
+"""Sessions of Codex: the rollout files of its CLI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing._codex_session import Session
+from rollout_trace.importing.imported import Imported, Job
+from rollout_trace.importing.inputs import inputs_of, records
+
+if TYPE_CHECKING:
+    from rollout_trace.importing.fields import OnError
+    from rollout_trace.importing.inputs import Given, Input
+    from rollout_trace.importing.report import ImportReport
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+
+def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
+    """The trajectories of sessions; a sub-agent's names its parent, which has a file of its own.
+
+    The items between two that the model read are one call; its usage is that of the next ``token_count``, or of its
+    ``token_usage_record``. Prompts are put together: the instructions, then the items before it, after a compaction
+    what replaced them. Tools and most sampling parameters are not in these files, nor are token ids and logprobs. The
+    beginning that a fork or a sub-agent copied from a session of this import is its prompt, not steps.
+
+    Args:
+        path: session files, or folders such as ``~/.codex/sessions``; or an open file.
+        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
+            ``skipped`` of the iterator. A last line without its end is left out, and counted, in both.
+        report: counts what the source did not have, and what was left out.
+
+    Raises:
+        FileNotFoundError: there is nothing to read.
+        ValueError: ``on_error`` has another value.
+        FormatError: while iterating, unless skipped: something is no line of a session.
+    """
+    job, sources = Job("codex", on_error, report), inputs_of(path, SUFFIXES)
+    return Imported(job, _sessions(sources, job))
+
+
+def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
+    known: dict[str, Session] = {}
+    roots: dict[str, str | None] = {}
+    for source in sources:
+        session = _read(source, job, known)
+        if not session.has_content:
+            job.report.drop("files without a conversation")
+            continue
+        trajectory = session.trajectory()
+        parent = known.get(session.parent_id or "")
+        if parent is not None:
+            trajectory.parent_step_id = parent.caller_of(session.thread_id)
+        elif session.parent_id is not None:
+            job.report.note("sub-agents and forks whose parent is not in this import")
+        # The id of the outermost: the parent's file is named after an earlier time, and so comes first.
+        trajectory.episode_id = roots.get(session.parent_id or "") or session.parent_id or trajectory.id
+        roots[session.thread_id] = trajectory.episode_id
+        session.forget()
+        known.setdefault(session.thread_id, session)
+        yield trajectory
+
+
+def _read(source: Input, job: Job, known: dict[str, Session]) -> Session:
+    session = Session(source.stem, job, known)
+
+    def cut() -> None:
+        job.report.drop("last lines without their end: the session was still being written")
+
+    for record in records(source, job.problems, cut):
+        job.attempt(session.add, record)
+    session.end()
+    return session

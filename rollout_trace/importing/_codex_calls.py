@@ -1,0 +1,206 @@
+"""The calls of a Codex session: which items are one answer, and what came before it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.model import Step, ToolRun, Usage, amend
+from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
+from rollout_trace.wire.response_items import completion_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rollout_trace.importing.fields import Fields
+    from rollout_trace.importing.imported import Job
+
+_NO_IDS = missing_ids("Codex's sessions have no token ids.")
+_WALL_TIME = re.compile(r"Wall time: ([0-9]{1,9}(?:\.[0-9]{1,9})?) seconds")
+_HEAD = 400
+
+
+class Calls:
+    """The calls so far, and the conversation that the next one is sent."""
+
+    def __init__(self, name: str, job: Job) -> None:
+        self.name = name
+        self.steps: list[Step] = []
+        self.tool_runs: list[ToolRun] = []
+        self.tools: list[Any] | None = None
+        self._job = job
+        self._thread = Thread()
+        self._written: list[dict[str, Any]] = []
+        self._began: datetime | None = None
+        self._ended: datetime | None = None
+        self._read_at: datetime | None = None
+        self._model: str | None = None
+        self._effort: str | None = None
+        self._total: Any = None
+        self._callers: dict[str, tuple[Step | None, dict[str, Any]]] = {}
+        self._turns: list[int] = []
+        self._system = 0
+        self._response_ids: set[str] = set()
+
+    def set_context(self, model: str | None, effort: str | None) -> None:
+        """Sets what the turn's calls are made with."""
+        self._close()
+        self._model, self._effort = model or self._model, effort
+
+    def begin_turn(self) -> None:
+        """Called before a message of the user."""
+        self._close()
+        self._turns.append(len(self._thread.items))
+
+    def add_read(self, item: dict[str, Any], time: datetime | None, output: Fields | None = None) -> None:
+        """Adds an item that the next call is sent. ``output``: the item, where it is the result of a tool."""
+        self._close()
+        self._read_at = time or self._read_at
+        self._thread.add(item)
+        if output is not None:
+            self._add_run(output)
+
+    def add_written(self, item: Fields, time: datetime | None) -> None:
+        """Adds an item that the model wrote."""
+        if not self._written:
+            self._began = self._read_at or time
+        self._ended = time or self._ended
+        self._written.append(item.values)
+
+    def replace(self, items: list[dict[str, Any]]) -> None:
+        """Replaces the conversation, as a compaction does; the instructions stay."""
+        self._close()
+        first = self._thread.items[:1]
+        keep = first if first and first[0].get("role") == "system" and "type" not in first[0] else []
+        self._thread, self._turns = Thread([*keep, *items]), []
+
+    def roll_back(self, turns: int) -> None:
+        """Takes the last turns out of the conversation."""
+        self._close()
+        if turns > 0 and self._turns:
+            at = max(0, len(self._turns) - turns)
+            self._thread, self._turns = self._thread.fork(self._turns[at]), self._turns[:at]
+
+    def add_token_count(self, event: Fields, *, is_copy: bool) -> None:
+        """Ends the current call; its usage is the last one that was counted."""
+        info = event.object("info")
+        self._close()
+        if info is None:
+            return
+        last, total = info.object("last_token_usage"), info.object("total_token_usage")
+        # One count comes several times: with the same total it is no other call's.
+        known = None if total is None else dict(total.values)
+        if known is not None and known == self._total:
+            return
+        self._total = known
+        if last is not None and not is_copy:
+            self._set_usage(last)
+
+    def add_usage_record(self, record: Fields, *, is_copy: bool) -> None:
+        """Ends the current call; its usage and the id of its response."""
+        self._close()
+        own, counts = record.name("response_id"), record.object("usage")
+        if is_copy or not self.steps or (own is not None and own in self._response_ids):
+            return
+        if counts is not None:
+            self._set_usage(counts)
+        if own is not None and self.steps[-1].response_id is None:
+            self._response_ids.add(own)
+            amend(self.steps[-1], response_id=own)
+
+    def _set_usage(self, counts: Fields) -> None:
+        if not self.steps or self.steps[-1].usage is not None:
+            return
+        cached, inner = counts.count("cached_input_tokens"), counts.object("input_tokens_details")
+        usage = Usage(
+            input=counts.count("input_tokens"),
+            output=counts.count("output_tokens"),
+            cache_read=cached if cached is not None or inner is None else inner.count("cached_tokens"),
+            cache_write=counts.count("cache_write_input_tokens"),
+            reasoning=counts.count("reasoning_output_tokens"),
+        )
+        if usage != Usage():
+            amend(self.steps[-1], usage=usage)
+
+    def end(self) -> None:
+        """Called behind the last item."""
+        self._close()
+        self._job.report.miss("usage", sum(step.usage is None for step in self.steps))
+
+    def _close(self) -> None:
+        """Makes a step of the items that the model wrote since the last one that it read."""
+        if not self._written:
+            return
+        items, self._written = self._written, []
+        own = f"{self.name}.{len(self.steps)}"
+        completion = completion_of(items)
+        kinds = {str(item.get("type")) for item in items}
+        step = Step(
+            id=own,
+            call_id=own,
+            index=len(self.steps),
+            protocol="openai.responses",
+            model=self._model,
+            messages=self._thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
+            tools=self.tools,
+            sampling=None if self._effort is None else {"reasoning": {"effort": self._effort}},
+            completion=completion,
+            token_issue=_NO_IDS,
+            started_at=self._began,
+            latency=self._seconds(),
+            metadata=dict(REBUILT),
+        )
+        self.steps.append(step)
+        self._job.report.miss("token ids")
+        self._job.report.miss("logprobs")
+        self._job.report.miss("stop reasons")
+        self._job.report.miss("model", self._model is None)
+        is_hidden = "reasoning" in kinds and not completion.reasoning
+        self._job.report.note("answers with reasoning that is encrypted", is_hidden)
+        for item in items:
+            call_id = item.get("call_id")
+            if isinstance(call_id, str):
+                self._callers[call_id] = step, item
+        self._thread.add(*items)
+
+    def _seconds(self) -> float | None:
+        if self._began is None or self._ended is None or self._ended < self._began:
+            return None
+        return (self._ended - self._began).total_seconds()
+
+    def _add_run(self, output: Fields) -> None:
+        call_id, value = output.name("call_id"), output.get("output")
+        step, call = self._callers.get(call_id or "", (None, {}))
+        name = call.get("name", "local_shell" if call.get("type") == "local_shell_call" else None)
+        arguments = next((call[key] for key in ("arguments", "input", "action") if call.get(key) is not None), None)
+        self.tool_runs.append(
+            ToolRun(
+                tool_call_id=call_id,
+                name=name if isinstance(name, str) else None,
+                arguments=arguments,
+                result=value,
+                duration=_duration(value),
+                step_id=None if step is None else step.id,
+            )
+        )
+
+
+def _duration(output: Any) -> float | None:
+    """Seconds that a command took, which its output has as text."""
+    if isinstance(output, dict):
+        output = output.get("content")
+    if not isinstance(output, str):
+        return None
+    found = _WALL_TIME.search(output[:_HEAD])
+    if found is not None:
+        return float(found[1])
+    if not output.startswith("{"):
+        return None
+    try:
+        metadata = json.loads(output).get("metadata")
+        value = metadata.get("duration_seconds")
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < 1e9 else None

@@ -1,0 +1,306 @@
+"""One sample of an inspect log: its model calls and tools, by agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.model import Completion, ErrorInfo, Step, StepStatus, ToolRun, Usage, amend
+from rollout_trace.importing._inspect_messages import Messages
+from rollout_trace.importing.chat import error_of
+from rollout_trace.importing.steps import REBUILT, SharedStores, Thread, token_fields, usd
+
+if TYPE_CHECKING:
+    from rollout_trace.importing._inspect_log import Log
+    from rollout_trace.importing.fields import Fields
+    from rollout_trace.importing.imported import Job
+
+_CANCELLED = ("Cancelled by operator", "Cancelled by limit", "Cancelled by system", "Cancelled")
+_BESIDE = frozenset(
+    {"span_end", "state", "store", "info", "sample_init", "sample_limit", "score", "step", "logger", "sandbox", "input"}
+    | {"approval", "subtask", "error", "score_edit"}
+)
+"""Kinds of events beside calls and tools."""
+_NO_IDS = "inspect's logs have no place for token ids, and no answer of this call was logged with them."
+_ID = "token_id:"
+
+
+@dataclass
+class Agent:
+    """The calls and tools of one agent: those in its span and in no agent's inside it."""
+
+    id: str
+    name: str | None
+    parent: str | None
+    steps: list[Step] = field(default_factory=list)
+    tool_runs: list[ToolRun] = field(default_factory=list)
+
+
+class Sample:
+    """The agents of a sample; the first one is the outermost, and is there always."""
+
+    def __init__(self, fields: Fields, log: Log, job: Job) -> None:
+        self._fields, self._log, self._job = fields, log, job
+        self._messages = Messages(fields, job.report)
+        self._stores = SharedStores()
+        self._above: dict[str, str | None] = {}
+        self._agents: dict[str, Agent] = {"": Agent("", None, None)}
+        self._calls: dict[str, str] = {}
+        self._name = fields.name("uuid") or f"{fields.name('id')}.{fields.count('epoch') or 1}"
+        self._numbers: dict[str, int] = {}
+        """Of each call, by its id."""
+        for event in fields.objects("events"):
+            self._add(event)
+        if not self._numbers:
+            self._from_messages()
+        self._stores.finish()
+        self.agents = self._sorted()
+        """The outermost first."""
+        for agent in self.agents:
+            for at, step in enumerate(agent.steps):
+                amend(step, index=at)
+                job.report.miss("token ids", step.completion_token_ids is None)
+                job.report.miss("logprobs", step.logprobs is None)
+        job.report.drop("attachments that the log does not have", self._messages.missing)
+
+    def _sorted(self) -> list[Agent]:
+        """The agents with calls or tools, the outermost first: what is in no agent's span, or the only agent there."""
+        outside = self._agents[""]
+        tops = [one for one in self._agents.values() if one.parent == "" and (one.steps or one.tool_runs)]
+        if len(tops) == 1:
+            # What was called outside of the one agent, such as a grader, is part of its run.
+            tops[0].steps = sorted([*tops[0].steps, *outside.steps], key=lambda step: self._numbers[step.call_id])
+            tops[0].tool_runs += outside.tool_runs
+            self._agents = {"": tops[0], **{one.id: one for one in self._agents.values() if one.id}}
+        inner = [one for one in self._agents.values() if one is not self._agents[""]]
+        return [self._agents[""], *(one for one in inner if one.steps or one.tool_runs)]
+
+    def parent_of(self, agent: Agent) -> Step | None:
+        """The last step before an agent's first, of the agent around it."""
+        around = self._agents.get(agent.parent or "", self._agents[""])
+        began = agent.steps[0].started_at if agent.steps else None
+        before = [step for step in around.steps if began and step.started_at and step.started_at <= began]
+        return before[-1] if before else None
+
+    def _add(self, event: Fields) -> None:
+        kind = event.text("event")
+        if kind == "span_begin":
+            self._begin_span(event)
+        elif kind == "model":
+            self._add_call(event)
+        elif kind == "tool":
+            self._add_tool(event)
+        elif kind not in _BESIDE:
+            self._job.report.drop(f"events of the kind {str(kind)[:40]}")
+
+    def _begin_span(self, event: Fields) -> None:
+        own = event.name("id")
+        if own is None or own in self._above:
+            return
+        parent = event.name("parent_id")
+        # A parent begins first: one that is not known yet is none.
+        above = parent if parent in self._above else None
+        agent = self._agent_id(above)
+        if event.get("type") == "agent":
+            self._agents[own] = Agent(own, event.text("name"), agent)
+        self._above[own] = above
+
+    def _agent_id(self, span: str | None) -> str:
+        while span is not None:
+            if span in self._agents:
+                return span
+            span = self._above.get(span)
+        return ""
+
+    def _add_call(self, event: Fields) -> None:
+        agent = self._agents[self._agent_id(event.name("span_id"))]
+        if event.flag("pending"):
+            self._job.report.drop("calls that had not ended")
+            return
+        name = f"{self._name}.{len(self._numbers) + 1}"
+        self._numbers[name] = len(self._numbers)
+        output = event.object("output")
+        choices = [] if output is None else list(output.objects("choices"))
+        shared = self._call_facts(event, output, agent)
+        for at, choice in enumerate(choices or [None]):
+            agent.steps.append(self._step(event, output, choice, at, name, shared, agent, only=len(choices) == 1))
+
+    def _call_facts(self, event: Fields, output: Fields | None, agent: Agent) -> dict[str, Any]:
+        sent = [self._messages.chat(one) for one in self._messages.input_of(event)]
+        config, choice = dict(event.mapping("config")), event.get("tool_choice")
+        if choice is not None:
+            config["tool_choice"] = choice
+        tools = [{"type": "function", "function": _tool(tool)} for tool in event.objects("tools")]
+        role, seconds = event.text("role"), event.number("working_time")
+        began, ended = event.time("timestamp"), event.time("completed")
+        if began is not None and ended is not None and ended >= began:
+            seconds = (ended - began).total_seconds()
+        elif output is not None and output.number("time") is not None:
+            seconds = output.number("time")
+        usage = None if output is None else output.object("usage")
+        return {
+            "messages": self._stores.add_messages(sent),
+            "tools": tools or None,
+            "sampling": config or None,
+            "protocol": "openai.chat",
+            "model": event.text("model") or self._log.model,
+            "agent": agent.name,
+            "started_at": began,
+            "latency": None if seconds is None or seconds < 0 else seconds,
+            "response_model": None if output is None else output.text("model"),
+            "response_id": None if output is None else output.name("response_id"),
+            "usage": None if usage is None else _usage(usage),
+            "trainable": role is None,
+            "metadata": {**({} if role is None else {"role": role}), **_retries(event)} or None,
+        }
+
+    def _step(
+        self,
+        event: Fields,
+        output: Fields | None,
+        choice: Fields | None,
+        at: int,
+        name: str,
+        shared: dict[str, Any],
+        agent: Agent,
+        *,
+        only: bool,
+    ) -> Step:
+        message = None if choice is None else choice.object("message")
+        completion = None if message is None else self._messages.completion(message)
+        error = event.text("error") or (None if output is None else output.text("error"))
+        tokens = self._tokens(output, choice, message, self._stores, shared["usage"], only=only)
+        cost = None if output is None or output.object("usage") is None else output.object("usage").number("total_cost")  # type: ignore[union-attr]
+        step = Step(
+            **tokens,
+            **shared,
+            id=f"{name}.{at}",
+            call_id=name,
+            choice=at,
+            completion=completion,
+            finish_reason=None if choice is None else choice.text("stop_reason"),
+            cost=usd(cost) if at == 0 else None,
+            status=_status(event, completion, error),
+            error=None if error is None else ErrorInfo(type="ModelError", message=error),
+        )
+        for call in () if completion is None else completion.tool_calls:
+            if call.id is not None:
+                self._calls[call.id] = step.id
+        return step
+
+    def _tokens(
+        self,
+        output: Fields | None,
+        choice: Fields | None,
+        message: Fields | None,
+        stores: SharedStores,
+        usage: Usage | None,
+        *,
+        only: bool,
+    ) -> dict[str, Any]:
+        logprobs = None if choice is None else choice.object("logprobs")
+        rows = [] if logprobs is None else list(logprobs.objects("content"))
+        numbers = [_logprob(row) for row in rows]
+        texts = [row.get("token") for row in rows]
+        # vLLM writes ids in the place of texts where it is asked to.
+        ids = [_id(text) for text in texts]
+        known = bool(ids) and None not in ids
+        sources = [one.object("metadata") for one in (output, message) if one is not None]
+        prompt = next((one.ids("prompt_token_ids") for one in sources if one and one.get("prompt_token_ids")), None)
+        found = token_fields(
+            stores.tokens,
+            prompt=prompt if only else None,
+            completion=[one for one in ids if one is not None] if known else None,
+            logprobs=numbers or None,
+            missing=_NO_IDS,
+            source="logprobs",
+            counted=usage.output if usage is not None and only and rows else None,
+        )
+        if choice is None:
+            found["token_issue"] = None
+        return found
+
+    def _add_tool(self, event: Fields) -> None:
+        agent = self._agents[self._agent_id(event.name("span_id"))]
+        call_id, began, ended = event.name("id"), event.time("timestamp"), event.time("completed")
+        seconds = event.number("working_time")
+        if began is not None and ended is not None and ended >= began:
+            seconds = (ended - began).total_seconds()
+        agent.tool_runs.append(
+            ToolRun(
+                tool_call_id=call_id,
+                name=event.text("function"),
+                arguments=event.get("arguments"),
+                result=self._messages.resolved(event.get("result")),
+                error=error_of(event.get("error")),
+                started_at=began,
+                duration=None if seconds is None or seconds < 0 else seconds,
+                step_id=self._calls.get(call_id or ""),
+            )
+        )
+
+    def _from_messages(self) -> None:
+        """Steps of a log without events: each answer in the messages, with those before it."""
+        thread, agent = Thread(), self._agents[""]
+        for message in self._fields.objects("messages"):
+            if message.get("role") != "assistant" or message.get("source") == "input":
+                thread.add(self._messages.chat(message))
+                continue
+            name = f"{self._name}.{len(agent.steps)}"
+            agent.steps.append(
+                Step(
+                    id=name,
+                    call_id=name,
+                    protocol="openai.chat",
+                    model=message.text("model") or self._log.model,
+                    messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
+                    completion=self._messages.completion(message),
+                    metadata=dict(REBUILT),
+                    **token_fields(self._stores.tokens, prompt=None, completion=None, logprobs=None, missing=_NO_IDS),
+                )
+            )
+            thread.add(self._messages.chat(message))
+        if agent.steps:
+            self._job.report.miss("model events: prompts are put together from the messages", len(agent.steps))
+
+
+def _status(event: Fields, completion: Completion | None, error: str | None) -> StepStatus:
+    if event.get("cache") == "read":
+        return "cached"
+    if error is not None and error.startswith(_CANCELLED):
+        return "cancelled"
+    return "error" if error is not None or completion is None else "ok"
+
+
+def _retries(event: Fields) -> dict[str, Any]:
+    retries = event.count("retries")
+    return {} if not retries else {"retries": retries}
+
+
+def _tool(tool: Fields) -> dict[str, Any]:
+    return {name: tool.get(name) for name in ("name", "description", "parameters") if tool.get(name) is not None}
+
+
+def _id(text: Any) -> int | None:
+    digits = text.removeprefix(_ID) if isinstance(text, str) and text.startswith(_ID) else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
+
+
+def _logprob(row: Fields) -> float | None:
+    value = row.get("logprob")
+    if isinstance(value, float):  # NaN and infinities are for the rules of logprobs.
+        return value
+    return row.number("logprob")
+
+
+def _usage(usage: Fields) -> Usage:
+    fresh, read = usage.count("input_tokens"), usage.count("input_tokens_cache_read")
+    written = usage.count("input_tokens_cache_write")
+    # inspect's `input_tokens` are those that no cache gave or took.
+    return Usage(
+        input=None if fresh is None else fresh + (read or 0) + (written or 0),
+        output=usage.count("output_tokens"),
+        cache_read=read,
+        cache_write=written,
+        reasoning=usage.count("reasoning_tokens"),
+    )

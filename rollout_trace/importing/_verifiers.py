@@ -1,0 +1,151 @@
+"""Episodes of verifiers 0.4 (``verifiers.v1``, the ``traces.jsonl`` of prime-rl)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.model import Task
+from rollout_trace.data.trajectory import Trajectory
+from rollout_trace.importing._verifiers_graph import Graph
+from rollout_trace.importing.chat import error_of
+from rollout_trace.importing.imported import Imported, Job
+from rollout_trace.importing.inputs import documents, inputs_of
+
+if TYPE_CHECKING:
+    from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.inputs import Given
+    from rollout_trace.importing.report import ImportReport
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".json")
+
+
+def verifiers(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
+    """The traces of episodes, a trajectory each.
+
+    Each sampled node is one step: its prompt is what the nodes before it and the unsampled tokens at its own begin
+    hold, its completion the tokens that its mask marks. verifiers rounds logprobs to four decimals in its own files,
+    which is counted in ``report.noted``. What our own export keeps in ``info["rollout_trace"]`` is restored.
+
+    Args:
+        path: files, folders, patterns, addresses, or an open file; one episode (or one trace) a line.
+        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
+            ``skipped`` of the iterator.
+        report: counts what the source did not have, and what was left out.
+
+    Raises:
+        FileNotFoundError: there is nothing to read.
+        ValueError: ``on_error`` has another value.
+        FormatError: while iterating, unless skipped: something is no episode.
+    """
+    job, sources = Job("verifiers", on_error, report), inputs_of(path, SUFFIXES)
+    found = (episode for source in sources for episode in documents(source, job.problems))
+    return Imported(job, (one for episode in found for one in job.guarded(lambda: _traces(episode, job))))  # noqa: B023
+
+
+def _traces(episode: Fields, job: Job) -> Iterator[Trajectory]:
+    if "nodes" in episode.values:
+        yield _trajectory(episode, None, job)
+        return
+    if episode.items("traces") is None:
+        episode.refuse("traces", "a list of traces")
+    made = [_trajectory(trace, episode, job) for trace in episode.objects("traces")]
+    if not made:
+        job.report.drop("episodes without traces")
+    roots = [one for one in made if one.parent_id is None]
+    for one in made:
+        # Whoever else was there: the traces of an episode are one run.
+        one.episode_id = roots[0].id if roots else episode.name("id") or one.id
+    yield from made
+
+
+def _trajectory(trace: Fields, episode: Fields | None, job: Job) -> Trajectory:
+    info = trace.object("info")
+    ours = None if info is None else info.object("rollout_trace")
+    agent = trace.object("agent")
+    graph = Graph(trace, ours, job, trainable=ours is not None or agent is None or agent.flag("trainable") is not False)
+    rewards, reward = _rewards(trace, is_ours=ours is not None)
+    if reward is None:
+        job.report.miss("rewards")
+    group = None if episode is None else episode.object("group")
+    began, ended = _times(trace)
+    errors = list(trace.objects("errors"))
+    task = trace.object("task") or (None if episode is None else episode.object("task"))
+    trajectory = Trajectory(
+        id=job.unique_id(trace.require_name("id")),
+        name=(None if agent is None else agent.text("name")) or "agent",
+        group_id=None if group is None else group.name("id"),
+        steps=graph.steps,
+        tool_runs=graph.tool_runs,
+        reward=reward,
+        rewards=rewards or None,
+        metrics=trace.named_numbers("metrics") or None,
+        status=_status(trace),
+        stop_reason=trace.text("stop_condition"),
+        error=error_of(errors[-1].values) if errors else None,
+        started_at=began,
+        ended_at=ended,
+        metadata={"imported": {"source": "verifiers"}},
+    )
+    trajectory.task = None if task is None else _task(task)
+    if ours is not None:
+        _restore(trajectory, ours)
+    elif info is not None and info.values:
+        trajectory.metadata = {**(trajectory.metadata or {}), "info": info.values}
+    return trajectory
+
+
+def _status(trace: Fields) -> str:
+    if trace.flag("ok") is False:
+        return "failed"
+    return "aborted" if trace.flag("is_completed") is False else "completed"
+
+
+def _restore(trajectory: Trajectory, ours: Fields) -> None:
+    """Restores what our export keeps beside the trace."""
+    parent = ours.name("parent_id")
+    trajectory.parent_id = parent if parent != trajectory.id else None
+    trajectory.parent_step_id = ours.name("parent_step_id")
+    if trajectory.parent_id is not None:
+        trajectory.group_id = None  # An episode has one group: that of its outermost trajectory.
+    trajectory.rollout_index = ours.count("rollout_index")
+    trajectory.status = ours.text("status") or trajectory.status
+    if trajectory.stop_reason == trajectory.status:
+        trajectory.stop_reason = None  # The export gives the status where there is no reason.
+    trajectory.environment = ours.mapping("environment") or None
+    trajectory.metadata = {**ours.mapping("metadata"), **(trajectory.metadata or {})}
+
+
+def _task(task: Fields) -> Task | None:
+    data, key = task.get("data"), task.name("key")
+    # Our export nests the task's own data: verifiers gives fields of that name types of its own.
+    nested = isinstance(data, dict) and data.keys() == {"id", "data"}
+    data = data["data"] if nested and isinstance(data, dict) else data
+    return None if key is None and data in (None, {}) else Task(id=key, data=data)
+
+
+def _rewards(trace: Fields, *, is_ours: bool) -> tuple[dict[str, float], float | None]:
+    """The named scores, and the reward, which is their weighted sum; None where nothing was scored."""
+    found, whole = {}, None
+    rewards = trace.object("rewards")
+    for name in () if rewards is None else rewards.values:
+        part = rewards.object(name) if rewards is not None else None
+        score = None if part is None else part.number("score")
+        if part is None or score is None:
+            continue
+        weight = part.number("weight")
+        whole = (whole or 0.0) + score * (1.0 if weight is None else weight)
+        if name != "reward" or not is_ours:
+            found[name] = score
+    if is_ours and rewards is not None and rewards.get("reward") is None:
+        whole = None
+    return found, whole if whole is None or abs(whole) < float("inf") else None
+
+
+def _times(trace: Fields) -> tuple[Any, Any]:
+    timing = trace.object("timing")
+    agent = None if timing is None else timing.object("agent")
+    # 0.0 is verifiers' word for a time that was not set.
+    began = None if timing is None or not timing.number("start") else timing.time("start")
+    ended = None if agent is None or not agent.number("end") else agent.time("end")
+    return began, ended

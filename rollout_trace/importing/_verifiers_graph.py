@@ -1,0 +1,332 @@
+"""The message graph of a verifiers trace, as steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rollout_trace.data.extras import as_policy_spans
+from rollout_trace.data.model import Completion, Step, TokenIssue, ToolRun, Usage
+from rollout_trace.data.tokens import TokenStore
+from rollout_trace.importing.chat import assistant_message, chat_calls, error_of
+from rollout_trace.importing.steps import REBUILT, Thread, policy_version, token_fields, usd
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import TokenSource
+    from rollout_trace.importing.fields import Fields
+    from rollout_trace.importing.imported import Job
+
+_NO_IDS = "the node of the trace has no token ids."
+_STATUSES = frozenset({"ok", "error", "cancelled", "abandoned", "cached", "superseded", "running"})
+_SOURCES = frozenset({"engine", "logprobs", "retokenized"})
+_MODES = frozenset({"raw", "processed", "constrained"})
+_ENDPOINTS = {"/responses": "openai.responses", "/completions": "openai.completions", "/messages": "anthropic.messages"}
+
+
+class _Path(NamedTuple):
+    """The conversation up to a node: its messages, its ids, the root's tools."""
+
+    thread: Thread
+    length: int
+    above: _Path | None
+    """Of the node before it. Ids are stored once: whole prompts would grow with the square of the turns."""
+    own: list[int] | None
+    """Ids of the node alone; None where they are not those of its mask."""
+    tools: list[Any] | None
+
+    def ids(self) -> list[int] | None:
+        """The ids from the root to the node; None where those of one are not known."""
+        pieces: list[list[int]] = []
+        path: _Path | None = self
+        while path is not None:
+            if path.own is None:
+                return None
+            pieces.append(path.own)
+            path = path.above
+        return [one for piece in reversed(pieces) for one in piece]
+
+
+class Graph:
+    """The steps of one trace. Each sampled node is one, whatever continues it."""
+
+    def __init__(self, trace: Fields, ours: Fields | None, job: Job, *, trainable: bool) -> None:
+        self.steps: list[Step] = []
+        self.tool_runs: list[ToolRun] = []
+        self._trace, self._job, self._trainable = trace, job, trainable
+        self._store = TokenStore()
+        self._name = trace.require_name("id")
+        self._facts = [] if ours is None else list(ours.objects("steps"))
+        self._fact_of = {fact.count("node"): fact for fact in self._facts if fact.get("node") is not None}
+        self._choices = Counter(fact.name("call_id") for fact in self._facts)
+        self._calls = list(trace.objects("calls"))
+        self._call_of = {call.count("node"): call for call in self._calls if call.get("node") is not None}
+        self._paths: list[_Path] = []
+        self._step_ids: set[str] = set()
+        self._callers: dict[str, tuple[str, Any]] = {}
+        self._rounded = True
+        self._has_logprobs = False
+        if trace.items("nodes") is None:
+            trace.refuse("nodes", "a list of nodes")
+        for at, node in enumerate(trace.objects("nodes")):
+            self._add(node, at)
+        self._add_failed()
+        self._restore_order()
+        self._store.finish()
+        if self._has_logprobs and self._rounded:
+            job.report.note("traces whose logprobs have at most 4 decimals, as verifiers rounds them in files")
+
+    def _parent(self, node: Fields, at: int) -> _Path:
+        parent = node.get("parent")
+        if parent is None:
+            return _Path(Thread(), 0, None, [], self._tools_of(node))
+        number = node.count("parent")
+        if number is None or number >= at or number >= len(self._paths):
+            node.wrong("parent", f"the index of an earlier node, below {at}")
+            return _Path(Thread(), 0, None, None, None)
+        return self._paths[number]
+
+    def _tools_of(self, node: Fields) -> list[Any] | None:
+        found: list[Any] = []
+        for tool in node.objects("tools"):
+            kind = "custom" if tool.get("type") == "custom" else "function"
+            inner = {key: value for key, value in tool.values.items() if key != "type"}
+            found.append({"type": kind, kind: inner})
+        return found or None
+
+    def _add(self, node: Fields, at: int) -> None:
+        before = self._parent(node, at)
+        thread = before.thread if len(before.thread.items) == before.length else before.thread.fork(before.length)
+        message = node.object("message")
+        content = _message(message) if message is not None else {"role": "user", "content": None}
+        own, mask = node.ids("token_ids") or [], node.items("mask")
+        marks = _marks(mask)
+        if marks is None:
+            node.wrong("mask", "a list of true and false")
+        if node.flag("sampled"):
+            self._sampled(node, at, before, thread, message, own, marks)
+        elif message is not None and content["role"] == "tool":
+            self._result(content)
+        thread.add(content)
+        self._paths.append(_Path(thread, len(thread.items), before, None if marks is None else own, before.tools))
+
+    def _result(self, message: dict[str, Any]) -> None:
+        call_id = message.get("tool_call_id")
+        step_id, call = self._callers.get(str(call_id), (None, None))
+        self.tool_runs.append(
+            ToolRun(
+                tool_call_id=call_id,
+                name=None if call is None else call.name,
+                arguments=None if call is None else call.arguments,
+                result=message["content"],
+                step_id=step_id,
+            )
+        )
+
+    def _sampled(
+        self,
+        node: Fields,
+        at: int,
+        before: _Path,
+        thread: Thread,
+        message: Fields | None,
+        own: list[int],
+        marks: list[bool] | None,
+    ) -> None:
+        fact, call = self._fact_of.get(at), self._call_of.get(at)
+        facts = self._step_facts(fact)
+        usage = _usage(call)
+        counted = None
+        if usage is not None and (fact is None or self._choices[fact.name("call_id")] < 2):
+            counted = usage.output
+        begin, end = _span(marks)
+        issue = _issue(own, marks, begin, end)
+        logprobs = node.numbers("logprobs")
+        self._look(logprobs)
+        has_ids = bool(own) and issue is None and any(marks or ())
+        prompt = before.ids() if has_ids else None
+        source: TokenSource = facts.pop("token_source") or "engine"
+        mode = facts.pop("logprobs_mode")
+        tokens = token_fields(
+            self._store,
+            prompt=None if prompt is None else [*prompt, *own[:begin]],
+            completion=own[begin:end] if has_ids else None,
+            logprobs=logprobs if has_ids and logprobs else None,
+            missing=_NO_IDS,
+            source=source,
+            counted=None if source == "retokenized" else counted,
+            issue=issue,
+        )
+        if tokens["completion_token_ids"] is None:
+            self._job.report.miss("token ids")
+        if tokens["logprobs"] is None:
+            self._job.report.miss("logprobs")
+        completion = _completion(message)
+        step = Step(
+            **tokens,
+            **{**self._call_facts(call), **facts},
+            usage=usage,
+            logprobs_mode=None if tokens["logprobs"] is None else mode,
+            messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
+            tools=before.tools,
+            completion=completion,
+            advantage=self._advantages(node),
+        )
+        self.steps.append(step)
+        for one in completion.tool_calls:
+            self._callers[str(one.id)] = step.id, one
+
+    def _look(self, logprobs: list[float | None] | None) -> None:
+        for value in logprobs or ():
+            self._has_logprobs = True
+            if value is not None and value != round(value, 4):
+                self._rounded = False
+                return
+
+    def _advantages(self, node: Fields) -> Any:
+        values = node.numbers("advantages")
+        if not values:
+            return None
+        return None if any(one is None or one != one or abs(one) == float("inf") for one in values) else values
+
+    def _step_facts(self, fact: Fields | None) -> dict[str, Any]:
+        """What our export keeps of a step beside its node."""
+        name = f"{self._name}.{len(self.steps)}"
+        facts: dict[str, Any] = {
+            "id": name,
+            "call_id": name,
+            "index": len(self.steps),
+            "trainable": self._trainable,
+            "token_source": None,
+            "logprobs_mode": None,
+            "metadata": dict(REBUILT),
+        }
+        if fact is None:
+            return facts
+        status, source, mode = fact.text("status"), fact.text("token_source"), fact.text("logprobs_mode")
+        own = fact.name("id")
+        name = own if own is not None and own not in self._step_ids else name
+        self._step_ids.add(name)
+        return {
+            **facts,
+            "id": name,
+            "call_id": fact.name("call_id") or name,
+            "status": status if status in _STATUSES else "ok",
+            "trainable": fact.flag("trainable") is not False,
+            "reward": fact.number("reward"),
+            "policy_version": policy_version(fact, "policy_version"),
+            "policy_spans": _policy_spans(fact),
+            "token_source": source if source in _SOURCES else None,
+            "logprobs_mode": mode if mode in _MODES else None,
+            "metadata": {**fact.mapping("metadata"), **REBUILT},
+            "finish_reason": fact.text("finish_reason"),
+        }
+
+    def _call_facts(self, call: Fields | None) -> dict[str, Any]:
+        if call is None:
+            return {"protocol": "openai.chat"}
+        time, usage, reason = call.object("time"), call.object("usage"), call.text("finish_reason")
+        began = None if time is None or not time.number("start") else time.number("start")
+        ended = None if time is None else time.number("end")
+        facts: dict[str, Any] = {
+            # The messages are of the shape of chat, whichever endpoint the call went to.
+            "protocol": "openai.chat",
+            "model": call.text("model"),
+            "sampling": call.mapping("sampling") or None,
+            "cost": None if usage is None else usd(usage.number("cost")),
+            "started_at": None if began is None or time is None else time.time("start"),
+            "latency": None if began is None or ended is None or ended < began else ended - began,
+            "error": error_of(call.get("error")),
+        }
+        return facts if reason is None else {**facts, "finish_reason": reason}
+
+    def _add_failed(self) -> None:
+        """Adds the calls without a node: they gave no answer."""
+        without = [fact for fact in self._facts if fact.get("node") is None]
+        calls = [call for call in self._calls if call.get("node") is None]
+        for at in range(max(len(without), len(calls))):
+            fact, call = without[at] if at < len(without) else None, calls[at] if at < len(calls) else None
+            facts = self._step_facts(fact)
+            facts.pop("token_source"), facts.pop("logprobs_mode")
+            if fact is None:
+                facts["status"] = "error"
+            merged = {**self._call_facts(call), **facts}
+            self.steps.append(Step(**merged, usage=_usage(call)))
+
+    def _restore_order(self) -> None:
+        order = {fact.name("id"): at for at, fact in enumerate(self._facts)}
+        if not all(step.id in order for step in self.steps) or not order:
+            return
+        self.steps.sort(key=lambda step: order[step.id])
+        for at, step in enumerate(self.steps):
+            object.__setattr__(step, "index", at)
+
+
+def _marks(mask: list[Any] | None) -> list[bool] | None:
+    if mask is None:
+        return []
+    return [bool(one) for one in mask] if all(isinstance(one, bool) or one in (0, 1) for one in mask) else None
+
+
+def _span(marks: list[bool] | None) -> tuple[int, int]:
+    """First and behind the last of the sampled tokens."""
+    if not marks or True not in marks:
+        return 0, 0
+    return marks.index(True), len(marks) - marks[::-1].index(True)
+
+
+def _issue(own: list[int], marks: list[bool] | None, begin: int, end: int) -> TokenIssue | None:
+    """Why the ids of a node are no completion; None where they are one, or there are none."""
+    if marks is not None and len(marks) != len(own):
+        message = f"{len(own)} token ids but {len(marks)} marks in the mask."
+        return TokenIssue(code="lengths_differ", message=message)
+    if marks is not None and not all(marks[begin:end]):
+        message = "tokens that were not sampled stand between those that were: they are not one completion."
+        return TokenIssue(code="several_completions", message=message)
+    return None
+
+
+def _message(message: Fields) -> dict[str, Any]:
+    """A message in the shape of chat."""
+    role = message.text("role") or "user"
+    if role == "assistant":
+        return assistant_message(_completion(message))
+    found: dict[str, Any] = {"role": role, "content": message.get("content")}
+    if role == "tool":
+        found["tool_call_id"] = message.name("tool_call_id")
+    return found
+
+
+def _completion(message: Fields | None) -> Completion:
+    if message is None:
+        return Completion()
+    content = message.get("content")
+    return Completion(
+        content=content if isinstance(content, (str, list)) else None,
+        reasoning=message.text("reasoning_content"),
+        tool_calls=chat_calls(message),
+    )
+
+
+def _usage(call: Fields | None) -> Usage | None:
+    counts = None if call is None else call.object("usage")
+    if counts is None:
+        return None
+    fresh, read = counts.count("prompt_tokens"), counts.count("cached_input_tokens")
+    # In verifiers, prompt tokens do not include those read from the cache.
+    return Usage(
+        input=None if fresh is None else fresh + (read or 0),
+        output=counts.count("completion_tokens"),
+        cache_read=read,
+        reasoning=counts.count("reasoning_tokens"),
+    )
+
+
+def _policy_spans(fact: Fields) -> Any:
+    rows = fact.items("policy_spans")
+    if not rows:
+        return None
+    try:
+        return as_policy_spans(rows)
+    except ValueError:
+        fact.wrong("policy_spans", "a list of [begin, end, version]")
+        return None

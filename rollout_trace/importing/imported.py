@@ -1,0 +1,92 @@
+"""What importers return: an iterator over trajectories, with a report and the errors that were skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from rollout_trace import guard
+from rollout_trace.errors import FormatError
+from rollout_trace.importing.fields import Fields, OnError, Problems
+from rollout_trace.importing.report import ImportReport
+from rollout_trace.report import format_counts
+
+if TYPE_CHECKING:
+    from rollout_trace.data.trajectory import Trajectory
+
+T = TypeVar("T")
+
+
+class Job:
+    """One import: its report, its problems, and the ids that it has given so far."""
+
+    def __init__(self, source: str, on_error: OnError, report: ImportReport | None) -> None:
+        if on_error not in ("raise", "skip"):
+            raise ValueError(f'on_error is {on_error!r}; it can be "raise" or "skip".')
+        self.source = source
+        self.report = ImportReport() if report is None else report
+        self.problems = Problems(on_error)
+        self._ids: dict[str, int] = {}
+
+    def unique_id(self, wanted: str) -> str:
+        """The id, or one with a number behind it where a trajectory of this import has it already."""
+        number = self._ids.get(wanted, 0) + 1
+        self._ids[wanted] = number
+        if number == 1:
+            return wanted
+        self.report.note("ids that two trajectories of the source share, given a number")
+        return self.unique_id(f"{wanted}-{number}")
+
+    def attempt(self, add: Callable[[Fields], object], record: Fields) -> None:
+        """Calls a function with a record; its error about the record as a whole is raised, or kept."""
+        try:
+            add(record)
+        except FormatError as error:
+            self.problems.add(error)
+
+    def guarded(self, made: Callable[[], Iterable[T]]) -> Iterator[T]:
+        """What is made of one part of the source; an error about that part as a whole is raised, or kept."""
+        try:
+            yield from made()
+        except FormatError as error:
+            self.problems.add(error)
+
+
+class Imported(Iterator["Trajectory"]):
+    """Iterates once over the trajectories of a source; files are read lazily."""
+
+    def __init__(self, job: Job, trajectories: Iterable[Trajectory]) -> None:
+        self.report = job.report
+        """What the source did not have, and what was left out."""
+        self._job = job
+        self._trajectories = self._counted(trajectories)
+
+    @property
+    def skipped(self) -> list[FormatError]:
+        """With ``on_error="skip"``: one error for each value, line or file left out so far."""
+        return self._job.problems.skipped
+
+    def __iter__(self) -> Imported:
+        return self
+
+    def __next__(self) -> Trajectory:
+        return next(self._trajectories)
+
+    def _counted(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
+        before = dict(self.report.dropped)
+        for trajectory in trajectories:
+            self.report.trajectories += 1
+            self.report.steps += len(trajectory.steps)
+            yield trajectory
+        self._warn(before)
+
+    def _warn(self, before: dict[str, int]) -> None:
+        # A user's report may have counts of earlier imports: the warning is about this one.
+        left = {what: count - before.get(what, 0) for what, count in self.report.dropped.items()}
+        left = {what: count for what, count in left.items() if count}
+        name = f"importing.{self._job.source}"
+        if left:
+            guard.warn(f"{name} left out: {format_counts(left)}. `.report` of what it returns has the counts.")
+        if self.skipped:
+            values = "1 value or line" if len(self.skipped) == 1 else f"{len(self.skipped)} values or lines"
+            guard.warn(f"{name}: {values} could not be read and were left out; the first: {self.skipped[0]}")

@@ -1,0 +1,302 @@
+"""The files of an import: which ones a path names, their lines, and files that are one document."""
+
+from __future__ import annotations
+
+import glob
+import io
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, TypeAlias, TypeVar
+
+import msgspec
+
+from rollout_trace.data.user_values import brief
+from rollout_trace.errors import FormatError
+from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, open_binary, to_local
+from rollout_trace.file.compression import GZIP_MAGIC, ZSTD_MAGIC, import_zstandard
+from rollout_trace.file.decode import BadLine, on_a_fresh_stack
+from rollout_trace.file.kinds import refuse_special_file
+from rollout_trace.file.lines import LONGEST_LINE, Damaged, NumberedLines
+from rollout_trace.importing.fields import Fields, Place, Problems, kind_of
+
+PathLike: TypeAlias = "str | os.PathLike[str]"
+Given: TypeAlias = "PathLike | Iterable[PathLike | str | bytes] | BinaryIO"
+"""What an importer takes: a path, a folder, a pattern, an address, an open file, or an iterable of paths."""
+T = TypeVar("T")
+
+_CHUNK = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class Input:
+    """One file of an import.
+
+    Args:
+        path: of the file; of an open file, its name.
+        file: the file where it is open already; it is not closed.
+    """
+
+    def __init__(self, path: str, file: BinaryIO | None = None) -> None:
+        self.path = path
+        self._file = file
+
+    @property
+    def is_open_file(self) -> bool:
+        """Whether it was given open: nothing beside it can be looked for."""
+        return self._file is not None
+
+    @property
+    def stem(self) -> str:
+        """Name of the file without its folder and suffixes."""
+        name = self.path.replace("\\", "/").rpartition("/")[2]
+        for suffix in (".gz", ".zst", ".jsonl", ".json", ".eval"):
+            name = name.removesuffix(suffix)
+        return name
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """The file, at its begin."""
+        if self._file is not None:
+            yield self._file
+            return
+        with open_binary(self.path) as file:
+            yield file
+
+    def begin(self, size: int) -> bytes:
+        """The first bytes of a file that was given by its path."""
+        with self.opened() as file:
+            return file.read(size)
+
+
+def inputs_of(given: Given, suffixes: tuple[str, ...]) -> list[Input]:
+    """The files that an argument names, in the order of their names.
+
+    Args:
+        given: as for the importers. Folders are searched with the folders inside them, hidden files left out.
+        suffixes: ends of the names of files in folders.
+
+    Raises:
+        TypeError: it is none of these.
+        FileNotFoundError: a path does not exist, or there are no files.
+        OSError: a path is a pipe, a socket or a device.
+    """
+    if hasattr(given, "read"):
+        return [_open_input(given)]
+    if isinstance(given, (str, os.PathLike)):
+        return [Input(path) for path in _expand(to_local(given), suffixes)]
+    if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
+        raise TypeError(
+            f"expected the path of a file, a folder, a pattern, a list of these, or an open file, got {brief(given)}."
+        )
+    found = [one for item in given for one in inputs_of(item, suffixes)]  # type: ignore[arg-type]
+    if not found:
+        raise FileNotFoundError("the list of files to import is empty: name at least one.")
+    return found
+
+
+def _open_input(file: Any) -> Input:
+    name = getattr(file, "name", None)
+    shown = name if isinstance(name, str) else "the open file"
+    if isinstance(file, io.TextIOBase):
+        # Whole: a text file gives no bytes, and its encoding is not this module's to choose.
+        return Input(shown, io.BytesIO(file.read().encode("utf-8", "surrogatepass")))
+    if not hasattr(file, "seek") or not file.seekable():
+        return Input(shown, io.BytesIO(file.read()))
+    return Input(shown, file)
+
+
+def _expand(path: str, suffixes: tuple[str, ...]) -> list[str]:
+    if is_address(path):
+        names = None if has_magic(path) else names_in(path)
+        found = matching(path) if has_magic(path) else [path] if names is None else [join(path, one) for one in names]
+        found = found if names is None else [one for one in found if one.endswith(suffixes)]
+    elif os.path.isdir(path):
+        found = [one for one in _walk(path) if one.endswith(suffixes)]
+    elif os.path.exists(path):
+        refuse_special_file(path)
+        return [path]
+    elif has_magic(path):
+        found = [file for file in sorted(glob.glob(path, recursive=True)) if not os.path.isdir(file)]
+    else:
+        raise FileNotFoundError(f"there is no file {path}.")
+    if not found:
+        raise FileNotFoundError(f"there is nothing to import in {path}: expected names that end with {suffixes}.")
+    return found
+
+
+def _walk(folder: str) -> Iterator[str]:
+    for here, folders, files in os.walk(folder):
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
+        for name in sorted(files):
+            path = os.path.join(here, name)
+            if not name.startswith(".") and os.path.isfile(path):
+                yield path
+
+
+def records(source: Input, problems: Problems, on_cut: Callable[[], object] | None = None) -> Iterator[Fields]:
+    """The objects of a file of JSON lines, with their places. Lines that cannot be read are reported.
+
+    Args:
+        source: the file.
+        problems: what is wrong is added to it.
+        on_cut: called in place of an error where the last line lacks its end: its writer is still at work.
+    """
+    with source.opened() as file:
+        numbered = NumberedLines(file, source.path)
+        held: tuple[int, bytes | Damaged] | None = None
+        for number, line in numbered:
+            if held is not None:
+                yield from _record(source, held[0], held[1], problems)
+            held = number, line
+        if held is not None:
+            ends_whole = numbered.ends_whole or on_cut is None
+            yield from _record(source, held[0], held[1], problems, None if ends_whole else on_cut)
+
+
+def _record(
+    source: Input,
+    number: int,
+    line: bytes | Damaged,
+    problems: Problems,
+    on_cut: Callable[[], object] | None = None,
+) -> Iterator[Fields]:
+    place = Place(source.path, number, problems)
+    if isinstance(line, Damaged):
+        problems.add(FormatError(f"{place}: {line}."))
+        return
+    try:
+        value = decoded(line, place)
+    except FormatError as error:
+        if on_cut is None:
+            problems.add(error)
+        else:
+            on_cut()
+        return
+    if isinstance(value, dict):
+        yield Fields(value, place)
+    else:
+        problems.add(place.error("$", "an object", kind_of(value)))
+
+
+def document(source: Input, problems: Problems) -> Fields | None:
+    """The one JSON object that a file holds, plain or compressed; None where it cannot be read, which is reported."""
+    place = Place(source.path, None, problems)
+    try:
+        value = decoded(whole(source), place)
+    except FormatError as error:
+        problems.add(error)
+        return None
+    if isinstance(value, dict):
+        return Fields(value, place)
+    problems.add(place.error("$", "an object", kind_of(value)))
+    return None
+
+
+def documents(source: Input, problems: Problems) -> Iterator[Fields]:
+    """The objects of a file that is one JSON object, a list of objects, or lines of objects."""
+    if is_one_document(source):
+        place = Place(source.path, None, problems)
+        try:
+            value = decoded(whole(source), place)
+        except FormatError as error:
+            problems.add(error)
+            return
+        if isinstance(value, dict):
+            yield Fields(value, place)
+        elif isinstance(value, list):
+            yield from Fields({"": value}, place, "$").objects("")
+        else:
+            problems.add(place.error("$", "an object, or a list of objects", kind_of(value)))
+        return
+    yield from records(source, problems)
+
+
+def is_one_document(source: Input) -> bool:
+    """Whether a file is not JSON by lines: its name says so, or its first line is no whole value."""
+    name = source.path.removesuffix(".gz").removesuffix(".zst")
+    if name.endswith((".jsonl", ".ndjson")):
+        return False
+    with source.opened() as file:
+        first = next((line for _, line in NumberedLines(file, source.path)), b"")
+        file.seek(0)
+    if isinstance(first, Damaged) or first[:1] != b"{":
+        return True
+    try:
+        json.loads(first)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def whole(source: Input) -> bytes:
+    """The contents of a file, decompressed.
+
+    Raises:
+        FormatError: it is longer than 1 GiB, or its compressed bytes are damaged.
+        ImportError: it is compressed with zstd, and the package zstandard is not installed.
+    """
+    with source.opened() as file:
+        found = bytearray()
+        try:
+            for part in _parts(file, source.path):
+                found += part
+                if len(found) > LONGEST_LINE:
+                    raise FormatError(f"{source.path}: expected a document of at most {LONGEST_LINE} bytes, got more.")
+        except (zlib.error, EOFError) as error:
+            raise FormatError(
+                f"{source.path}: expected compressed data, got bytes that are damaged: {error}."
+            ) from error
+    return bytes(found).removeprefix(_BYTE_ORDER_MARK)
+
+
+def _parts(file: BinaryIO, path: str) -> Iterator[bytes]:
+    magic = file.read(4)
+    file.seek(0)
+    if magic.startswith(GZIP_MAGIC):
+        unpack: Any = zlib.decompressobj(31)
+        while data := file.read(_CHUNK):
+            while data:
+                yield unpack.decompress(data, _CHUNK)
+                data = unpack.unconsumed_tail or unpack.unused_data
+                if unpack.eof:
+                    unpack = zlib.decompressobj(31)
+        return
+    if magic == ZSTD_MAGIC:
+        zstandard = import_zstandard(path)
+        try:
+            with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False) as reader:
+                while data := reader.read(_CHUNK):
+                    yield data
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+        return
+    while data := file.read(_CHUNK):
+        yield data
+
+
+def decoded(data: bytes, place: Place) -> Any:
+    """A JSON value. NaN and lone surrogates are accepted, as Python's own writer gives them.
+
+    Raises:
+        FormatError: the bytes are not JSON, not UTF-8, or nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return _decoded_plainly(data, place)
+
+
+def _decoded_plainly(data: bytes, place: Place) -> Any:
+    try:
+        return on_a_fresh_stack(json.loads, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise FormatError(f"{place}: expected UTF-8, got other bytes: {error.reason} at {error.start}.") from error
+    except BadLine as error:
+        raise FormatError(f"{place}: {error}.") from error
+    except ValueError as error:
+        what = error.msg if isinstance(error, json.JSONDecodeError) else "a number with too many digits"
+        where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise FormatError(f"{place}: expected JSON, got something else: {what}{where}.") from error

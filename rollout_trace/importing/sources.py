@@ -1,0 +1,161 @@
+"""The sources: what each is, and which one a file is of."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.file.lines import Damaged, NumberedLines
+from rollout_trace.importing.inputs import Input, inputs_of
+
+if TYPE_CHECKING:
+    from rollout_trace.importing.imported import Imported
+    from rollout_trace.importing.inputs import Given
+
+_ANY = (".jsonl", ".json", ".eval", ".ndjson", ".jsonl.gz", ".json.gz", ".jsonl.zst", ".json.zst")
+_LINES = 40
+"""Lines of a file that are looked at, at most."""
+_BEGIN = 1 << 16
+_CLAUDE = frozenset({"user", "assistant", "system", "summary", "file-history-snapshot", "attachment"})
+_CODEX = frozenset({"session_meta", "response_item", "event_msg", "turn_context"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source."""
+
+    name: str
+    what: str
+    """What is read, for lists."""
+    lacks: str
+    """What the source does not have."""
+
+    @property
+    def importer(self) -> Callable[..., Imported]:
+        """The function of ``rollout_trace.importing``."""
+        found: Callable[..., Imported] = getattr(import_module(f"rollout_trace.importing._{self.name}"), self.name)
+        return found
+
+
+SOURCES: Mapping[str, Source] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Source(
+                "agent_lightning",
+                "events, spans, triplets and rows of turns of Agent-lightning",
+                "rewards that were filled in; of triplets: requests, usage, times",
+            ),
+            Source("art", "trajectories of OpenPipe ART", "of the older form: requests, prompt ids, usage, times"),
+            Source(
+                "atif",
+                "ATIF 1.0 to 1.8, Harbor's trajectories",
+                "requests; ids, logprobs of most agents",
+            ),
+            Source(
+                "claude_code",
+                "sessions of Claude Code, and its stream-json",
+                "ids, logprobs, system prompt, tools, sampling, latency, rewards",
+            ),
+            Source("codex", "sessions of the Codex CLI", "ids, logprobs, tools, sampling, stop reasons, rewards"),
+            Source("inspect", "logs of inspect_ai, .eval and .json", "ids, unless the logprobs name them"),
+            Source(
+                "otel",
+                "spans: OpenTelemetry's GenAI, OpenInference",
+                "rewards; ids, logprobs of most writers",
+            ),
+            Source("verifiers", "episodes of verifiers 0.4, traces.jsonl", "requests; four decimals of logprobs"),
+        )
+    }
+)
+"""The sources by their names."""
+
+
+def detect(path: Given) -> str | None:
+    """The source that a file is of; None where its beginning does not show it, or files are of different ones.
+
+    Args:
+        path: as for the importers. Of a folder or a list, all files must be of one source.
+
+    Raises:
+        FileNotFoundError: there is nothing to read.
+        OSError: a file cannot be read.
+    """
+    files = [one for one in inputs_of(path, _ANY) if not one.is_open_file and not one.path.endswith(".meta.json")]
+    found = {_source_of(one) for one in files}
+    return found.pop() if len(found) == 1 else None
+
+
+def _source_of(source: Input) -> str | None:
+    begin = source.begin(_BEGIN)
+    if begin[:2] == b"PK":
+        return "inspect" if source.path.endswith(".eval") else None
+    for value in _first_values(source, begin):
+        name = _named(value)
+        if name is not None:
+            return name
+    return None
+
+
+def _first_values(source: Input, begin: bytes) -> list[dict[str, Any]]:
+    """The objects of the first lines; of one document, its first fields by their names alone."""
+    found: list[dict[str, Any]] = []
+    with source.opened() as file:
+        for number, (_, line) in enumerate(NumberedLines(file, source.path)):
+            if number >= _LINES or isinstance(line, Damaged):
+                break
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                break
+            if isinstance(value, dict):
+                found.append(value)
+    return found or _document(source)
+
+
+def _document(source: Input) -> list[dict[str, Any]]:
+    """The object of a file that is one document over many lines."""
+    if os.path.isfile(source.path) and os.path.getsize(source.path) > 1 << 28:
+        return []  # Too long to be read for this alone.
+    from rollout_trace.errors import FormatError
+    from rollout_trace.importing.fields import Problems
+    from rollout_trace.importing.inputs import documents
+
+    try:
+        return [next(documents(source, Problems("raise"))).values]
+    except (FormatError, StopIteration):
+        return []
+
+
+def _named(value: dict[str, Any]) -> str | None:
+    """The source whose files hold such an object; None where several could, or none does."""
+    kind, keys = value.get("type"), value.keys()
+    payload = value.get("payload")
+    tests = {
+        "atif": str(value.get("schema_version")).startswith("ATIF-v1."),
+        "art": value.get("format") == "art.trajectories" or bool(keys & {"messages_and_choices", "exchanges"}),
+        "inspect": isinstance(value.get("eval"), dict) and "status" in keys,
+        "otel": "resourceSpans" in keys,
+        "verifiers": _is_episode(value),
+        "codex": kind in _CODEX and isinstance(payload, dict) if isinstance(kind, str) else False,
+        "agent_lightning": ("rollout_id" in keys and bool(keys & {"event_type", "attempt_id", "triplets"}))
+        or keys >= {"instance_id", "prompt_ids", "gold_completion_ids"},
+        "claude_code": isinstance(kind, str)
+        and kind in _CLAUDE
+        and payload is None
+        and bool(keys & {"sessionId", "uuid", "leafUuid", "session_id", "messageId"}),
+    }
+    found = [name for name, holds in tests.items() if holds]
+    # A file of ours has a schema of its own.
+    return found[0] if len(found) == 1 and "schema" not in keys else None
+
+
+def _is_episode(value: dict[str, Any]) -> bool:
+    traces = value.get("traces")
+    first = traces[0] if isinstance(traces, list) and traces else value
+    return isinstance(first, dict) and isinstance(first.get("nodes"), list)

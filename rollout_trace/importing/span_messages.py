@@ -1,0 +1,248 @@
+"""Messages of model calls in the attributes of spans, as messages of chat.
+
+Known are OpenTelemetry's conventions for GenAI in four generations, and OpenInference's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.importing.chat import arguments_text, tool_message
+from rollout_trace.importing.span_values import Span, as_json
+
+if TYPE_CHECKING:
+    from rollout_trace.importing.report import ImportReport
+
+_EVENT = "gen_ai.client.inference.operation.details"
+_ROLES = ("system", "user", "assistant", "tool")
+_MOST = 100_000
+"""Items of an indexed list, at most."""
+
+
+def indexed(attributes: dict[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """The fields of each item of a list that is spelled ``PREFIX.0.name``, in the order of the numbers."""
+    found: dict[int, dict[str, Any]] = {}
+    pattern = re.compile(rf"{re.escape(prefix)}\.(\d{{1,9}})\.(.+)", re.DOTALL)
+    for name, value in attributes.items():
+        match = pattern.fullmatch(name) if name.startswith(prefix) else None
+        if match is not None and len(found) < _MOST:
+            found.setdefault(int(match[1]), {})[match[2]] = value
+    return [found[at] for at in sorted(found)]
+
+
+class Conversation:
+    """The messages of one model call: those it was sent, and what it answered, one for each choice."""
+
+    def __init__(self, span: Span, report: ImportReport) -> None:
+        self._span, self._report = span, report
+        self.sent: list[dict[str, Any]] = []
+        self.answers: list[dict[str, Any]] = []
+        self.finish_reasons: list[Any] = []
+        self.tools: list[Any] | None = None
+        for attributes in (span.attributes, *(facts for name, facts in span.events if name == _EVENT)):
+            if not self.sent and not self.answers:
+                self._read_structured(attributes)
+        if not self.sent and not self.answers:
+            self._read_indexed(span.attributes)
+        if not self.sent and not self.answers:
+            self._read_openinference(span.attributes)
+        if not self.sent and not self.answers:
+            self._read_events()
+        reasons = span.attributes.get("gen_ai.response.finish_reasons")
+        if isinstance(reasons, str):
+            reasons = as_json(reasons)
+        if isinstance(reasons, list):
+            self.finish_reasons = reasons
+        self.tools = self.tools or _tools(span.attributes)
+
+    def _read_structured(self, attributes: dict[str, Any]) -> None:
+        system = as_json(attributes.get("gen_ai.system_instructions"))
+        if isinstance(system, str) and system:
+            self.sent.append({"role": "system", "content": system})
+        elif isinstance(system, list) and system:
+            self.sent += self._from_parts("system", system)
+        for message in _objects(as_json(attributes.get("gen_ai.input.messages"))):
+            self.sent += self._message(message)
+        for message in _objects(as_json(attributes.get("gen_ai.output.messages"))):
+            made = self._message(message) or [{"role": "assistant", "content": None}]
+            self.answers.append({**made[0], "role": "assistant"})
+            self.finish_reasons.append(message.get("finish_reason"))
+
+    def _message(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        role = message.get("role")
+        role = role if isinstance(role, str) else "user"
+        parts = message.get("parts")
+        if isinstance(parts, list):
+            return self._from_parts(role, parts)
+        return [_plain(role, message)]
+
+    def _from_parts(self, role: str, parts: list[Any]) -> list[dict[str, Any]]:
+        content: list[Any] = []
+        calls: list[dict[str, Any]] = []
+        thoughts: list[str] = []
+        results: list[dict[str, Any]] = []
+        for part in _objects(parts):
+            kind = part.get("type")
+            if kind == "text":
+                content.append({"type": "text", "text": _text(part.get("content", part.get("text")))})
+            elif kind == "reasoning":
+                thoughts.append(_text(part.get("content")))
+            elif kind == "tool_call":
+                calls.append(_call(part.get("id"), part.get("name"), part.get("arguments")))
+            elif kind == "tool_call_response":
+                response = part.get("response", part.get("result"))
+                results.append(tool_message(_name(part.get("id")), _content(response)))
+            elif (image := _image(part)) is not None:
+                content.append(image)
+            else:
+                self._report.drop(f"parts of messages: {str(kind)[:40]}")
+        found: dict[str, Any] = {"role": role, "content": _joined(content)}
+        if thoughts:
+            found["reasoning_content"] = "".join(thoughts)
+        if calls:
+            found["tool_calls"] = calls
+        return results if results and not (content or calls or thoughts) else [*results, found]
+
+    def _read_indexed(self, attributes: dict[str, Any]) -> None:
+        """``gen_ai.prompt.N``, ``gen_ai.completion.N``: OpenLLMetry's, and Agent-lightning's."""
+        self.sent = [_from_indexed(item) for item in indexed(attributes, "gen_ai.prompt")]
+        for item in indexed(attributes, "gen_ai.completion"):
+            self.answers.append({**_from_indexed(item), "role": "assistant"})
+            self.finish_reasons.append(item.get("finish_reason"))
+
+    def _read_openinference(self, attributes: dict[str, Any]) -> None:
+        for prefix, into in (("llm.input_messages", self.sent), ("llm.output_messages", self.answers)):
+            into += [_from_openinference(item) for item in indexed(attributes, prefix)]
+
+    def _read_events(self) -> None:
+        """Events of conventions up to 1.36: one for each message, and one for each choice."""
+        for name, facts in self._span.events:
+            body = facts.get("gen_ai.event.content", facts.get("event.body"))
+            fields = as_json(body) if body is not None else facts
+            if not isinstance(fields, dict):
+                continue
+            if name == "gen_ai.choice":
+                inner = fields.get("message", fields)
+                inner = as_json(inner)
+                self.answers.append(_plain("assistant", inner if isinstance(inner, dict) else {"content": inner}))
+                self.finish_reasons.append(fields.get("finish_reason"))
+            else:
+                role = name.removeprefix("gen_ai.").removesuffix(".message")
+                if role in _ROLES and name == f"gen_ai.{role}.message":
+                    self.sent.append(_plain(role, fields))
+
+
+def _plain(role: str, message: dict[str, Any]) -> dict[str, Any]:
+    """A message that is of the shape of chat already."""
+    found: dict[str, Any] = {"role": role, "content": _content(message.get("content"))}
+    calls = as_json(message.get("tool_calls"))
+    made = [one for call in _objects(calls) for one in [_chat_call(call)]]
+    if made:
+        found["tool_calls"] = made
+    if role == "tool":
+        found["tool_call_id"] = _name(message.get("tool_call_id", message.get("id")))
+    if isinstance(message.get("reasoning_content"), str):
+        found["reasoning_content"] = message["reasoning_content"]
+    return found
+
+
+def _chat_call(call: dict[str, Any]) -> dict[str, Any]:
+    inner = call.get("function")
+    inner = inner if isinstance(inner, dict) else call
+    return _call(call.get("id"), inner.get("name"), inner.get("arguments"))
+
+
+def _from_indexed(item: dict[str, Any]) -> dict[str, Any]:
+    role = item.get("role")
+    found = _plain(role if isinstance(role, str) else "user", {**item, "tool_calls": None})
+    calls = [_call(one.get("id"), one.get("name"), one.get("arguments")) for one in indexed(item, "tool_calls")]
+    return {**found, "tool_calls": calls} if calls else found
+
+
+def _from_openinference(item: dict[str, Any]) -> dict[str, Any]:
+    fields = {name.removeprefix("message."): value for name, value in item.items()}
+    role = fields.get("role")
+    found = _plain(role if isinstance(role, str) else "user", {**fields, "tool_calls": None})
+    contents = [_openinference_part(part) for part in indexed(fields, "contents")]
+    if contents:
+        found["content"] = _joined([part for part in contents if part is not None])
+    calls = [
+        _call(one.get("tool_call.id"), one.get("tool_call.function.name"), one.get("tool_call.function.arguments"))
+        for one in indexed(fields, "tool_calls")
+    ]
+    return {**found, "tool_calls": calls} if calls else found
+
+
+def _openinference_part(part: dict[str, Any]) -> dict[str, Any] | None:
+    url = part.get("message_content.image.image.url")
+    if isinstance(url, str):
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "text", "text": _text(part.get("message_content.text"))}
+
+
+def _image(part: dict[str, Any]) -> dict[str, Any] | None:
+    kind, media = part.get("type"), part.get("mime_type")
+    is_image = part.get("modality") == "image" or (isinstance(media, str) and media.startswith("image/"))
+    if kind == "uri" and is_image and isinstance(part.get("uri"), str):
+        return {"type": "image_url", "image_url": {"url": part["uri"]}}
+    if kind == "blob" and is_image and isinstance(part.get("content"), str):
+        return {"type": "image_url", "image_url": {"url": f"data:{media or 'image/png'};base64,{part['content']}"}}
+    return None
+
+
+def _tools(attributes: dict[str, Any]) -> list[Any] | None:
+    tools = as_json(attributes.get("gen_ai.tool.definitions"))
+    if isinstance(tools, list):
+        return [_tool(one) for one in _objects(tools)] or None
+    schemas = [as_json(item.get("tool.json_schema")) for item in indexed(attributes, "llm.tools")]
+    if any(isinstance(one, dict) for one in schemas):
+        return [_tool(one) for one in _objects(schemas)]
+    functions = indexed(attributes, "llm.request.functions")
+    return [{"type": "function", "function": _function(one)} for one in functions] or None
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(tool.get("function"), dict) or "name" not in tool:
+        return tool
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _function(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "parameters": as_json(fields["parameters"])} if "parameters" in fields else fields
+
+
+def _call(call_id: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    function = {"name": _name(name), "arguments": arguments_text(arguments) or "{}"}
+    return {"id": _name(call_id), "type": "function", "function": function}
+
+
+def _objects(values: Any) -> Iterator[dict[str, Any]]:
+    yield from (one for one in (values if isinstance(values, list) else ()) if isinstance(one, dict))
+
+
+def _joined(content: list[Any]) -> Any:
+    if len(content) == 1 and content[0].get("type") == "text":
+        return content[0]["text"]
+    return content or None
+
+
+def _content(value: Any) -> Any:
+    if value is None or isinstance(value, (str, list)):
+        return value
+    return _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return "" if value is None else json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

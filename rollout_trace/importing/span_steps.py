@@ -1,0 +1,205 @@
+"""Model calls and tools among the spans of one trace, as steps and tool runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.model import Completion, Step, ToolCall, ToolRun, Usage
+from rollout_trace.importing.chat import arguments_text, chat_calls
+from rollout_trace.importing.fields import Fields, as_float, is_finite
+from rollout_trace.importing.span_messages import Conversation
+from rollout_trace.importing.span_values import Span, as_json
+from rollout_trace.importing.steps import SharedStores, token_fields, usd
+
+if TYPE_CHECKING:
+    from rollout_trace.importing.imported import Job
+
+_CALLS = frozenset({"chat", "generate_content", "text_completion", "completion"})
+_AGENTS = frozenset({"invoke_agent", "invoke_workflow"})
+_NO_IDS = "conventions for spans have no attribute for token ids, and this span has none of its own."
+_SAMPLING = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
+
+
+def kind_of(span: Span) -> str | None:
+    """What a span is: ``call``, ``tool`` or ``agent``; None for anything else."""
+    operation, kind = span.text("gen_ai.operation.name"), span.text("openinference.span.kind")
+    loop = span.text("traceloop.span.kind")
+    if operation in _CALLS or kind == "LLM" or span.text("llm.request.type") in _CALLS:
+        return "call"
+    if operation == "execute_tool" or kind == "TOOL" or loop == "tool":
+        return "tool"
+    if operation in _AGENTS or kind == "AGENT" or loop == "agent":
+        return "agent"
+    # Agent-lightning's, whose spans have no operation.
+    names = span.attributes.keys() & {"gen_ai.prompt.0.role", "gen_ai.completion.0.content", "response_token_ids"}
+    return "call" if names and operation is None else None
+
+
+def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[Step]:
+    """The steps of a span that is a model call: one for each choice, at least one."""
+    talk = Conversation(span, job.report)
+    usage = _usage(span)
+    messages = stores.add_messages(talk.sent) if talk.sent else None
+    if messages is None:
+        job.report.miss("messages: their capture was not switched on")
+    found = []
+    answers: list[dict[str, Any] | None] = list(talk.answers) or [None]
+    for at, answer in enumerate(answers):
+        reason = talk.finish_reasons[at] if at < len(talk.finish_reasons) else None
+        tokens = _tokens(span, stores, usage, only=len(answers) == 1)
+        completion = None if answer is None else _completion(answer, span)
+        if completion is None and tokens["token_issue"] is not None and span.error is not None:
+            tokens["token_issue"] = None
+        found.append(
+            Step(
+                **{**tokens, **_own_facts(span, has_ids=tokens["completion_token_ids"] is not None)},
+                id=f"{name}.{at}",
+                call_id=span.text("rollout_trace.call_id") or name,
+                choice=at,
+                protocol="openai.chat",
+                model=span.text("gen_ai.request.model", "llm.request.model_name", "llm.model_name"),
+                response_model=span.text("gen_ai.response.model", "llm.response.model_name", "llm.model_name"),
+                response_id=span.text("gen_ai.response.id"),
+                messages=messages,  # type: ignore[arg-type]  # A stored form, which the field takes.
+                tools=talk.tools,
+                sampling=_sampling(span),
+                completion=completion,
+                finish_reason=reason if isinstance(reason, str) else None,
+                usage=usage,
+                cost=usd(_number(span, "llm.cost.total", "gen_ai.usage.cost")) if at == 0 else None,
+                started_at=span.started_at,
+                latency=span.seconds,
+                time_to_first_token=_number(span, "gen_ai.response.time_to_first_chunk"),
+                status="error" if span.error is not None and answer is None else "ok",
+                error=span.error,
+                metadata={"span_id": span.id, "span": span.name},
+            )
+        )
+        job.report.miss("token ids", tokens["completion_token_ids"] is None)
+        job.report.miss("logprobs", tokens["logprobs"] is None)
+    return found
+
+
+def _completion(answer: dict[str, Any], span: Span) -> Completion:
+    fields = Fields(answer, span.fields.place, span.fields.path)
+    content, reasoning = answer.get("content"), answer.get("reasoning_content")
+    calls: tuple[ToolCall, ...] = chat_calls(fields)
+    return Completion(
+        content=content if isinstance(content, (str, list)) and (content or not calls) else None,
+        reasoning=reasoning if isinstance(reasoning, str) and reasoning else None,
+        tool_calls=calls,
+    )
+
+
+def _is_ours(span: Span) -> bool:
+    return "rollout_trace.call_id" in span.attributes
+
+
+def _own_facts(span: Span, *, has_ids: bool) -> dict[str, Any]:
+    """What our own export keeps of a step beside the conventions."""
+    source, mode = span.text("rollout_trace.token_source"), span.text("rollout_trace.logprobs_mode")
+    reward = span.attributes.get("rollout_trace.reward")
+    facts = {
+        "trainable": span.attributes.get("rollout_trace.trainable") is not False,
+        "policy_version": span.text("rollout_trace.policy_version"),
+        "reward": float(reward) if is_finite(reward) else None,
+        "logprobs_mode": mode if mode in ("raw", "processed", "constrained") else None,
+    }
+    return {**facts, "token_source": source} if has_ids and source in ("logprobs", "retokenized") else facts
+
+
+def _tokens(span: Span, stores: SharedStores, usage: Usage | None, *, only: bool) -> dict[str, Any]:
+    """Ids and logprobs in the attributes that Agent-lightning, and our own export, have for them."""
+    prompt, completion = _ids(span, "prompt_token_ids"), _ids(span, "response_token_ids", "completion_token_ids")
+    logprobs = _logprobs(span)
+    # They are of one choice; usage counts all of them.
+    return token_fields(
+        stores.tokens,
+        prompt=prompt if only else None,
+        completion=completion if only else None,
+        logprobs=logprobs if only else None,
+        missing=_NO_IDS,
+        # Our own export has spans of each choice, with the usage of all of them.
+        counted=usage.output if only and usage is not None and completion and not _is_ours(span) else None,
+    )
+
+
+def _ids(span: Span, *names: str) -> list[int] | None:
+    prefixes = ("", "rollout_trace.", "gen_ai.rollout_trace.")
+    for name in (f"{prefix}{one}" for one in names for prefix in prefixes):
+        value = as_json(span.attributes.get(name))
+        if isinstance(value, list) and value:
+            if all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+                return value
+            path = f"{span.fields.path}.attributes.{name}"
+            span.fields.place.problems.add(span.fields.place.error(path, "a list of token ids", "other items"))
+    return None
+
+
+def _logprobs(span: Span) -> list[float | None] | None:
+    for name in ("logprobs.content", "logprobs", "rollout_trace.logprobs", "response_logprobs"):
+        value = as_json(span.attributes.get(name))
+        if not isinstance(value, list) or not value:
+            continue
+        numbers = [one.get("logprob") if isinstance(one, dict) else one for one in value]
+        if all(one is None or (isinstance(one, (int, float)) and not isinstance(one, bool)) for one in numbers):
+            return [None if one is None else as_float(one) for one in numbers]
+        path = f"{span.fields.path}.attributes.{name}"
+        span.fields.place.problems.add(span.fields.place.error(path, "a list of logprobs", "other items"))
+    return None
+
+
+def _count(span: Span, *names: str) -> int | None:
+    numbers = (span.attributes.get(name) for name in names)
+    return next((int(one) for one in numbers if is_finite(one) and 0 <= one < 2**63 and one == int(one)), None)
+
+
+def _number(span: Span, *names: str) -> float | None:
+    numbers = (span.attributes.get(name) for name in names)
+    return next((float(one) for one in numbers if is_finite(one) and one >= 0), None)
+
+
+def _usage(span: Span) -> Usage | None:
+    found = Usage(
+        input=_count(span, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
+        output=_count(
+            span, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"
+        ),
+        cache_read=_count(span, "gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read"),
+        cache_write=_count(
+            span,
+            "gen_ai.usage.cache_write.input_tokens",
+            "gen_ai.usage.cache_creation.input_tokens",
+            "llm.token_count.prompt_details.cache_write",
+        ),
+        reasoning=_count(span, "gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"),
+    )
+    return None if found == Usage() else found
+
+
+def _sampling(span: Span) -> dict[str, Any] | None:
+    given = as_json(span.attributes.get("llm.invocation_parameters"))
+    found = dict(given) if isinstance(given, dict) else {}
+    for name in _SAMPLING:
+        value = span.attributes.get(f"gen_ai.request.{name}")
+        if value is not None:
+            found[name] = value
+    stop = span.attributes.get("gen_ai.request.stop_sequences")
+    return {**found, **({} if stop is None else {"stop": stop})} or None
+
+
+def tool_run(span: Span, callers: dict[str, str]) -> ToolRun:
+    """The tool run of a span. ``callers``: the step of each tool call, by its id."""
+    call_id = span.text("gen_ai.tool.call.id", "tool_call.id", "tool.id")
+    arguments = span.attributes.get("gen_ai.tool.call.arguments", span.attributes.get("input.value"))
+    result = span.attributes.get("gen_ai.tool.call.result", span.attributes.get("output.value"))
+    return ToolRun(
+        tool_call_id=call_id,
+        name=span.text("gen_ai.tool.name", "tool.name", "traceloop.entity.name") or span.name or None,
+        arguments=arguments_text(arguments),
+        result=result,
+        error=span.error,
+        started_at=span.started_at,
+        duration=span.seconds,
+        step_id=None if call_id is None else callers.get(call_id),
+    )

@@ -1,0 +1,116 @@
+"""Steps of an import: token arrays checked as those of the wire are, prompts that share what they repeat."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.lists import ListSpan
+from rollout_trace.data.model import Cost, TokenIssue, Usage
+from rollout_trace.data.tokens import TokenStore, readonly
+from rollout_trace.file.plain import dumps
+from rollout_trace.wire import align
+from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.steps import Stores
+
+if TYPE_CHECKING:
+    from rollout_trace.data.model import TokenSource
+    from rollout_trace.importing.fields import Fields
+
+REBUILT = {"messages_source": "rebuilt"}
+"""Metadata of steps whose messages were put together from a transcript, not taken from a request."""
+
+
+def missing_ids(message: str) -> TokenIssue:
+    """The issue of a step without ids."""
+    return TokenIssue(code="ids_missing", message=message)
+
+
+def token_fields(
+    store: TokenStore,
+    *,
+    prompt: list[int] | None,
+    completion: list[int] | None,
+    logprobs: list[float | None] | None,
+    missing: str,
+    source: TokenSource = "engine",
+    counted: int | None = None,
+    issue: TokenIssue | None = None,
+) -> dict[str, Any]:
+    """The fields of a step that hold its tokens. Arrays that break a rule are withheld, with the issue of the wire.
+
+    Args:
+        store: of the trajectory.
+        prompt: ids of the whole prompt.
+        completion: ids of the completion.
+        logprobs: one for each id; without ids, those that the source has.
+        missing: the message of the issue where there are no completion ids.
+        source: where the ids are from.
+        counted: tokens of the completion by the engine's usage; None where it is not known, or is of several choices.
+        issue: what the source itself holds against the ids, which then are kept as they are.
+    """
+    choice = ChoiceFacts(
+        prompt_token_ids=prompt,
+        completion_token_ids=completion,
+        logprobs=logprobs,
+        token_source=source if completion is not None else None,
+        # NaN stands for a missing one in the arrays of a step; as a value of the source it is none.
+        issue=issue,
+    )
+    align.check([choice], None if counted is None else Usage(output=counted))
+    prompt_span, completion_span = store.add(choice.prompt_token_ids, choice.completion_token_ids)
+    found = choice.issue
+    if found is None and completion_span is None:
+        found = missing_ids(missing)
+    return {
+        "prompt_token_ids": prompt_span,
+        "completion_token_ids": completion_span,
+        "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
+        "token_source": None if completion_span is None else source,
+        "token_issue": found,
+    }
+
+
+class SharedStores(Stores):
+    """Storage of one trajectory, for messages that every call of a source repeats."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: dict[bytes, Any] = {}
+
+    def add_messages(self, messages: list[Any]) -> ListSpan:
+        """Stores the messages of a prompt, equal ones as one object."""
+        # By digest: the texts too would double the memory of each message.
+        keys = [blake2b(dumps(one), digest_size=16).digest() for one in messages]
+        return self.messages.add_items([self._known.setdefault(*pair) for pair in zip(keys, messages, strict=True)])
+
+
+class Thread:
+    """A conversation that grows: the messages of each prompt are the first of one list."""
+
+    def __init__(self, items: list[Any] | None = None) -> None:
+        self.items: list[Any] = [] if items is None else items
+
+    def add(self, *messages: Any) -> None:
+        """Appends messages."""
+        self.items.extend(messages)
+
+    def span(self) -> ListSpan:
+        """The messages so far, for a step: later ones do not show in it."""
+        return ListSpan(self.items, len(self.items))
+
+    def fork(self, length: int | None = None) -> Thread:
+        """A conversation that begins with the first ``length`` messages of this one."""
+        return Thread(self.items[:length])
+
+
+def policy_version(fields: Fields, name: str) -> str | int | None:
+    """A version of the weights: a number, or a text."""
+    if isinstance(fields.get(name), str):
+        return fields.text(name)
+    return fields.count(name)
+
+
+def usd(amount: float | None) -> Cost | None:
+    """A cost in US dollars, as the source gives it."""
+    return None if amount is None else Cost(amount=amount, source="unknown")

@@ -1,0 +1,162 @@
+"""Sessions of Codex: which items are one call, whose usage is whose, compactions, forks, sub-agents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace import importing
+from rollout_trace.chat.messages import to_chat
+
+from .files import load
+
+PARENT, CHILD = "019a0000-0000-7000-8000-00000000000a", "019a0000-0000-7000-8000-00000000000b"
+
+
+def sessions() -> tuple[rt.Trajectory, rt.Trajectory]:
+    parent, child = load("codex")
+    return parent, child
+
+
+def write(path: Path, lines: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def line(kind: str, **payload: Any) -> dict[str, Any]:
+    return {"timestamp": "2026-10-02T10:00:00.000Z", "type": kind, "payload": payload}
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return line("response_item", type="message", role=role, content=[{"type": kind, "text": text}])
+
+
+def counted(last: int, total: int) -> dict[str, Any]:
+    info = {"last_token_usage": {"output_tokens": last}, "total_token_usage": {"output_tokens": total}}
+    return line("event_msg", type="token_count", info=info)
+
+
+def test_the_items_of_one_response_are_one_step() -> None:
+    parent, _ = sessions()
+    first = parent.steps[0]
+    assert first.completion is not None
+    assert [call.name for call in first.completion.tool_calls] == ["shell", "spawn_agent"]
+    # As the model wrote them: Codex keeps the text.
+    assert first.completion.tool_calls[0].arguments == '{"command": ["ls"]}'
+    assert first.completion.reasoning == "Look first."
+    assert (first.model, first.sampling) == ("gpt-6-codex", {"reasoning": {"effort": "high"}})
+    assert first.messages is not None
+    assert first.messages[0] == {"role": "system", "content": "You are Codex."}
+    assert [message["role"] for message in to_chat(first)] == ["system", "developer", "user"]
+
+
+def test_usage_is_of_the_call_before_it_and_a_repeated_count_of_none() -> None:
+    parent, _ = sessions()
+    usage = [(step.usage.input, step.usage.output) for step in parent.steps if step.usage is not None]
+    assert usage == [(1000, 50), (1200, 20), (60, 4)]
+    assert parent.steps[0].usage is not None
+    assert (parent.steps[0].usage.cache_read, parent.steps[0].usage.reasoning) == (800, 30)
+    assert [step.response_id for step in parent.steps] == [None, None, "resp_9"]
+
+
+def test_tools_have_their_results_and_times() -> None:
+    parent, child = sessions()
+    shell, spawn = parent.tool_runs
+    assert (shell.name, shell.duration, shell.step_id) == ("shell", 0.5, parent.steps[0].id)
+    assert str(shell.result).endswith("a.py\n")
+    assert spawn.name == "spawn_agent"
+    (count,) = child.tool_runs
+    assert (count.name, count.arguments, count.result) == ("count", "*.py", "1")
+
+
+def test_a_compaction_replaces_the_prompt() -> None:
+    last = sessions()[0].steps[2]
+    assert [message["content"] for message in to_chat(last) if message["role"] == "system"] == ["You are Codex."]
+    assert len(to_chat(last)) == 3
+    assert last.model == "gpt-6-mini"
+
+
+def test_a_sub_agent_begins_behind_what_it_copied() -> None:
+    parent, child = sessions()
+    assert (child.name, child.parent_id, child.parent_step_id) == ("explorer", PARENT, parent.steps[0].id)
+    assert child.episode_id == parent.id == PARENT
+    assert [(step.usage.output if step.usage else None) for step in child.steps] == [10, 2]
+    # What it copied is its prompt.
+    assert child.steps[0].messages is not None
+    assert any(item.get("call_id") == "call_1" for item in child.steps[0].messages)
+
+
+def test_what_the_source_lacks_is_said() -> None:
+    found = load("codex")
+    for trajectory in found:
+        for step in trajectory.steps:
+            assert (step.completion_token_ids, step.logprobs, step.finish_reason) == (None, None, None)
+            assert step.token_issue is not None
+    assert found.report.missing["token ids"] == 5
+    assert found.report.missing["stop reasons"] == 5
+    assert found.report.noted["answers copied from another session, kept as items of prompts"] == 3
+
+
+def test_calls_without_counts_are_told_apart_by_what_was_read(tmp_path: Path) -> None:
+    lines = [line("session_meta", id="t"), said("user", "a"), said("assistant", "b"), said("user", "c")]
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", [*lines, said("assistant", "d")]))
+    assert [step.completion.content for step in one.steps if step.completion] == ["b", "d"]
+    assert [step.usage for step in one.steps] == [None, None]
+
+
+def test_turns_that_were_rolled_back_are_not_in_later_prompts(tmp_path: Path) -> None:
+    lines = [
+        *(line("session_meta", id="t"), said("user", "a"), said("assistant", "b"), counted(1, 1)),
+        *(said("user", "wrong"), said("assistant", "w"), counted(2, 3)),
+        *(line("event_msg", type="thread_rolled_back", num_turns=1), said("user", "c"), said("assistant", "d")),
+    ]
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", lines))
+    assert len(one.steps) == 3
+    texts = [part["text"] for message in to_chat(one.steps[2]) for part in message["content"] if isinstance(part, dict)]
+    assert "wrong" not in texts
+    assert [step.usage.output if step.usage else None for step in one.steps] == [1, 2, None]
+
+
+def test_files_of_the_first_releases(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"id": "old", "timestamp": "2025-05-01T00:00:00Z", "instructions": "Be kind."},
+        {"record_type": "state"},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Ho"}]},
+    ]
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", lines))
+    assert (one.id, len(one.steps)) == ("old", 1)
+    assert [message["role"] for message in to_chat(one.steps[0])] == ["system", "user"]
+
+
+def test_an_aborted_turn(tmp_path: Path) -> None:
+    lines = [line("session_meta", id="t"), said("user", "a"), said("assistant", "b")]
+    lines.append(line("event_msg", type="turn_aborted", reason="interrupted"))
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", lines))
+    assert one.status == "aborted"
+
+
+@pytest.mark.parametrize(
+    ("broken", "path"),
+    [
+        ({"type": "response_item", "payload": 3}, "$.payload"),
+        (line("response_item", role=3), "$.payload.type"),
+        (line("event_msg", type="token_count", info={"last_token_usage": {"input_tokens": "x"}}), ".input_tokens"),
+        ({"type": "response_item"}, "$.payload"),
+    ],
+)
+def test_errors_name_the_place(broken: dict[str, Any], path: str, tmp_path: Path) -> None:
+    lines = [line("session_meta", id="t"), said("user", "a"), said("assistant", "b"), broken]
+    file = write(tmp_path / "rollout-1.jsonl", lines)
+    with pytest.raises(rt.FormatError) as caught:
+        list(importing.codex(file))
+    assert f"{file}, line 4, " in str(caught.value)
+    assert f"{path}: expected " in str(caught.value)
+    found = importing.codex(file, on_error="skip")
+    assert [len(one.steps) for one in found] == [1]
+    assert len(found.skipped) == 1
