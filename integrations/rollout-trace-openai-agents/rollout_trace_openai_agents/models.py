@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -76,6 +77,8 @@ def install() -> None:
 
 
 def _nothing(base: Any, settings: Settings) -> dict[str, Any]:
+    # In a process that an agent was sent to, nothing else has been imported: runs have to be noticed there too.
+    importlib.import_module("rollout_trace_openai_agents.entry")
     return {}
 
 
@@ -186,12 +189,14 @@ class ModelCall:
         return run_async_generator(self.frame, events, on_item=self._arrived, on_end=close)
 
     def _arrived(self, event: Any) -> None:
-        if getattr(event, "type", None) == "response.completed":
+        if getattr(event, "type", None) in ("response.completed", "response.incomplete"):
             self.response = event.response
 
     @guarded
     def end(self, error: BaseException | None) -> None:
         """Ends the frame; if no bytes were seen, with what the SDK's objects have of the call."""
+        if self.response is not None and isinstance(error, GeneratorExit):
+            error = None  # The reader left at the last event, as the SDK does if that is `response.incomplete`.
         try:
             if not self.frame.calls:
                 self.frame.tell(**chat.request_fields(self._model, self._asked))
