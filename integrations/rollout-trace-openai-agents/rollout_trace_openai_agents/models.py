@@ -191,20 +191,27 @@ class ModelCall:
     def _arrived(self, event: Any) -> None:
         if getattr(event, "type", None) in ("response.completed", "response.incomplete"):
             self.response = event.response
+            # Now: a reader may leave here, and the stream be closed after its run.
+            self._fill()
 
     @guarded
     def end(self, error: BaseException | None) -> None:
-        """Ends the frame; if no bytes were seen, with what the SDK's objects have of the call."""
+        """Ends the frame. A reader that leaves the stream at its last event, as the SDK may, has the whole answer."""
         if self.response is not None and isinstance(error, GeneratorExit):
-            error = None  # The reader left at the last event, as the SDK does if that is `response.incomplete`.
+            error = None
         try:
-            if not self.frame.calls:
-                self.frame.tell(**chat.request_fields(self._model, self._asked))
-                if self.response is not None and error is None:
-                    fields, response_id = chat.answer_fields(self.response)
-                    self.frame.answered(fields, response_id=response_id, cached=_sends(self._model))
+            self._fill()
         finally:
             self.frame.end(error)
+
+    def _fill(self) -> None:
+        """If no bytes were seen, sets what the SDK's objects have of the call."""
+        if self.frame.calls or not self.frame.is_open:
+            return
+        self.frame.tell(**chat.request_fields(self._model, self._asked))
+        if self.response is not None:
+            fields, response_id = chat.answer_fields(self.response)
+            self.frame.answered(fields, response_id=response_id, cached=_sends(self._model))
 
 
 def _sends(model: Any) -> bool:
