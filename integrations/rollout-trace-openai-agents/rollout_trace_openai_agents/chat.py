@@ -69,6 +69,9 @@ def answer_fields(response: Any) -> tuple[dict[str, Any], str | None]:
         tool_calls=tuple(calls),
     )
     fields: dict[str, Any] = {"completion": completion}
+    incomplete = getattr(response, "incomplete_details", None)
+    if incomplete is not None:
+        fields["finish_reason"] = incomplete.reason
     usage = getattr(response, "usage", None)
     if usage is not None and getattr(usage, "total_tokens", None):
         fields["usage"] = Usage(input=usage.input_tokens, output=usage.output_tokens)

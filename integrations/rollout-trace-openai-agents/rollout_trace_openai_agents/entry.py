@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 from agents import Agent, AgentSpanData, Model, ModelProvider, RunHooks, TracingProcessor
 
@@ -59,6 +60,9 @@ class RolloutRunHooks(RunHooks[Any]):
         ValueError: unknown engine.
     """
 
+    settings = settings_of(None, False, False)
+    """Those of a subclass whose ``__init__`` does not call this one's."""
+
     def __init__(
         self, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
     ) -> None:
@@ -79,7 +83,7 @@ class RolloutTracingProcessor(TracingProcessor):
         self, *, engine: str | Engine | None = None, keep_bytes: bool = False, train_guardrails: bool = False
     ) -> None:
         self._settings = settings_of(engine, keep_bytes, train_guardrails)
-        _processors.append(self)
+        _processors.add(self)
 
     def on_trace_start(self, trace: Trace) -> None:
         """Nothing: a trace may span several runs."""
@@ -103,7 +107,8 @@ class RolloutTracingProcessor(TracingProcessor):
         """Nothing is kept here."""
 
 
-_processors: list[RolloutTracingProcessor] = []
+_processors: WeakSet[RolloutTracingProcessor] = WeakSet()
+"""Those that are in use: while there are any, each run is followed until its trace begins."""
 
 
 def _find(agent: Agent[Any], hooks: Any, config: Any) -> Settings | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from agents import (
     Agent,
@@ -63,7 +64,13 @@ def current_run() -> RunFrame | None:
 
 def current_guardrail() -> GuardrailFrame | None:
     """The guardrail that this context is inside of, at any depth of runs; or None."""
-    return next((frame for frame in _enclosing() if isinstance(frame, GuardrailFrame)), None)
+    for frame in _enclosing():
+        if isinstance(frame, GuardrailFrame):
+            return frame
+        if isinstance(frame, RunFrame):
+            # Not its parent: a run in a trajectory block of the guardrail's own has none.
+            return frame.guardrail
+    return None
 
 
 class CallFrame(ModelFrame):
@@ -74,7 +81,8 @@ class CallFrame(ModelFrame):
         metadata = None if guardrail is None else guardrail.metadata
         super().__init__(FRAMEWORK, parent=parent, metadata=metadata)
         self.settings = settings
-        self._is_trainable = guardrail is None or settings.train_guardrails
+        # Not by the settings of the model, which may be shared with runs that are recorded otherwise.
+        self._is_trainable = guardrail is None or guardrail.is_trained
 
     def mark(self, steps: list[Any]) -> None:
         """Also sets ``trainable``, when the steps are made."""
@@ -91,12 +99,23 @@ class GuardrailFrame(Frame):
         super().__init__(None, name)
         self.metadata = {"guardrail": name}
         """For the steps and trajectories inside."""
+        self.is_trained = run.settings.train_guardrails
+        """Whether the steps inside are trainable."""
         self._settings = run.settings
 
     def join(self, call: Call) -> None:
         """Takes a call that the guardrail's function makes itself, without an agent."""
-        with CallFrame(self._settings, parent=self) as frame:
-            frame.join(call)
+        _take(call, self._settings, self)
+
+
+def _take(call: Call, settings: Settings, frame: Frame) -> None:
+    """Makes a call of a client inside a frame a model call of it, so that its steps are marked."""
+    with CallFrame(settings, parent=frame) as taken:
+        taken.join(call)
+
+
+_blamed: WeakSet[ModelBehaviorError] = WeakSet()
+"""Errors that are on the step whose answer was at fault. They may end the runs around that step's run too."""
 
 
 class RunFrame(Frame):
@@ -111,8 +130,9 @@ class RunFrame(Frame):
 
     def __init__(self, agent: Agent[Any], settings: Settings) -> None:
         self.settings = replace(settings, is_asked=False)
-        guardrail = current_guardrail()
-        self._metadata = None if guardrail is None else guardrail.metadata
+        self.guardrail = current_guardrail()
+        """The guardrail that runs it; None for others."""
+        self._metadata = None if self.guardrail is None else self.guardrail.metadata
         first = AgentFrame(agent.name, metadata=self._metadata)
         self._agents: list[tuple[Agent[Any], AgentFrame]] = [(agent, first)]
         """In the order of their first turns."""
@@ -176,6 +196,11 @@ class RunFrame(Frame):
             frame.trajectory.episode_id, frame.trajectory.parent_id = before.episode_id, before.id
         return frame
 
+    def join(self, call: Call) -> None:
+        """Takes a call that a tool makes itself, if the run is a guardrail's: that is not trained on either."""
+        if self.guardrail is not None:
+            _take(call, self.settings, self)
+
     def call_begins(self, settings: Settings) -> CallFrame:
         """Begins a model call of the current agent."""
         self._last_call = frame = CallFrame(settings, parent=self)
@@ -210,9 +235,10 @@ class RunFrame(Frame):
 
     @guarded
     def _ended(self, error: BaseException | None) -> None:
-        if isinstance(error, ModelBehaviorError) and self._last_call is not None:
+        if isinstance(error, ModelBehaviorError) and self._last_call is not None and error not in _blamed:
             # The answer arrived whole, and could not be used: no JSON of the output type, an unknown tool.
             self._last_call.failed(error)
+            _blamed.add(error)
         current = self._frame_of(self._current)
         self._set_stop_reason(error)
         # The innermost first. Agents that have handed off have done their part, whatever came of it.

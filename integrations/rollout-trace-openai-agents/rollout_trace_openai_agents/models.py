@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -76,6 +77,8 @@ def install() -> None:
 
 
 def _nothing(base: Any, settings: Settings) -> dict[str, Any]:
+    # In a process that an agent was sent to, nothing else has been imported: runs have to be noticed there too.
+    importlib.import_module("rollout_trace_openai_agents.entry")
     return {}
 
 
@@ -186,20 +189,29 @@ class ModelCall:
         return run_async_generator(self.frame, events, on_item=self._arrived, on_end=close)
 
     def _arrived(self, event: Any) -> None:
-        if getattr(event, "type", None) == "response.completed":
+        if getattr(event, "type", None) in ("response.completed", "response.incomplete"):
             self.response = event.response
+            # Now: a reader may leave here, and the stream be closed after its run.
+            self._fill()
 
     @guarded
     def end(self, error: BaseException | None) -> None:
-        """Ends the frame; if no bytes were seen, with what the SDK's objects have of the call."""
+        """Ends the frame. A reader that leaves the stream at its last event, as the SDK may, has the whole answer."""
+        if self.response is not None and isinstance(error, GeneratorExit):
+            error = None
         try:
-            if not self.frame.calls:
-                self.frame.tell(**chat.request_fields(self._model, self._asked))
-                if self.response is not None and error is None:
-                    fields, response_id = chat.answer_fields(self.response)
-                    self.frame.answered(fields, response_id=response_id, cached=_sends(self._model))
+            self._fill()
         finally:
             self.frame.end(error)
+
+    def _fill(self) -> None:
+        """If no bytes were seen, sets what the SDK's objects have of the call."""
+        if self.frame.calls or not self.frame.is_open:
+            return
+        self.frame.tell(**chat.request_fields(self._model, self._asked))
+        if self.response is not None:
+            fields, response_id = chat.answer_fields(self.response)
+            self.frame.answered(fields, response_id=response_id, cached=_sends(self._model))
 
 
 def _sends(model: Any) -> bool:

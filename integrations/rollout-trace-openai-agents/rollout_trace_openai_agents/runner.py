@@ -71,9 +71,11 @@ def install(find: Find, may_be_claimed: Callable[[], bool]) -> None:
         @functools.wraps(base)
         def call(*args: Any, **kwargs: Any) -> Any:
             recorded = begin(signature, args, kwargs)
-            if recorded is None:
-                return base(*args, **kwargs)
-            args, kwargs = (), {}
+            try:
+                if recorded is None:
+                    return base(*args, **kwargs)
+            finally:
+                args, kwargs = (), {}
             with recorded:
                 recorded.result = recorded.call(base)
                 recorded.goes_on()

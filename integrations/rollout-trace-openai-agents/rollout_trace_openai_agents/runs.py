@@ -53,7 +53,11 @@ class Run:
         """Calls the SDK's function, once, and lets go of the arguments."""
         bound, self._bound = self._bound, None
         assert bound is not None
-        return function(*bound.args, **bound.kwargs)
+        try:
+            return function(*bound.args, **bound.kwargs)
+        finally:
+            # The frame of this method is in the traceback of an error, and the SDK's have none of them there.
+            bound = None
 
     def __enter__(self) -> None:
         self._outer = (_begun.get(), entered())
@@ -134,13 +138,13 @@ def _turn_begins(run: Run, context: Any, agent: Agent[Any], *_: Any) -> None:
 
 @guarded
 def _tool_begins(run: Run, context: Any, agent: Agent[Any], tool: Any) -> None:
-    if run.frame is not None:
+    if run.frame is not None and run.frame.is_open:
         run.frame.tool_begins(agent, tool, context)
 
 
 @guarded
 def _tool_ends(run: Run, context: Any, agent: Agent[Any], tool: Any, result: Any) -> None:
-    if run.frame is not None:
+    if run.frame is not None and run.frame.is_open:
         run.frame.tool_ends(agent, tool, context, result)
 
 

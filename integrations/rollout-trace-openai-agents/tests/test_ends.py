@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import agents
@@ -12,7 +13,9 @@ from agents import (
     InputGuardrail,
     InputGuardrailTripwireTriggered,
     ModelSettings,
+    RunHooks,
     Runner,
+    function_tool,
 )
 from oracle import Recorded, Served, assert_all_served, assert_served
 
@@ -21,7 +24,7 @@ from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace_openai_agents import record
 
-from .harness import add, adding, agent_of, calling, chat_model, results, run, streamed, tools_of
+from .harness import add, adding, agent_of, calling, chat_model, explode, results, run, streamed, tools_of
 
 
 def held_at(turn: int, **hold: Any) -> Any:
@@ -228,3 +231,42 @@ def test_a_guardrail_beside_the_first_call_that_stops_the_run(recorded: Recorded
     (trajectory,) = recorded.all()
     assert (trajectory.status, trajectory.stop_reason) == ("failed", "input_guardrail")
     assert [step.status for step in trajectory.steps] == ["cancelled"]
+
+
+@pytest.mark.parametrize("way", [run, streamed])
+def test_a_tool_that_ends_after_its_run(recorded: Recorded, way: Any) -> None:
+    """It refuses to be cancelled with the run that another tool has failed: it is one tool run, and has no result."""
+
+    def script(request: Any, messages: Any) -> Reply:
+        return Reply(None, tool_calls=[("explode", '{"reason": "no"}'), ("slow", "{}")])
+
+    class Hooks(RunHooks[Any]):
+        def __init__(self) -> None:
+            self.ended = asyncio.Event()
+
+        async def on_tool_end(self, *args: Any) -> None:
+            self.ended.set()
+
+    async def go(server: ScriptedServer) -> Trajectory:
+        go_on, hooks = asyncio.Event(), Hooks()
+
+        @function_tool
+        async def slow() -> str:
+            """Goes on when it is cancelled."""
+            while not go_on.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await go_on.wait()
+            return "late"
+
+        agent = record(agent_of(chat_model(server), tools=[explode, slow]), engine="vllm")
+        with rt.trajectory() as trajectory:
+            with pytest.raises(Exception, match="no"):
+                await way(agent, hooks=hooks)
+            go_on.set()
+            await hooks.ended.wait()
+        return trajectory
+
+    with ScriptedServer(script) as server:
+        trajectory = asyncio.run(go(server))
+    assert [(tool.name, tool.result) for tool in trajectory.tool_runs] == [("explode", None), ("slow", None)]
+    recorded.keep(trajectory)

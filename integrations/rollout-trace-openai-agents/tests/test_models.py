@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 from agents import (
     Agent,
+    ModelBehaviorError,
+    ModelSettings,
+    ModelTracing,
     MultiProvider,
     OpenAIChatCompletionsModel,
     OpenAIProvider,
@@ -25,7 +29,13 @@ from agents import (
 )
 from agents.models import _openai_shared
 from agents.models.interface import Model, ModelProvider
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseIncompleteEvent,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
+from openai.types.responses.response import IncompleteDetails
 from oracle import Recorded, Served, assert_all_served, assert_served, said
 
 import rollout_trace as rt
@@ -133,8 +143,17 @@ def test_hooks_record_one_run(recorded: Recorded) -> None:
     assert [len(one.tool_runs) for one in trajectories] == [1]
 
 
-def test_a_processor_records_runs_that_are_traced(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "_processors", [])
+def test_hooks_whose_constructor_does_not_call_that_of_ours(recorded: Recorded) -> None:
+    class Mine(RolloutRunHooks):
+        def __init__(self) -> None:
+            self.mine = True
+
+    with ScriptedServer("Fine.") as server:
+        asyncio.run(run(agent_of(chat_model(server)), hooks=Mine()))
+    assert [len(one.steps) for one in recorded.all()] == [1]
+
+
+def test_a_processor_records_runs_that_are_traced(recorded: Recorded) -> None:
     with ScriptedServer(adding(1)) as server:
         add_trace_processor(RolloutTracingProcessor(engine="vllm"))
         inner = agent_of(chat_model(server), "inner", tools=[])
@@ -147,6 +166,9 @@ def test_a_processor_records_runs_that_are_traced(recorded: Recorded, monkeypatc
         set_trace_processors([])
         asyncio.run(run(agent_of(chat_model(server))))
         assert len(recorded.all()) == 2
+    # Runs are no longer followed, either.
+    gc.collect()
+    assert len(entry._processors) == 0
     assert [(one.name, len(one.steps), len(one.tool_runs), one.status) for one in trajectories] == [
         ("adder", 2, 1, "completed")
     ] * 2
@@ -217,6 +239,53 @@ def test_a_model_without_a_client(recorded: Recorded, way: Any) -> None:
     assert {tool["function"]["name"] for tool in last.tools or ()} == {"add", "fail", "explode"}
     assert (trajectory.tool_runs[0].step_id, trajectory.tool_runs[0].result) == (first.id, 3)
     assert trajectory.sequences() == []
+    recorded.keep(trajectory)
+
+
+class CutOff(SaidModel):
+    """Its streams end at the limit of tokens."""
+
+    async def stream_response(self, *args: Any, **kwargs: Any) -> Any:
+        async for event in super().stream_response():
+            details = IncompleteDetails(reason="max_output_tokens")
+            response = event.response.model_copy(update={"incomplete_details": details})
+            yield ResponseIncompleteEvent(response=response, sequence_number=0, type="response.incomplete")
+
+
+def test_a_streamed_answer_that_is_incomplete_is_kept(recorded: Recorded) -> None:
+    """The SDK leaves the stream there, and refuses the answer."""
+    text = ResponseOutputText(text="Half an", annotations=[], type="output_text")
+    says = ResponseOutputMessage(id="m", content=[text], role="assistant", status="incomplete", type="message")
+
+    async def go() -> None:
+        with pytest.raises((ModelBehaviorError, RuntimeError)):
+            await streamed(record(agent_of(CutOff([says]))))
+
+    asyncio.run(go())
+    (trajectory,) = recorded.all()
+    (step,) = trajectory.steps
+    assert step.completion is not None
+    assert (step.status, step.completion.content, step.finish_reason) == ("ok", "Half an", "max_output_tokens")
+
+
+def test_a_stream_that_is_left_at_its_last_event_has_no_error(recorded: Recorded) -> None:
+    async def go(server: ScriptedServer) -> Trajectory:
+        model = record(chat_model(server), engine="vllm")
+        options: Any = {"previous_response_id": None, "conversation_id": None, "prompt": None}
+        with rt.trajectory() as trajectory:
+            events: Any = model.stream_response(
+                None, "Hello.", ModelSettings(), [], None, [], ModelTracing.DISABLED, **options
+            )
+            async for event in events:
+                if event.type == "response.completed":
+                    break
+            await events.aclose()
+        return trajectory
+
+    with ScriptedServer("Fine.") as server:
+        trajectory = asyncio.run(go(server))
+        assert_served(server, trajectory.steps)
+    assert [(step.status, step.error) for step in trajectory.steps] == [("ok", None)]
     recorded.keep(trajectory)
 
 

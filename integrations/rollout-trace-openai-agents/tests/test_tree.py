@@ -12,6 +12,7 @@ from agents import (
     GuardrailFunctionOutput,
     InputGuardrail,
     InputGuardrailTripwireTriggered,
+    ModelBehaviorError,
     OutputGuardrail,
     OutputGuardrailTripwireTriggered,
     Runner,
@@ -309,3 +310,72 @@ def test_a_failed_handoff_says_where(recorded: Recorded) -> None:
         asyncio.run(go())
     statuses = {one.name: one.status for one in recorded.all()}
     assert statuses == {"first": "failed", "second": "completed", "third": "failed"}
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_the_run_decides_whether_its_guardrails_are_trained_on(recorded: Recorded, trained: bool) -> None:
+    """Also where its model was recorded by hand, without a word on guardrails."""
+    with ScriptedServer("Fine.") as server:
+        model = record(chat_model(server), engine="vllm")
+
+        async def checks(context: Any, agent: Any, asked: Any) -> GuardrailFunctionOutput:
+            await Runner.run(agent_of(model, "checker", tools=[]), "is it safe?")
+            return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
+
+        agent = agent_of(model, "guarded", tools=[], input_guardrails=[InputGuardrail(checks)])
+        asyncio.run(run(record(agent, engine="vllm", train_guardrails=trained)))
+        trajectories = recorded.all()
+        assert_all_served(server, trajectories)
+    assert {one.name: [step.trainable for step in one.steps] for one in trajectories} == {
+        "guarded": [True],
+        "checker": [trained],
+    }
+
+
+def test_nothing_in_a_guardrail_is_trained_on(recorded: Recorded) -> None:
+    """Its agent runs in a trajectory block of its own, with a tool that calls a client itself."""
+
+    def script(request: Any, messages: Any) -> Reply:
+        return calling("look") if "look" in tools_of(request) and not results(messages) else Reply("Fine.")
+
+    with ScriptedServer(script) as server:
+        model, client = chat_model(server), rt.wrap_openai(client_of(server), engine="vllm")
+
+        @function_tool
+        async def look() -> str:
+            """Looks."""
+            await client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "mine"}])
+            return "seen"
+
+        async def checks(context: Any, agent: Any, asked: Any) -> GuardrailFunctionOutput:
+            with rt.trajectory("apart"):
+                await Runner.run(agent_of(model, "checker", tools=[look]), "is it safe?")
+            return GuardrailFunctionOutput(output_info=None, tripwire_triggered=False)
+
+        agent = agent_of(model, "guarded", tools=[], input_guardrails=[InputGuardrail(checks, name="safety")])
+        asyncio.run(run(record(agent, engine="vllm")))
+        trajectories = recorded.all()
+        assert_all_served(server, trajectories)
+    apart = next(one for one in trajectories if one.name == "apart")
+    assert [(step.agent, (step.metadata or {}).get("guardrail"), step.trainable) for step in apart.steps] == [
+        ("checker", "safety", False)
+    ] * 3
+
+
+def test_an_answer_that_cannot_be_used_is_blamed_once(recorded: Recorded) -> None:
+    """The error of an agent as a tool ends the outer run too, whose own answer was fine."""
+
+    def script(request: Any, messages: Any) -> Reply:
+        return calling("ask", input="?") if "ask" in tools_of(request) else Reply("no number")
+
+    async def go(server: ScriptedServer) -> None:
+        model = chat_model(server)
+        inner = agent_of(model, "inner", tools=[], output_type=list[int])
+        outer = agent_of(model, "outer", tools=[inner.as_tool("ask", "Asks.", failure_error_function=None)])
+        with pytest.raises(ModelBehaviorError):
+            await run(record(outer, engine="vllm"))
+
+    with ScriptedServer(script) as server:
+        asyncio.run(go(server))
+    found = {one.name: [(step.status, step.error and step.error.type) for step in one.steps] for one in recorded.all()}
+    assert found == {"outer": [("ok", None)], "inner": [("ok", "ModelBehaviorError")]}

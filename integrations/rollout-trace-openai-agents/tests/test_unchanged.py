@@ -7,17 +7,22 @@ import copy
 import json
 import pickle
 import re
+import subprocess
+import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 from agents import Agent, RunHooks, Runner, SQLiteSession, TracingProcessor, set_trace_processors
+from openai import APIStatusError
 from oracle import Recorded, bodies
 
 import rollout_trace as rt
-from rollout_trace.testing import Reply, ScriptedServer
-from rollout_trace_openai_agents import record
+from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace_openai_agents import record, runner, runs
 
-from .harness import add, agent_of, calling, chat_model, fail, responses_model, results, tools_of
+from .harness import add, agent_of, calling, chat_model, fail, responses_model, results, run, run_sync, tools_of
 
 _OF_ONE_RUN = re.compile(
     r"0x[0-9a-f]+|(?:trace|span|group|chatcmpl|call|resp|msg|chatcmpl-tool|fc|rs)[_-][0-9a-zA-Z-]+|\d{9,}(?:\.\d+)?"
@@ -163,3 +168,43 @@ def test_objects_are_as_before() -> None:
     for other in (copy.copy(agent), copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))):
         assert other == agent
         assert type(other) is type(agent)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_our_frames_in_a_traceback_hold_no_arguments_of_the_run(is_recorded: bool) -> None:
+    """The SDK clears them from its own frames, where an error must not hold data."""
+    ours = {runner.__file__, runs.__file__}
+    with ScriptedServer("Never.", faults={1: Fault(status=400), 2: Fault(status=400)}) as server:
+        agent = agent_of(chat_model(server))
+        if is_recorded:
+            record(agent)
+        for call in (run_sync, lambda agent, question: asyncio.run(run(agent, question))):
+            with pytest.raises(APIStatusError) as caught:
+                call(agent, "A secret.")
+            frames = [frame for frame, _ in traceback.walk_tb(caught.tb) if frame.f_code.co_filename in ours]
+            assert frames
+            assert not any("A secret." in repr(frame.f_locals) for frame in frames)
+
+
+def test_an_agent_that_is_sent_to_another_process_is_recorded_there(tmp_path: Path) -> None:
+    code = """
+import asyncio, pickle, sys
+import rollout_trace as rt
+from agents import OpenAIChatCompletionsModel, RunConfig, Runner, set_tracing_disabled
+from openai import AsyncOpenAI
+
+set_tracing_disabled(True)
+with open(sys.argv[1], "rb") as file:
+    agent = pickle.load(file)
+client = AsyncOpenAI(base_url=sys.argv[2], api_key="none")
+config = RunConfig(model=OpenAIChatCompletionsModel("scripted", client))
+with rt.trajectory() as trajectory:
+    asyncio.run(Runner.run(agent, "Hello.", run_config=config))
+print([step.agent for step in trajectory.steps])
+"""
+    path = tmp_path / "agent.pickle"
+    path.write_bytes(pickle.dumps(record(Agent(name="sent", model="gpt-x"), engine="vllm")))
+    with ScriptedServer("Hello.") as server:
+        arguments = [sys.executable, "-c", code, str(path), server.base_url]
+        done = subprocess.run(arguments, check=True, capture_output=True, text=True)
+    assert done.stdout == "['sent']\n"
