@@ -9,8 +9,9 @@ import pytest
 from oracle import Recorded, Served, assert_served
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError, SkipToolExecution, UsageLimitExceeded
-from pydantic_ai.messages import ToolReturn
+from pydantic_ai.messages import ModelRequest, ToolReturn
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 
@@ -149,6 +150,18 @@ def test_a_stream_without_bytes_that_its_reader_leaves(recorded: Recorded) -> No
     assert step.completion is not None
     assert str(step.completion.content).startswith("a ")
     assert "c" not in str(step.completion.content)
+
+
+def test_a_stream_without_bytes_that_is_never_read(recorded: Recorded) -> None:
+    async def scenario() -> Trajectory:
+        with rt.trajectory() as trajectory:
+            async with model_request_stream(record(TestModel()), [ModelRequest.user_text_prompt("Add.")]):
+                pass
+        return trajectory
+
+    trajectory = asyncio.run(scenario())
+    assert [step.status for step in trajectory.steps] == ["abandoned"]
+    recorded.keep(trajectory)
 
 
 @pytest.mark.skipif(RELEASE < (2, 54), reason="the hook of the other capability runs before ours")
