@@ -16,6 +16,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import merge_model_settings
 
 from rollout_trace.integration import (
     ClassSwap,
@@ -78,7 +79,9 @@ class ModelCall:
         run_context: Any = None,
     ) -> None:
         self._is_client_recorded = _record_client_of(model)
-        self._asked = (list(messages), model_settings, model_request_parameters, model.model_name)
+        # An agent has merged the model's own settings; `pydantic_ai.direct` has not.
+        merged = merge_model_settings(model.settings, model_settings)
+        self._asked = (list(messages), merged, model_request_parameters, model.model_name)
         self.response: ModelResponse | None = None
         self.response_id: str | None = None
         """The provider's id of the answer; None without one."""

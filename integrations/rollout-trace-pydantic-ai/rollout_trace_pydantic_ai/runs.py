@@ -45,7 +45,7 @@ class RunFrame(AgentFrame):
         """Ends what the run has open, with the exception that ended it. One about the last answer is set on that."""
         if self.turn is not None:
             self.turn.close(error)
-            is_elsewhere = any(one in (error, error.__cause__) for one in self.errors_elsewhere)
+            is_elsewhere = any(one is error or one is error.__cause__ for one in self.errors_elsewhere)
             if isinstance(error, UnexpectedModelBehavior) and not is_elsewhere:
                 self.turn.fail(error)
         outer = self.parent

@@ -128,6 +128,7 @@ def test_a_test_model(way: Any, recorded: Recorded) -> None:
         assert step.tools is not None
         assert [tool["function"]["name"] for tool in step.tools] == ["add", "fail"]
         assert step.usage is not None
+        assert step.usage.cache_read is None  # not reported: missing is not zero
     assert first.completion is not None
     assert second.completion is not None
     (asked,) = first.completion.tool_calls
@@ -283,6 +284,20 @@ def test_a_model_alone(recorded: Recorded) -> None:
         trajectory = with_model(server, scenario)
     assert_served(server, trajectory.steps)
     assert trajectory.steps[0].metadata == {"framework": "pydantic-ai"}
+    recorded.keep(trajectory)
+
+
+def test_a_model_alone_with_settings(recorded: Recorded) -> None:
+    """The model's own settings are a part of what it was asked."""
+
+    async def scenario() -> Trajectory:
+        model = record(TestModel(settings={"temperature": 0.5, "top_p": 0.5}))
+        with rt.trajectory() as trajectory:
+            await model_request(model, [ModelRequest.user_text_prompt("Well?")], model_settings={"top_p": 0.25})
+        return trajectory
+
+    trajectory = asyncio.run(scenario())
+    assert trajectory.steps[0].sampling == {"temperature": 0.5, "top_p": 0.25}
     recorded.keep(trajectory)
 
 
