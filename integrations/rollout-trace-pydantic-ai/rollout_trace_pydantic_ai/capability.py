@@ -172,7 +172,9 @@ class RolloutCapability(AbstractCapability[Any]):
         if run is None:
             return None
         run.tool_call_ids.add(call.tool_call_id)
-        return ToolFrame(call.tool_name, tool_call_id=call.tool_call_id, arguments=snapshot(args))
+        frame = ToolFrame(call.tool_name, tool_call_id=call.tool_call_id, arguments=snapshot(args))
+        run.tools.append(frame)
+        return frame
 
     @guarded
     def _set_result(self, frame: ToolFrame, result: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import ModelRetry, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelResponse
 
-from rollout_trace.integration import AgentFrame, ModelFrame, entered
+from rollout_trace.integration import AgentFrame, ModelFrame, ToolFrame, entered
 from rollout_trace_pydantic_ai import chat
 
 if TYPE_CHECKING:
@@ -32,17 +32,23 @@ class RunFrame(AgentFrame):
         """The turn that goes on, or the last one."""
         self.tool_call_ids: set[str] = set()
         """Ids of the tool calls that are recorded as tool runs."""
+        self.tools: list[ToolFrame] = []
+        """Frames of this turn's tools."""
         self.errors_elsewhere: list[BaseException] = []
         """Exceptions of this turn that are recorded on a tool run or on another agent's trajectory."""
 
     def begin_turn(self, run_step: int) -> Turn:
         """Begins the run's next turn. ``run_step``: its number, from 1."""
+        self.tools.clear()
         self.errors_elsewhere.clear()
         self.turn = Turn(self, run_step)
         return self.turn
 
     def fail(self, error: BaseException) -> None:
         """Ends what the run has open, with the exception that ended it. One about the last answer is set on that."""
+        for tool in self.tools:
+            # Tools of a cancelled run see the cancellation after it.
+            tool.end(error)
         if self.turn is not None:
             self.turn.close(error)
             is_elsewhere = any(one is error or one is error.__cause__ for one in self.errors_elsewhere)
@@ -58,6 +64,7 @@ class RunFrame(AgentFrame):
         super()._ended(error)
         # Its calls hold messages; a trajectory of many runs keeps their frames to its end.
         self.turn = None
+        self.tools.clear()
         self.errors_elsewhere.clear()
 
     def mark_rejected(self, request: Any) -> None:

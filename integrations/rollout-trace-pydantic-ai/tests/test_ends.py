@@ -73,6 +73,35 @@ def test_a_cancelled_task(way: Any, hold: dict[str, Any], recorded: Recorded) ->
     recorded.keep(trajectory)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_is_cancelled_in_a_tool(way: Any, recorded: Recorded) -> None:
+    """The tools have not returned: their runs have the cancellation as their error."""
+
+    async def scenario(model: Any) -> Trajectory:
+        begun: asyncio.Queue[None] = asyncio.Queue()
+
+        async def wait() -> None:
+            """Waits."""
+            begun.put_nowait(None)
+            await asyncio.Event().wait()
+
+        with rt.trajectory() as trajectory:
+            task = asyncio.ensure_future(way(agent_of(model, tools=[wait]), "Wait."))
+            await begun.get()
+            await begun.get()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return trajectory
+
+    with ScriptedServer(Reply(None, tool_calls=[call("wait"), call("wait")])) as server:
+        trajectory = with_model(server, scenario)
+    assert_served(server, trajectory.steps)
+    assert [one.error and one.error.type for one in trajectory.tool_runs] == ["CancelledError"] * 2
+    assert [step.error for step in trajectory.steps] == [None]
+    recorded.keep(trajectory)
+
+
 def test_a_cancelled_run_without_a_trajectory(recorded: Recorded) -> None:
     with ScriptedServer(held_at(0, hold=True)) as server:
 
