@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic_ai import ModelRetry, UnexpectedModelBehavior
+from pydantic_ai import ModelRetry
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.exceptions import SkipModelRequest, SkipToolExecution, ToolRetryError
 from pydantic_ai.messages import ModelResponse, ToolCallPart
@@ -126,6 +126,9 @@ class RolloutCapability(AbstractCapability[Any]):
                 self._set_result(frame, skipped.result)
                 frame.end()
                 raise
+            except BaseException as error:
+                self._keep_error(ctx, error)
+                raise
             self._set_result(frame, result)
         return result
 
@@ -141,10 +144,8 @@ class RolloutCapability(AbstractCapability[Any]):
 
     @guarded
     def _end_run(self, frame: RunFrame, error: BaseException | None) -> None:
-        if error is not None and frame.turn is not None:
-            frame.turn.close(error)
-            if isinstance(error, UnexpectedModelBehavior):
-                frame.turn.fail(error)
+        if error is not None:
+            frame.fail(error)
         frame.end(error)
 
     @guarded
@@ -155,8 +156,7 @@ class RolloutCapability(AbstractCapability[Any]):
         record_model(request.model, self._settings)
         if request.messages:
             run.mark_rejected(request.messages[-1])
-        run.turn = Turn(run, ctx.run_step)
-        return run.turn
+        return run.begin_turn(ctx.run_step)
 
     @guarded
     def _end_turn(self, turn: Turn, request: ModelRequestContext, response: ModelResponse) -> None:
@@ -172,17 +172,26 @@ class RolloutCapability(AbstractCapability[Any]):
         if run is None:
             return None
         run.tool_call_ids.add(call.tool_call_id)
-        return ToolFrame(call.tool_name, tool_call_id=call.tool_call_id, arguments=snapshot(args))
+        frame = ToolFrame(call.tool_name, tool_call_id=call.tool_call_id, arguments=snapshot(args))
+        run.tools.append(frame)
+        return frame
 
     @guarded
     def _set_result(self, frame: ToolFrame, result: Any) -> None:
         frame.run.result = chat.tool_result(result)
 
     @guarded
+    def _keep_error(self, ctx: RunContext[Any], error: BaseException) -> None:
+        run = self._run(ctx)
+        if run is not None:
+            run.errors_elsewhere.append(error)
+
+    @guarded
     def _refuse_tool(self, ctx: RunContext[Any], call: ToolCallPart, args: Any, error: Exception) -> None:
         frame = self._begin_tool(ctx, call, chat.parsed(args))
         if frame is not None:
             frame.end(error)
+            self._keep_error(ctx, error)
 
 
 __all__ = ["RolloutCapability"]

@@ -94,10 +94,10 @@ def _usage(usage: Any) -> Usage | None:
     counts = {
         "input": usage.input_tokens,
         "output": usage.output_tokens,
-        "cache_read": usage.cache_read_tokens,
-        "cache_write": usage.cache_write_tokens,
+        "cache_read": usage.cache_read_tokens or None,
+        "cache_write": usage.cache_write_tokens or None,
     }
-    # Zeros where the model reports no usage: missing is not zero.
+    # Pydantic AI has zeros for what the model does not report: missing is not zero.
     return Usage(**counts) if counts["input"] or counts["output"] else None
 
 

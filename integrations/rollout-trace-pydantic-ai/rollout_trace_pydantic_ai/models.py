@@ -6,7 +6,7 @@ agent, of each model of a ``FallbackModel``, and of ``pydantic_ai.direct``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from types import MethodType
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model, StreamedResponse
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import merge_model_settings
 
 from rollout_trace.integration import (
     ClassSwap,
@@ -77,11 +78,10 @@ class ModelCall:
         model_request_parameters: Any,
         run_context: Any = None,
     ) -> None:
-        settings = _classes.settings_of(model) or Settings(None, False)
-        self._is_client_recorded = record_client(
-            getattr(model, "client", None), engine=settings.engine, keep_bytes=settings.keep_bytes
-        )
-        self._asked = (list(messages), model_settings, model_request_parameters, model.model_name)
+        self._is_client_recorded = _record_client_of(model)
+        # An agent has merged the model's own settings; `pydantic_ai.direct` has not.
+        merged = merge_model_settings(model.settings, model_settings)
+        self._asked = (list(messages), merged, model_request_parameters, model.model_name)
         self.response: ModelResponse | None = None
         self.response_id: str | None = None
         """The provider's id of the answer; None without one."""
@@ -92,6 +92,8 @@ class ModelCall:
         self.frame = ModelFrame("pydantic-ai", metadata=None if turn is None else turn.metadata)
         if turn is not None:
             turn.calls.append(self)
+        elif (run := run_of(None)) is not None and run.turn is not None:
+            run.turn.add_other(self)
 
     @guarded
     def answered(self, answer: ModelResponse | StreamedResponse) -> None:
@@ -129,11 +131,20 @@ def _turn_of(run_context: Any) -> Turn | None:
     return turn if turn is not None and turn.run_step == run_context.run_step else None
 
 
+def _record_client_of(model: Any) -> bool:
+    """Makes the client of a recorded model record; False if there is none whose bytes can be seen."""
+    settings = _classes.settings_of(model) or Settings(None, False)
+    return record_client(getattr(model, "client", None), engine=settings.engine, keep_bytes=settings.keep_bytes)
+
+
 @guarded
 def _begin(model: Any, *args: Any, **kwargs: Any) -> ModelCall | None:
-    """Begins the record of a call; None inside another model's, which is the one that is recorded."""
+    """Begins the record of a call; None inside another model's, whose frame gets what the client sends."""
     outer = entered()
-    return None if isinstance(outer, ModelFrame) and outer.is_open else ModelCall(model, *args, **kwargs)
+    if isinstance(outer, ModelFrame) and outer.is_open:
+        _record_client_of(model)
+        return None
+    return ModelCall(model, *args, **kwargs)
 
 
 async def _request(base: Any, model: Any, *args: Any, **kwargs: Any) -> ModelResponse:
@@ -180,8 +191,9 @@ async def _request_stream(base: Any, model: Any, *args: Any, **kwargs: Any) -> A
 
 
 def _is_read(stream: Any) -> bool:
-    """Whether a stream was read to its end: older releases leave one that its reader leaves without an exception."""
-    return getattr(getattr(stream, "_event_iterator", None), "ag_frame", None) is None
+    """Whether a stream was read to its end. One that its reader left, or never began, may end without an exception."""
+    iterator = getattr(stream, "_event_iterator", ...)
+    return iterator is not None and getattr(iterator, "ag_frame", None) is None
 
 
 class _Method:
@@ -197,8 +209,8 @@ class _Method:
 def _methods(base: Any, settings: Settings) -> dict[str, Any]:
     """The methods of a recording subclass of a model's class."""
 
-    def request(self: Any, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, ModelResponse]:
-        return _request(base, self, *args, **kwargs)
+    async def request(self: Any, *args: Any, **kwargs: Any) -> ModelResponse:
+        return await _request(base, self, *args, **kwargs)
 
     def request_stream(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _request_stream(base, self, *args, **kwargs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic_ai import ModelRetry
+from pydantic_ai import ModelRetry, UnexpectedModelBehavior
 from pydantic_ai.messages import ModelResponse
 
-from rollout_trace.integration import AgentFrame, ModelFrame, entered
+from rollout_trace.integration import AgentFrame, ModelFrame, ToolFrame, entered
 from rollout_trace_pydantic_ai import chat
 
 if TYPE_CHECKING:
@@ -32,11 +32,40 @@ class RunFrame(AgentFrame):
         """The turn that goes on, or the last one."""
         self.tool_call_ids: set[str] = set()
         """Ids of the tool calls that are recorded as tool runs."""
+        self.tools: list[ToolFrame] = []
+        """Frames of this turn's tools."""
+        self.errors_elsewhere: list[BaseException] = []
+        """Exceptions of this turn that are recorded on a tool run or on another agent's trajectory."""
+
+    def begin_turn(self, run_step: int) -> Turn:
+        """Begins the run's next turn. ``run_step``: its number, from 1."""
+        self.tools.clear()
+        self.errors_elsewhere.clear()
+        self.turn = Turn(self, run_step)
+        return self.turn
+
+    def fail(self, error: BaseException) -> None:
+        """Ends what the run has open, with the exception that ended it. One about the last answer is set on that."""
+        for tool in self.tools:
+            # Tools of a cancelled run see the cancellation after it.
+            tool.end(error)
+        if self.turn is not None:
+            self.turn.close(error)
+            is_elsewhere = any(one is error or one is error.__cause__ for one in self.errors_elsewhere)
+            if isinstance(error, UnexpectedModelBehavior) and not is_elsewhere:
+                self.turn.fail(error)
+        outer = self.parent
+        while outer is not None and not isinstance(outer, RunFrame):
+            outer = outer.parent
+        if outer is not None and outer.is_open:
+            outer.errors_elsewhere.append(error)
 
     def _ended(self, error: BaseException | None) -> None:
         super()._ended(error)
         # Its calls hold messages; a trajectory of many runs keeps their frames to its end.
         self.turn = None
+        self.tools.clear()
+        self.errors_elsewhere.clear()
 
     def mark_rejected(self, request: Any) -> None:
         """Sets an error on the last answer, if this request says that it was of no use.
@@ -70,8 +99,15 @@ class Turn:
         self.metadata = {"run_id": run.run_id, "run_step": run_step}
         """For the steps of its calls."""
         self.calls: list[ModelCall] = []
+        self._others: list[ModelCall] = []
+        self._is_finished = False
         self._run = run
         self._kept: ModelFrame | None = None
+
+    def add_other(self, call: ModelCall) -> None:
+        """Adds a call that a hook makes itself: its answer may become the turn's."""
+        if not self._is_finished:
+            self._others.append(call)
 
     def finish(self, request: ModelRequestContext, response: ModelResponse) -> None:
         """Marks the answers that are not the one that the agent goes on with.
@@ -80,17 +116,23 @@ class Turn:
             request: of the turn.
             response: what the agent goes on with. Without a model call, a capability has made it.
         """
-        if not self.calls:
-            self._add_made(request, response)
-            return
+        self._is_finished = True
         answered = [call for call in self.calls if call.is_answered]
-        kept = _given_by(answered, response)
+        kept = _given_by([*self._others, *answered], response)
+        if kept is None and answered and not answered[-1].response_id:
+            # Without the provider's id, an answer that a hook has changed cannot be told from one that it replaced.
+            kept = answered[-1]
+        if kept is None and not self.calls:
+            self._add_made(request, response)
         for call in answered:
             # A paused answer is a part of the kept one, which the provider has continued.
             if call is not kept and not call.is_paused:
                 call.frame.supersede()
         if kept is not None:
             self._kept = kept.frame
+            # Of a call that a hook has made, it is the turn's only now.
+            kept.frame.metadata.update(self.metadata)
+        self._others.clear()
 
     def close(self, error: BaseException) -> None:
         """Ends the calls that are still open: of a cancelled run, they see the cancellation after it."""
@@ -116,11 +158,13 @@ class Turn:
 def _given_by(calls: Sequence[ModelCall], response: ModelResponse) -> ModelCall | None:
     """The call that gave this response; None if none did."""
     for call in calls:
-        if call.response is response or (call.response_id and call.response_id == response.provider_response_id):
+        if call.response is response:
             return call
-    # Without the provider's id, an answer that a hook has changed cannot be told from one that it has replaced.
-    latest = calls[-1] if calls else None
-    return latest if latest is not None and not latest.response_id else None
+    # The latest: some servers give all answers the same id.
+    for call in reversed(calls):
+        if call.response_id and call.response_id == response.provider_response_id:
+            return call
+    return None
 
 
 def run_of(run_id: str | None) -> RunFrame | None:

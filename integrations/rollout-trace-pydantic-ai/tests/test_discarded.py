@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from typing import Any
 
@@ -9,8 +10,9 @@ import pydantic_ai.exceptions
 import pytest
 from oracle import Recorded, assert_served
 from pydantic import BaseModel
-from pydantic_ai import ModelRetry, UnexpectedModelBehavior
+from pydantic_ai import Agent, ModelRetry, UnexpectedModelBehavior
 from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.direct import model_request
 from pydantic_ai.exceptions import FallbackExceptionGroup, SkipModelRequest
 from pydantic_ai.messages import ModelResponse, TextPart
 from pydantic_ai.models.fallback import FallbackModel
@@ -20,6 +22,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 import rollout_trace as rt
 from rollout_trace import Trajectory
 from rollout_trace.testing import Fault, Reply, ScriptedServer
+from rollout_trace_pydantic_ai import record
 
 from .harness import RELEASE, WAYS, adding, agent_of, call, run, run_iter, run_stream, with_model
 
@@ -61,6 +64,26 @@ def test_an_answer_that_a_fallback_refuses(way: Any, recorded: Recorded) -> None
     assert_served(server, trajectory.steps)
     assert outcomes(trajectory) == [("superseded", "bad"), ("ok", "good")]
     assert len(trajectory.sequences()) == 1
+    recorded.keep(trajectory)
+
+
+def test_answers_with_one_id(recorded: Recorded) -> None:
+    """Some servers give all answers the same id: it is the latest that the agent goes on with."""
+
+    def is_bad(response: ModelResponse) -> bool:
+        return "bad" in str(response.text)
+
+    def answering(text: str) -> FunctionModel:
+        return FunctionModel(lambda _, __: ModelResponse(parts=[TextPart(text)], provider_response_id="same"))
+
+    async def scenario() -> Trajectory:
+        models = FallbackModel(answering("bad"), answering("good"), fallback_on=is_bad)
+        with rt.trajectory() as trajectory:
+            assert await run(agent_of(models), "Add.") == "good"
+        return trajectory
+
+    trajectory = asyncio.run(scenario())
+    assert outcomes(trajectory) == [("superseded", "bad"), ("ok", "good")]
     recorded.keep(trajectory)
 
 
@@ -173,6 +196,35 @@ def test_a_capability_that_answers(way: Any, skips: bool, recorded: Recorded) ->
     recorded.keep(trajectory)
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("calls_both", [True, False])
+def test_a_capability_that_calls_another_model(way: Any, calls_both: bool, recorded: Recorded) -> None:
+    """Its answer is the turn's: one step, that of the call."""
+
+    class Routes(AbstractCapability[Any]):
+        async def wrap_model_request(self, ctx: Any, *, request_context: Any, handler: Any) -> ModelResponse:
+            if calls_both:
+                await handler(request_context)
+            return await model_request(
+                request_context.model,
+                request_context.messages,
+                model_request_parameters=request_context.model_request_parameters,
+            )
+
+    async def scenario(model: Any) -> Trajectory:
+        with rt.trajectory() as trajectory:
+            await way(agent_of(record(model, engine="vllm"), capabilities=[Routes()]), "Add.")
+        return trajectory
+
+    with ScriptedServer(adding(1)) as server:
+        trajectory = with_model(server, scenario)
+    assert_served(server, trajectory.steps)
+    turns = [("superseded", 1), ("ok", 1), ("superseded", 2), ("ok", 2)] if calls_both else [("ok", 1), ("ok", 2)]
+    assert [(step.status, (step.metadata or {})["run_step"]) for step in trajectory.steps] == turns
+    assert [one.result for one in trajectory.tool_runs] == [2]
+    recorded.keep(trajectory)
+
+
 @pytest.mark.parametrize("way", [run, run_iter, run_stream])
 def test_an_output_validator_that_refuses(way: Any, recorded: Recorded) -> None:
     """The model is sent its own answer again, with the reason: a turn like any other, whose answer was of no use."""
@@ -235,6 +287,58 @@ def test_outputs_that_are_never_accepted(recorded: Recorded) -> None:
     assert_served(server, trajectory.steps)
     assert [(step.status, step.error is None) for step in trajectory.steps] == [("ok", False), ("ok", False)]
     assert trajectory.status == "failed"
+
+
+@pytest.mark.parametrize("arguments", [{"word": "x"}, {"wrong": "x"}])
+def test_a_tool_that_is_asked_too_often(arguments: dict[str, str], recorded: Recorded) -> None:
+    """The errors are those of the tool runs; the answers have none, as in a run that goes on."""
+
+    def picky(word: str) -> str:
+        """Is picky."""
+        raise ModelRetry("say something else")
+
+    async def scenario(model: Any) -> Trajectory:
+        with rt.trajectory() as trajectory, pytest.raises(UnexpectedModelBehavior):
+            await run(agent_of(model, tools=[picky], retries=1), "Talk.")
+        return trajectory
+
+    with ScriptedServer(Reply(None, tool_calls=[call("picky", **arguments)])) as server:
+        trajectory = with_model(server, scenario)
+    assert_served(server, trajectory.steps)
+    assert [step.error for step in trajectory.steps] == [None, None]
+    assert [one.error is None for one in trajectory.tool_runs] == [False, False]
+    recorded.keep(trajectory)
+
+
+@pytest.mark.parametrize("place", ["tool", "validator"])
+def test_an_agent_inside_whose_answer_is_of_no_use(place: str, recorded: Recorded) -> None:
+    """The error is on the answer of the inner agent alone."""
+
+    async def scenario(model: Any) -> None:
+        inner = Agent(model, name="inner", instructions="inner", retries=0)
+        outer: Agent[Any, Any] = Agent(model, name="outer", instructions="outer")
+
+        async def ask(question: str) -> str:
+            """Asks."""
+            return (await inner.run(question)).output
+
+        if place == "tool":
+            outer.tool_plain(ask)
+        else:
+            outer.output_validator(ask)
+        with pytest.raises(UnexpectedModelBehavior):
+            await record(outer, engine="vllm").run("Well?")
+
+    def script(request: dict[str, Any]) -> Reply:
+        if request["messages"][0]["content"] == "inner":
+            return Reply(None, tool_calls=[call("nothing")])
+        return Reply(None, tool_calls=[call("ask", question="Well?")]) if place == "tool" else Reply("done")
+
+    with ScriptedServer(script) as server:
+        with_model(server, scenario)
+    everything = {one.name: one for one in recorded.all()}
+    assert [step.error for step in everything["outer"].steps] == [None]
+    assert [step.error is None for step in everything["inner"].steps] == [False]
 
 
 def test_a_fallback_to_a_model_without_a_client(recorded: Recorded) -> None:

@@ -9,8 +9,9 @@ import pytest
 from oracle import Recorded, Served, assert_served
 from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ModelRetry, RunContext, UsageLimits
 from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.direct import model_request_stream
 from pydantic_ai.exceptions import ApprovalRequired, ModelHTTPError, SkipToolExecution, UsageLimitExceeded
-from pydantic_ai.messages import ToolReturn
+from pydantic_ai.messages import ModelRequest, ToolReturn
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.test import TestModel
 
@@ -69,6 +70,35 @@ def test_a_cancelled_task(way: Any, hold: dict[str, Any], recorded: Recorded) ->
     # A stream may have been waiting for the next piece, which the framework then closes.
     assert (first.status, second.status in ("cancelled", "abandoned")) == ("ok", True)
     assert list(second.messages or ()) == server.requests[1].json["messages"]
+    recorded.keep(trajectory)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_is_cancelled_in_a_tool(way: Any, recorded: Recorded) -> None:
+    """The tools have not returned: their runs have the cancellation as their error."""
+
+    async def scenario(model: Any) -> Trajectory:
+        begun: asyncio.Queue[None] = asyncio.Queue()
+
+        async def wait() -> None:
+            """Waits."""
+            begun.put_nowait(None)
+            await asyncio.Event().wait()
+
+        with rt.trajectory() as trajectory:
+            task = asyncio.ensure_future(way(agent_of(model, tools=[wait]), "Wait."))
+            await begun.get()
+            await begun.get()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return trajectory
+
+    with ScriptedServer(Reply(None, tool_calls=[call("wait"), call("wait")])) as server:
+        trajectory = with_model(server, scenario)
+    assert_served(server, trajectory.steps)
+    assert [one.error and one.error.type for one in trajectory.tool_runs] == ["CancelledError"] * 2
+    assert [step.error for step in trajectory.steps] == [None]
     recorded.keep(trajectory)
 
 
@@ -149,6 +179,18 @@ def test_a_stream_without_bytes_that_its_reader_leaves(recorded: Recorded) -> No
     assert step.completion is not None
     assert str(step.completion.content).startswith("a ")
     assert "c" not in str(step.completion.content)
+
+
+def test_a_stream_without_bytes_that_is_never_read(recorded: Recorded) -> None:
+    async def scenario() -> Trajectory:
+        with rt.trajectory() as trajectory:
+            async with model_request_stream(record(TestModel()), [ModelRequest.user_text_prompt("Add.")]):
+                pass
+        return trajectory
+
+    trajectory = asyncio.run(scenario())
+    assert [step.status for step in trajectory.steps] == ["abandoned"]
+    recorded.keep(trajectory)
 
 
 @pytest.mark.skipif(RELEASE < (2, 54), reason="the hook of the other capability runs before ours")

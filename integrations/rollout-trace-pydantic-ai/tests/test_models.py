@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import pickle
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from pydantic_ai.messages import (
     ToolReturn,
     UserPromptPart,
 )
+from pydantic_ai.models import Model
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 from pydantic_ai.models.google import GoogleModel
@@ -125,6 +128,7 @@ def test_a_test_model(way: Any, recorded: Recorded) -> None:
         assert step.tools is not None
         assert [tool["function"]["name"] for tool in step.tools] == ["add", "fail"]
         assert step.usage is not None
+        assert step.usage.cache_read is None  # not reported: missing is not zero
     assert first.completion is not None
     assert second.completion is not None
     (asked,) = first.completion.tool_calls
@@ -199,6 +203,44 @@ def test_models_in_models(wrap: Any, way: Any, recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
+class Router(Model):
+    """A model of one's own that calls another."""
+
+    def __init__(self, inner: Model) -> None:
+        super().__init__()
+        self._inner = inner
+
+    @property
+    def model_name(self) -> str:
+        return "router"
+
+    @property
+    def system(self) -> str:
+        return "own"
+
+    async def request(self, *args: Any) -> ModelResponse:
+        return await self._inner.request(*args)
+
+    @asynccontextmanager
+    async def request_stream(self, *args: Any, **kwargs: Any) -> Any:
+        async with self._inner.request_stream(*args, **kwargs) as stream:
+            yield stream
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_recorded_model_in_ones_own(way: Any, recorded: Recorded) -> None:
+    async def scenario(model: Any) -> Trajectory:
+        with rt.trajectory() as trajectory:
+            await way(agent_of(Router(record(model, engine="vllm"))), "Add.")
+        return trajectory
+
+    with ScriptedServer(adding(1)) as server:
+        trajectory = with_model(server, scenario)
+    assert_served(server, trajectory.steps)
+    assert [(step.metadata or {})["run_step"] for step in trajectory.steps] == [1, 2]
+    recorded.keep(trajectory)
+
+
 def test_a_model_of_the_run(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given to one run, by ``override``, or by its name, which is looked up when the run begins."""
 
@@ -245,6 +287,20 @@ def test_a_model_alone(recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
+def test_a_model_alone_with_settings(recorded: Recorded) -> None:
+    """The model's own settings are a part of what it was asked."""
+
+    async def scenario() -> Trajectory:
+        model = record(TestModel(settings={"temperature": 0.5, "top_p": 0.5}))
+        with rt.trajectory() as trajectory:
+            await model_request(model, [ModelRequest.user_text_prompt("Well?")], model_settings={"top_p": 0.25})
+        return trajectory
+
+    trajectory = asyncio.run(scenario())
+    assert trajectory.steps[0].sampling == {"temperature": 0.5, "top_p": 0.25}
+    recorded.keep(trajectory)
+
+
 def test_one_model_of_two_agents(recorded: Recorded) -> None:
     async def scenario(model: Any) -> Trajectory:
         with rt.trajectory() as trajectory:
@@ -263,6 +319,7 @@ def test_a_recorded_model_is_still_its_own() -> None:
     model = record(TestModel(custom_output_text="x"))
     assert type(model).__name__ == "TestModel"
     assert isinstance(model, TestModel)
+    assert inspect.iscoroutinefunction(model.request)
     for other in (copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert other.custom_output_text == "x"
         assert asyncio.run(run(Agent(other), "?")) == "x"

@@ -52,14 +52,18 @@ def test_a_tool_loop(way: Any, recorded: Recorded) -> None:
     recorded.keep(trajectory)
 
 
-def test_run_sync(recorded: Recorded) -> None:
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_run_sync(is_streamed: bool, recorded: Recorded) -> None:
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)  # the one that `run_sync` uses
     with ScriptedServer(adding(2)) as server:
         client = AsyncOpenAI(base_url=server.base_url, api_key="none")
         agent = agent_of(OpenAIChatModel("scripted", provider=OpenAIProvider(openai_client=client)), name="adder")
         with rt.trajectory() as trajectory:
-            assert agent.run_sync("Add.").output == "The sum is known."
+            if is_streamed:
+                assert agent.run_stream_sync("Add.").get_output() == "The sum is known."
+            else:
+                assert agent.run_sync("Add.").output == "The sum is known."
         loop.run_until_complete(client.close())
     asyncio.set_event_loop(None)
     loop.close()
