@@ -86,7 +86,7 @@ def token_rows(
     """
     # No generator function: that would check the options at the first row, not at the call.
     check_options(options)
-    return (_with_rows(_scored(trajectory, report), report, options) for trajectory in each(trajectories))
+    return (_with_rows(scored(trajectory, report), report, options) for trajectory in each(trajectories))
 
 
 def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOptions) -> tuple[Trajectory, Sequences]:
@@ -112,7 +112,7 @@ def note_grammar(grammar: str | None, count: int, report: ExportReport) -> None:
         report.note(f"tokens sampled under a grammar ({grammar}), whose ratios are not 1", count)
 
 
-def _scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
+def scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
     """The trajectory itself, or a copy in which rewards that are not finite numbers are None."""
     where = f"trajectory {trajectory.id}"
     reward = finite_counted(trajectory.reward, report, "rewards", where)

@@ -100,7 +100,7 @@ class _Row(NamedTuple):
 def _rows(
     trajectories: Trajectory | Iterable[Trajectory], stepwise: bool, report: ExportReport, options: RowOptions
 ) -> Iterator[_Row]:
-    ids = _TrajectoryIds()
+    ids = TrajectoryIds()
     compared = compare(trajectories, report, options)
     for trajectory, sequences in scored_rows(compared.trajectories, report, compared.options):
         if trajectory.reward is None:
@@ -162,7 +162,7 @@ def _stop_reason(step: Step, truncated: bool) -> str | None:
     return "stop" if step.finish_reason in _NATURAL_ENDS else step.finish_reason
 
 
-class _TrajectoryIds:
+class TrajectoryIds:
     """Unique ids for trajectories: the trainer groups rows by ``instance_id`` and needs distinct ``repetition_id``."""
 
     def __init__(self) -> None:

@@ -20,8 +20,11 @@ from tests.consumers.traces import trajectory_of
 from tests.unchecked import unchecked
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
-TOKENS = ("nemo_rl", "skyrl", "slime", "tinker", "trl", "trl_rollout", "verifiers", "verl")
-TEXTS = ("chat", "steps")
+TOKENS = (
+    "areal", "nemo_gym", "nemo_rl", "openrlhf", "skyrl", "slime", "tinker", "trl", "trl_rollout", "verifiers", "verl",
+)  # fmt: skip
+CALLS = ("agent_lightning", "art", "openenv", "rllm", "turns")
+TEXTS = ("chat", "exchanges", "steps")
 PROMPTS = {"data_source": "a", "ability": "b"}
 
 
@@ -64,7 +67,7 @@ def spoil(value: Any) -> None:
         value.append("spoiled")
 
 
-@pytest.mark.parametrize("name", [*TOKENS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"])
+@pytest.mark.parametrize("name", [*TOKENS, *CALLS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"])
 def test_a_row_is_its_own(name: str) -> None:
     """Editing rows, as every user does, changes nothing that was recorded."""
     run, worse = talk(), talk()
@@ -176,7 +179,7 @@ def test_a_text_is_no_set_of_reasons(name: str) -> None:
         given(name, [], allow="retokenized")
 
 
-EXPORTERS = [*TOKENS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"]
+EXPORTERS = [*TOKENS, *CALLS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"]
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
