@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, to_chat, tools_of, with_text
 from rollout_trace.data.model import CUT_OFF
+from rollout_trace.data.tokens import same_array
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import Step, Usage
@@ -44,8 +45,14 @@ def chat_response(choices: list[Step], report: ExportReport, *, tokens: bool = T
         "choices": [_choice(step, report, tokens) for step in choices if _has_answer(step)],
         "usage": _usage(first.usage),
     }
-    prompt = first.prompt_token_ids
-    return body if not tokens or prompt is None else {**body, "prompt_token_ids": prompt.tolist()}
+    prompts = [step.prompt_token_ids for step in choices] if tokens else []
+    if all(same_array(prompt, prompts[0]) for prompt in prompts):
+        return body if not prompts or prompts[0] is None else {**body, "prompt_token_ids": prompts[0].tolist()}
+    # A request of completions with several prompts: their ids stand on the choices, where vLLM has them there.
+    answered = [step for step in choices if _has_answer(step)]
+    for choice, step in zip(body["choices"], answered, strict=True):
+        choice["prompt_token_ids"] = None if step.prompt_token_ids is None else step.prompt_token_ids.tolist()
+    return body
 
 
 def finish_reason(step: Step) -> str | None:

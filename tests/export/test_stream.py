@@ -22,8 +22,8 @@ from tests.strategies import PROFILE, trajectories
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
 STREAMS = (
-    "agent_lightning", "areal", "chat", "exchanges", "nemo_gym", "nemo_rl", "openenv", "rllm", "slime", "steps", "tinker",
-    "trl", "turns", "verl",
+    "agent_lightning", "areal", "chat", "exchanges", "nemo_gym", "nemo_rl", "openenv", "rllm", "slime", "steps",
+    "tinker", "trl", "turns", "verl",
 )  # fmt: skip
 EPISODES = ("agent_lightning", "rllm")
 """These wait for the other trajectories of an episode."""
