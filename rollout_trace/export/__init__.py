@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from rollout_trace.export._tinker import iter_tinker, tinker
     from rollout_trace.export._trl import iter_trl, trl, trl_rollout, write_trl
     from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
+    from rollout_trace.export._trl_prompts import trl_prompts
     from rollout_trace.export._turns import TURN_COLUMNS, iter_turns, turns, write_turns
     from rollout_trace.export._verifiers import verifiers, write_verifiers
     from rollout_trace.export._verl import iter_verl, verl, verl_prompts, write_verl_prompts
@@ -63,6 +64,7 @@ _HOMES = {
     "rollout_trace.export._tinker": ("iter_tinker", "tinker"),
     "rollout_trace.export._trl": ("iter_trl", "trl", "trl_rollout", "write_trl"),
     "rollout_trace.export._trl_preferences": ("trl_dpo", "trl_kto"),
+    "rollout_trace.export._trl_prompts": ("trl_prompts",),
     "rollout_trace.export._turns": ("TURN_COLUMNS", "iter_turns", "turns", "write_turns"),
     "rollout_trace.export._verifiers": ("verifiers", "write_verifiers"),
     "rollout_trace.export._verl": ("iter_verl", "verl", "verl_prompts", "write_verl_prompts"),
@@ -117,6 +119,7 @@ __all__ = [
     "trl",
     "trl_dpo",
     "trl_kto",
+    "trl_prompts",
     "trl_rollout",
     "turns",
     "verifiers",

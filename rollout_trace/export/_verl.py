@@ -67,7 +67,7 @@ def verl(
 
     The rows of a trajectory are consecutive, in order. A trajectory with several has drift or forks; an agent loop may
     return them as a list in verl's v1 trainer alone, which gives all rows the reward of the last. verl cuts nothing:
-    keep rows within its lengths with ``max_length=``.
+    keep rows within its lengths with ``max_prompt_length=`` and ``max_response_length=``.
 
     Args:
         trajectories: one, or any iterable.

@@ -122,7 +122,7 @@ def _formats() -> Iterator[Format]:
         "a row a step: ids, logprobs, messages, rewards, extras", "steps that cannot be trained on; tool runs; timing",
     )  # fmt: skip
     yield Format(
-        "turns", "a dataset of turns for agents on repositories (Agent-lightning's)", "rows", _writer("turns"), True, True,
+        "turns", "a dataset of turns, Agent-lightning's for repositories", "rows", _writer("turns"), True, True,
         "a row a call: repo, instance, ids, logprobs, reward, messages", "answers as text; extras; steps without ids",
     )  # fmt: skip
     yield Format(
@@ -141,6 +141,10 @@ def _formats() -> Iterator[Format]:
     yield Format(
         "trl_kto", "TRL's KTOTrainer", "rows", _listed("trl_kto"), False, True,
         "each scored run with a label, as messages", "token ids; unscored runs; runs exactly at the mean",
+    )  # fmt: skip
+    yield Format(
+        "trl_prompts", "TRL's GRPOTrainer", "rows", _listed("trl_prompts"), False, True,
+        "a task a row: first messages, tools, ids and rewards of its runs", "answers, token ids",
     )  # fmt: skip
     yield Format(
         "verl", "verl's AgentLoopOutput", "lines", _iterated("verl"), False, False,

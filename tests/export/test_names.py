@@ -62,6 +62,7 @@ EXPORTERS = {
     "trl": export.trl,
     "trl_dpo": export.trl_dpo,
     "trl_kto": export.trl_kto,
+    "trl_prompts": export.trl_prompts,
     "turns": export.turns,
     "verifiers": export.verifiers,
     "verl": export.verl,
