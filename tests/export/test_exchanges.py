@@ -82,8 +82,7 @@ def test_failures_have_their_status() -> None:
 
 
 def test_a_retried_call_is_an_exchange_for_each_attempt() -> None:
-    tries = iter([Fault(status=503), "done"])
-    with ScriptedServer(lambda _: next(tries)) as server:
+    with ScriptedServer([Fault(status=503), "done"]) as server:
         with OpenAI(base_url=server.base_url, api_key="none", max_retries=1) as client:
             rt.wrap_openai(client, engine="vllm")
             with rt.trajectory() as run:

@@ -62,7 +62,12 @@ def test_otel(names: dict[str, Any]) -> None:
     memory = InMemorySpanExporter()
     seen: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace_exporter, "OTLPSpanExporter", lambda *args, **more: seen.append((args, more)) or memory)
+
+        def exporter(*args: Any, **more: Any) -> Any:
+            seen.append((args, more))
+            return memory
+
+        patch.setattr(trace_exporter, "OTLPSpanExporter", exporter)
         run_blocks(PAGE, "OpenTelemetry", endpoint="http://127.0.0.1/v1/traces", headers={"a": "b"}, **names)
     assert seen == [(("http://127.0.0.1/v1/traces",), {"headers": {"a": "b"}})]
     assert len(memory.get_finished_spans()) == 6 + 18 + 12

@@ -50,7 +50,6 @@ def test_its_adapter_makes_triplets_of_spans() -> None:
 
 
 def test_the_block_of_the_page() -> None:
-    found = run(
-        "export.md", "Agent-lightning", export=export, RolloutLegacy=RolloutLegacy, trajectories=recorded.tool_agent()
-    )
+    names = {"export": export, "RolloutLegacy": RolloutLegacy, "trajectories": recorded.tool_agent()}
+    found = run_blocks("export.md", "Agent-lightning", **names)
     assert [len(rollout.triplets) for rollout in found["rollouts"]] == [3] * 6

@@ -16,7 +16,7 @@ from tests.consumers.traces import trajectory_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    pytest.importorskip("areal")
+    import areal  # noqa: F401 - before its modules, which import each other in a circle
     from areal.api import ModelResponse
     from areal.experimental.openai.types import InteractionWithTokenLogpReward
     from areal.utils.data import concat_padded_tensors

@@ -14,7 +14,6 @@ from rollout_trace import export
 from tests.consumers import recorded
 from tests.consumers.modules import skip_init
 
-pytest.importorskip("openrlhf")
 # vLLM needs a GPU's driver to be imported, and takes no part in the conversion.
 for name, attribute in (("vllm", "SamplingParams"), ("openrlhf.trainer.ray.vllm_engine", "batch_vllm_engine_call")):
     module = types.ModuleType(name)
