@@ -121,16 +121,14 @@ def _rows(
 ) -> Iterator[_Row]:
     ids = TrajectoryIds()
     compared = compare(trajectories, report, options)
-    given = compared.trajectories
+    runs = compared.trajectories
     masked: frozenset[str] = frozenset()
     if failed == "mask_group":
-        given = list(given)
-        masked = _groups_with_failures(given, compared.options)
-    # A run without steps has a row only if it is masked.
-    having = given if failed == "keep" else _counted(given, report)
-    for trajectory, found in token_rows(
-        with_steps(having, report) if failed == "keep" else having, report, compared.options
-    ):
+        runs = list(runs)
+        masked = _groups_with_failures(runs, compared.options)
+    # A run without steps can have a row only if it is masked.
+    runs = with_steps(runs, report) if failed == "keep" else _counted(runs, report)
+    for trajectory, found in token_rows(runs, report, compared.options):
         rows = [] if trajectory.reward is None else list(_made(trajectory, found, stepwise, report))
         lacks = not rows or trajectory.status in _FAILED or TrajectoryIds.instance_of(trajectory) in masked
         if failed != "keep" and lacks:
