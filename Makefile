@@ -29,11 +29,15 @@ OLDEST := $(patsubst integrations/%/tests/requirements-oldest.txt,%-oldest,$(wil
 
 SMOLAGENTS := integrations/rollout-trace-smolagents
 CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*.txt))
+# Trainers whose environments take long to make, and of which some are on no index: not run by CI. The one of Python 3.12
+# needs that interpreter: make test-trainers-python312 PYTHON=python3.12. For slime, rLLM and NeMo-RL set
+# ROLLOUT_TRACE_CHECKOUTS to a folder with checkouts of them.
+TRAINERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/trainers-*.txt))
 # Agents and frameworks as their users run them. Fewer: make test-agents AGENTS=agents-litellm
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
-NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(AGENTS)
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(TRAINERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-trainers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -95,6 +99,12 @@ $(CONSUMERS:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/consumers/$(*:consumers-%=%)
 	$(if $(filter consumers-torch,$*),PYTHONPATH=$(SMOLAGENTS) \
 	.venvs/$*/bin/python -m pytest -q -c pyproject.toml $(SMOLAGENTS)/tests/test_transformers.py)
+
+test-trainers:
+	@$(PYTHON) tests/everything.py $(TRAINERS)
+
+$(TRAINERS:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/trainers/$(*:trainers-%=%)
 
 # Agents and frameworks, unmodified, under `rollout-trace run` and `rt.instrument()`. CI runs a part: one case a program, by
 # ROLLOUT_TRACE_AGENTS=part, in two of the environments.
@@ -161,10 +171,10 @@ clean:
 number = $(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR) $(torch)'; } | cksum))
 
 # Harbor, whose validator of ATIF is the one to ask, needs Python 3.12, and so does the SDK of OpenHands.
-python = $(if $(filter %/consumers-atif %/agents-openhands,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
+python = $(if $(filter %/consumers-atif %/trainers-python312 %/agents-openhands,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
 
 # PyTorch comes in many builds, one for each kind of machine: whichever pip finds, before the others and without a hash.
-torch = $(if $(filter %/consumers-torch.txt %/consumers-tinker.txt,$(1)),torch==2.13.0)
+torch = $(if $(filter %/consumers-torch.txt %/consumers-tinker.txt %/trainers-torch.txt,$(1)),torch==2.13.0)
 
 # $(call rules,TARGET,FOLDER,REQUIREMENTS,PACKAGES): TARGET makes an environment in FOLDER. The empty files
 # FOLDER/requirements-NUMBER and FOLDER/packages-NUMBER say what it holds.
@@ -185,7 +195,7 @@ $(2)/requirements-$(call number,$(3)):
 endef
 
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
-$(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(CONSUMERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+$(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(CONSUMERS) $(TRAINERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	requirements/$(name).txt),.)))
 $(eval $(call rules,environment-$(MIXED),.venvs/$(MIXED),requirements/$(MIXED).txt,. $(NESTED:%=./integrations/%)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \

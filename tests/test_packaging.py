@@ -62,8 +62,8 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     }  # fmt: skip
     extras = {line.removeprefix("Provides-Extra: ") for line in metadata if line.startswith("Provides-Extra: ")}
     assert extras == {
-        "all", "anthropic", "cli", "datasets", "duckdb", "fsspec", "openai", "parquet", "ray", "rich", "tokenizers",
-        "torch", "zstd",
+        "all", "anthropic", "cli", "datasets", "duckdb", "fsspec", "openai", "otel", "parquet", "ray", "rich",
+        "tokenizers", "torch", "zstd",
     }  # fmt: skip
     assert "Requires-Python: >=3.10" in metadata
     assert "License-Expression: Apache-2.0" in metadata

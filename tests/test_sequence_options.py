@@ -15,6 +15,7 @@ import rollout_trace as rt
 from rollout_trace.data.model import Step, StepStatus
 from rollout_trace.train.check_codes import ISSUE_CODES
 from rollout_trace.train.selection import NEVER_ALLOWED
+from tests.consumers.traces import trajectory_of
 from tests.strategies import PROFILE, trajectories
 
 
@@ -347,3 +348,26 @@ def test_reasons_are_a_set() -> None:
 def test_every_status_and_every_code_of_an_issue_is_a_reason() -> None:
     for reason in {*get_args(StepStatus), *ISSUE_CODES, *NEVER_ALLOWED, "not_trainable", "retokenized"} - {"ok"}:
         assert len(trajectory(*TURNS).sequences(allow={reason})) == len(trajectory(*TURNS).sequences())
+
+
+def test_prompts_and_responses_have_limits_of_their_own() -> None:
+    """As trainers pad them: a long response is cut, a long prompt would be another one."""
+    made = trajectory_of([([1, 2, 3], [4, 5], [-1.0, -2.0]), ([1, 2, 3, 4, 5, 6], [7, 8], [-3.0, -4.0])])
+    (row,) = made.sequences(max_prompt_length=3, max_response_length=4)
+    assert row.token_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert row.truncated
+    rows = made.sequences(max_response_length=3)
+    assert rows[0].token_ids.tolist() == [1, 2, 3, 4, 5, 6]
+    assert rows.report.left_out == {"max_response_length": ("step1",)}
+    (row,) = made.sequences(max_response_length=3, truncate="turn")
+    assert row.token_ids.tolist() == [1, 2, 3, 4, 5]
+    (row,) = made.sequences(max_length=5, max_response_length=4)
+    assert row.token_ids.tolist() == [1, 2, 3, 4, 5]
+    rows = made.sequences(max_prompt_length=2)
+    assert list(rows) == []
+    assert rows.report.left_out == {"max_prompt_length": ("step0", "step1")}
+    assert rows.report.tokens_cut == 8
+    (row,) = made.sequences(max_prompt_length=3, max_response_length=5)
+    assert not row.truncated
+    with pytest.raises(ValueError, match="max_response_length=0: expected a number of tokens"):
+        made.sequences(max_response_length=0)

@@ -11,7 +11,7 @@ from rollout_trace import guard
 from rollout_trace.data.trajectory import Trajectory, each_trajectory
 from rollout_trace.export._values import finite_counted
 from rollout_trace.report import ExportReport, Strict, format_counts
-from rollout_trace.train.selection import check_options
+from rollout_trace.train.selection import LIMITS, check_options
 from rollout_trace.train.sequences import sequences
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def token_rows(
     """
     # No generator function: that would check the options at the first row, not at the call.
     check_options(options)
-    return (_with_rows(_scored(trajectory, report), report, options) for trajectory in each(trajectories))
+    return (_with_rows(scored(trajectory, report), report, options) for trajectory in each(trajectories))
 
 
 def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOptions) -> tuple[Trajectory, Sequences]:
@@ -94,7 +94,8 @@ def _with_rows(trajectory: Trajectory, report: ExportReport, options: SequenceOp
     rows = sequences(trajectory, **options)
     for reason, ids in rows.report.left_out.items():
         report.drop(f"steps left out: {reason}", len(ids), where=f"{where}, step {ids[0]}")
-    report.drop("tokens cut: max_length", rows.report.tokens_cut, where=where)
+    limits = [name for name in LIMITS if options.get(name) is not None]
+    report.drop(f"tokens cut: {', '.join(limits)}", rows.report.tokens_cut, where=where)
     for reason, ids in rows.report.extras_left_out.items():
         report.drop(f"extras left out: {reason}", len(ids), where=f"{where}, step {ids[0]}", metadata=True)
     spans = {name: end - start for row in rows for name, (start, end) in zip(row.step_ids, row.spans, strict=True)}
@@ -112,7 +113,7 @@ def note_grammar(grammar: str | None, count: int, report: ExportReport) -> None:
         report.note(f"tokens sampled under a grammar ({grammar}), whose ratios are not 1", count)
 
 
-def _scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
+def scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
     """The trajectory itself, or a copy in which rewards that are not finite numbers are None."""
     where = f"trajectory {trajectory.id}"
     reward = finite_counted(trajectory.reward, report, "rewards", where)

@@ -7,13 +7,14 @@ Shapes: SkyRL 0.3.0, ``GeneratorOutput`` in ``skyrl/train/generators/base.py``, 
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import compare
-from rollout_trace.export._common import exporting, plain, scored_rows
+from rollout_trace.export._common import count_without_row, exporting, plain, token_rows, with_steps
 from rollout_trace.export._extras import count_extras, experts_of_all
 from rollout_trace.export._rows import all_have_logprobs, count_unused, prompt_and_response, step_ids_of, task_id
+from rollout_trace.train.sequences import sequences
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.export._baselines import RowOptions
     from rollout_trace.report import ExportReport, Strict
+    from rollout_trace.train.selection import SequenceOptions
     from rollout_trace.train.sequence import Sequence, Sequences
+
+
+Failed: TypeAlias = Literal["keep", "mask", "mask_group"]
+_FAILED = frozenset({"failed", "aborted"})
 
 
 def skyrl(
@@ -32,6 +38,7 @@ def skyrl(
     *,
     stepwise: bool = False,
     arrays: bool = False,
+    failed: Failed = "keep",
     strict: Strict = False,
     report: ExportReport | None = None,
     **options: Unpack[RowOptions],
@@ -58,22 +65,30 @@ def skyrl(
             ``stepwise=False, linear=True``. It takes no routed experts.
         arrays: routed experts as arrays in the dtype of the engine, which SkyRL takes after 0.3.0, instead of lists,
             which 0.3.0 takes: those need fifteen times the memory.
+        failed: what becomes of runs whose status is ``failed`` or ``aborted``, and of those that have no row or no
+            reward. ``keep``: they are runs like others. ``mask``: one row that nothing is learnt from stands for each,
+            so that the trainer gets as many runs of a prompt as it asked for: the prompt's ids (or ``[0]``), the
+            response ``[0]`` with mask 0, the stop reason "error", and the run's reward, or 0.0. This reward is in the
+            baseline of the others: ``mask_group`` masks all runs of a group with such a run, as SkyRL's generator for
+            Harbor does.
         strict: raise ExportError instead of leaving something out.
-        report: counts what is left out. ``rollout_logprobs`` has all rows or none: one step without logprobs makes it
-            None.
+        report: counts what is left out, and notes the runs that were masked. ``rollout_logprobs`` has all rows or none:
+            one step without logprobs makes it None.
         **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``; ``reward`` is "last".
 
     Raises:
         ExportError: ``strict``, and something would be left out.
-        ValueError: ``reward`` is not "last", an option has an unknown value, or a step's ``advantage`` does not fit its
-            completion.
+        ValueError: ``reward`` is not "last", ``failed`` is unknown, an option has an unknown value, or a step's
+            ``advantage`` does not fit its completion.
     """
     if options.setdefault("reward", "last") != "last":
         raise ValueError(f"reward={options['reward']!r}: SkyRL takes a trajectory's reward on its last row: 'last'.")
+    if failed not in ("keep", "mask", "mask_group"):
+        raise ValueError(f"failed={failed!r}: expected 'keep', 'mask' or 'mask_group'.")
     with exporting("skyrl", strict, report) as counts:
-        rows = list(_rows(trajectories, stepwise, counts, options))
+        rows = list(_rows(trajectories, stepwise, failed, counts, options))
         has_logprobs = all_have_logprobs([row.rollout_logprobs for row in rows], counts)
-        experts = experts_of_all([row.source for row in rows], counts)
+        experts = _experts(rows, counts)
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in _Row._fields if name != "source"}
     if experts is not None:
         columns["rollout_expert_indices"] = [one.copy() if arrays else plain(one) for one in experts]
@@ -93,28 +108,83 @@ class _Row(NamedTuple):
     rollout_logprobs: list[float] | None
     trajectory_ids: dict[str, Any]
     is_last_step: bool
-    source: tuple[Sequence, int | None]
-    """The sequence, and where the row ends in it; None: at its end."""
+    source: tuple[Sequence, int | None] | None
+    """The sequence, and where the row ends in it (None: at its end); None for a masked row."""
 
 
 def _rows(
-    trajectories: Trajectory | Iterable[Trajectory], stepwise: bool, report: ExportReport, options: RowOptions
+    trajectories: Trajectory | Iterable[Trajectory],
+    stepwise: bool,
+    failed: Failed,
+    report: ExportReport,
+    options: RowOptions,
 ) -> Iterator[_Row]:
-    ids = _TrajectoryIds()
+    ids = TrajectoryIds()
     compared = compare(trajectories, report, options)
-    for trajectory, sequences in scored_rows(compared.trajectories, report, compared.options):
-        if trajectory.reward is None:
+    runs = compared.trajectories
+    masked: frozenset[str] = frozenset()
+    if failed == "mask_group":
+        runs = list(runs)
+        masked = _groups_with_failures(runs, compared.options)
+    # A run without steps can have a row only if it is masked.
+    runs = with_steps(runs, report) if failed == "keep" else _counted(runs, report)
+    for trajectory, found in token_rows(runs, report, compared.options):
+        rows = [] if trajectory.reward is None else list(_made(trajectory, found, stepwise, report))
+        lacks = not rows or trajectory.status in _FAILED or TrajectoryIds.instance_of(trajectory) in masked
+        if failed != "keep" and lacks:
+            report.note("runs that are masked", 1)
+            rows = [_masked(trajectory)]
+        elif trajectory.reward is None:
             report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
-            continue
-        count_unused(trajectory, step_ids_of(sequences), report)
-        count_extras(sequences, report, "routed_experts")
-        rows = list(_steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences))
+        elif not rows:
+            count_without_row(trajectory, report)
         # No id without rows: the numbers are for the runs that the trainer gets.
         trajectory_id = ids.of(trajectory) if rows else {}
         for position, row in enumerate(rows):
             last = position == len(rows) - 1
-            reward = float(trajectory.reward) if last else 0.0
+            reward = float(trajectory.reward or 0.0) if last else 0.0
             yield row._replace(rewards=reward, trajectory_ids=trajectory_id, is_last_step=last)
+
+
+def _made(trajectory: Trajectory, sequences: Sequences, stepwise: bool, report: ExportReport) -> Iterator[_Row]:
+    count_unused(trajectory, step_ids_of(sequences), report)
+    count_extras(sequences, report, "routed_experts")
+    yield from _steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences)
+
+
+def _counted(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
+    for trajectory in trajectories:
+        yield trajectory
+        report.read_one()
+
+
+def _groups_with_failures(trajectories: Iterable[Trajectory], options: SequenceOptions) -> frozenset[str]:
+    return frozenset(
+        TrajectoryIds.instance_of(trajectory)
+        for trajectory in trajectories
+        if trajectory.status in _FAILED or trajectory.reward is None or not sequences(trajectory, **options)
+    )
+
+
+def _masked(trajectory: Trajectory) -> _Row:
+    """One row without a token to learn from. SkyRL needs a response of at least one token."""
+    first = next((step.prompt_token_ids for step in trajectory.steps if step.prompt_token_ids is not None), None)
+    prompt = [0] if first is None or not len(first) else plain(first)
+    return _Row(prompt, [0], 0.0, [0], "error", [0.0], {}, False, None)
+
+
+def _experts(rows: list[_Row], report: ExportReport) -> list[Any] | None:
+    """The experts of each row; None unless all have them; of a masked row, zeros."""
+    found = experts_of_all([row.source for row in rows if row.source is not None], report)
+    if found is None:
+        return None
+    import numpy as np
+
+    waiting, (_, layers, k) = iter(found), found[0].shape
+    return [
+        np.zeros((len(row.prompt_token_ids), layers, k), found[0].dtype) if row.source is None else next(waiting)
+        for row in rows
+    ]
 
 
 def _merged(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:
@@ -162,7 +232,7 @@ def _stop_reason(step: Step, truncated: bool) -> str | None:
     return "stop" if step.finish_reason in _NATURAL_ENDS else step.finish_reason
 
 
-class _TrajectoryIds:
+class TrajectoryIds:
     """Unique ids for trajectories: the trainer groups rows by ``instance_id`` and needs distinct ``repetition_id``."""
 
     def __init__(self) -> None:
@@ -170,10 +240,15 @@ class _TrajectoryIds:
         # Where the search for a free number continues: starting at 0 each time would be quadratic in the runs.
         self._free: dict[str, int] = {}
 
-    def of(self, trajectory: Trajectory) -> dict[str, Any]:
+    @staticmethod
+    def instance_of(trajectory: Trajectory) -> str:
+        """The group, else the task's id, else the trajectory's own; with the agent's name for one inside another."""
         instance = trajectory.group_id or task_id(trajectory) or trajectory.id
-        if trajectory.parent_id is not None:
-            instance = f"{instance}/{trajectory.name}"
+        return instance if trajectory.parent_id is None else f"{instance}/{trajectory.name}"
+
+    def of(self, trajectory: Trajectory) -> dict[str, Any]:
+        """The ids of a trajectory; no two calls give the same."""
+        instance = self.instance_of(trajectory)
         taken = self._taken.setdefault(instance, set())
         number = trajectory.rollout_index
         if number is None or number in taken:

@@ -152,9 +152,9 @@ def trl_rollout(
         raise ValueError(f"several={several!r}: expected 'raise' or 'longest'.")
     columns: dict[str, list[Any]] = {name: [] for name in _ROLLOUT}
     with exporting("trl_rollout", strict, report) as counts:
-        for trajectory, rows in token_rows(_outermost(trajectories, counts), counts, options):
+        for trajectory, rows in token_rows(outermost(trajectories, counts), counts, options):
             counts.read_one()
-            row = _only(trajectory, rows, several, counts)
+            row = only_row(trajectory, rows, several, counts, "TRL")
             for name, value in zip(_ROLLOUT, _sample(trajectory, row, counts), strict=True):
                 columns[name].append(value)
     return columns
@@ -179,7 +179,8 @@ def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tupl
     return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
 
 
-def _outermost(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
+def outermost(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:
+    """The trajectories that were not opened inside another of these; counts the others."""
     all_trajectories = list(each(trajectories))
     ids = {trajectory.id for trajectory in all_trajectories}
     for trajectory in all_trajectories:
@@ -189,18 +190,23 @@ def _outermost(trajectories: Trajectory | Iterable[Trajectory], report: ExportRe
             yield trajectory
 
 
-def _only(trajectory: Trajectory, rows: Sequences, several: str, report: ExportReport) -> Sequence:
+def only_row(trajectory: Trajectory, rows: Sequences, several: str, report: ExportReport, consumer: str) -> Sequence:
+    """The row of a run, for consumers that pair runs with rows by position.
+
+    Raises:
+        ExportError: there is none, or there are several and ``several`` is "raise".
+    """
     if not rows:
         left = ", ".join(f"{reason} ({len(ids)})" for reason, ids in rows.report.left_out.items()) or "it has no steps"
         raise ExportError(
-            f"trajectory {trajectory.id!r} has no sequence to train on: {left}. TRL needs a row for each prompt."
+            f"trajectory {trajectory.id!r} has no sequence to train on: {left}. {consumer} needs a row for each prompt."
         )
     if len(rows) > 1 and several == "raise":
         facts = rows.report
         raise ExportError(
             f"trajectory {trajectory.id!r} has {len(rows)} sequences ({len(facts.drift)} by drift, {facts.forks} by "
-            f"forks; {facts.roots} conversations), and TRL takes one row for each rollout. Mend the drift (rt.drift() "
-            "shows it), leave steps out (include=), or take one of the sequences (several='longest')."
+            f"forks; {facts.roots} conversations), and {consumer} takes one row for each rollout. Mend the drift "
+            "(rt.drift() shows it), leave steps out (include=), or take one of the sequences (several='longest')."
         )
     longest = max(rows, key=lambda row: int(row.loss_mask.sum()))
     report.drop(

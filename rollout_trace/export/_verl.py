@@ -67,7 +67,7 @@ def verl(
 
     The rows of a trajectory are consecutive, in order. A trajectory with several has drift or forks; an agent loop may
     return them as a list in verl's v1 trainer alone, which gives all rows the reward of the last. verl cuts nothing:
-    keep rows within its lengths with ``max_length=``.
+    keep rows within its lengths with ``max_prompt_length=`` and ``max_response_length=``.
 
     Args:
         trajectories: one, or any iterable.
@@ -231,7 +231,7 @@ def verl_prompts(
     """
     with exporting("verl_prompts", strict, report) as counts:
         facts = {"data_source": data_source, "ability": ability, "split": split}
-        return list(map(copied, _prompts(trajectories, facts, ground_truth or _task_data, counts)))
+        return list(map(copied, _prompts(trajectories, facts, ground_truth or task_data, counts)))
 
 
 def write_verl_prompts(
@@ -254,7 +254,7 @@ def write_verl_prompts(
 
     with exporting("write_verl_prompts", strict, report) as counts:
         facts = {"data_source": data_source, "ability": ability, "split": split}
-        return write_rows(path, _prompts(trajectories, facts, ground_truth or _task_data, counts), _schema(path))
+        return write_rows(path, _prompts(trajectories, facts, ground_truth or task_data, counts), _schema(path))
 
 
 def _prompts(
@@ -322,6 +322,7 @@ def _is_text(message: dict[str, Any]) -> bool:
     return isinstance(message["content"], str)
 
 
-def _task_data(trajectory: Trajectory) -> str | None:
+def task_data(trajectory: Trajectory) -> str | None:
+    """The data of a task as text: JSON, unless it is a string. None where there are none."""
     data = None if trajectory.task is None else trajectory.task.data
     return data if data is None or isinstance(data, str) else dumps(data).decode()

@@ -47,13 +47,22 @@ class Row:
         return tuple(step.id for step, _, _ in self.steps)
 
     def length_within(self, options: SequenceOptions) -> int:
-        """Number of tokens that ``max_length`` leaves; 0 where no sampled token is among them."""
-        limit = options.get("max_length")
+        """Number of tokens that the limits leave; 0 where no sampled token is among them, or the prompt is too long."""
+        prompt, longest, response = self.steps[0][1], options.get("max_length"), options.get("max_response_length")
+        if self.has_long_prompt(options):
+            return 0
+        limits = (longest, None if response is None else prompt + response)
+        limit = min((one for one in limits if one is not None), default=None)
         if limit is None:
             return self.end
         if options.get("truncate") == "turn":
             return max((end for _, _, end in self.steps if end <= limit), default=0)
-        return min(self.end, limit) if self.steps[0][1] < limit else 0
+        return min(self.end, limit) if prompt < limit else 0
+
+    def has_long_prompt(self, options: SequenceOptions) -> bool:
+        """Whether there are more tokens before the first sampled one than ``max_prompt_length``."""
+        limit = options.get("max_prompt_length")
+        return limit is not None and self.steps[0][1] > limit
 
     def close(self, length: int, reward: float | None) -> Sequence:
         """The first ``length`` tokens of the row as a ``Sequence``, with its share of the reward."""

@@ -31,9 +31,15 @@ class SequenceOptions(TypedDict, total=False):
     DriftError, or leave out the sequence that would begin there (``drop``)."""
     max_length: int | None
     """Maximum length of a sequence in tokens; the rest of all its arrays is cut off. None: no limit."""
+    max_prompt_length: int | None
+    """Maximum number of tokens before the first sampled one; longer sequences are left out, since a prompt that is cut
+    is another prompt. None: no limit."""
+    max_response_length: int | None
+    """Maximum number of tokens from the first sampled one on; the rest is cut off, as by ``max_length``. None: no
+    limit."""
     truncate: Literal["token", "turn"]
-    """Where ``max_length`` cuts: after exactly that many tokens (the default), or after the last completion that is
-    whole within them."""
+    """Where ``max_length`` and ``max_response_length`` cut: after exactly that many tokens (the default), or after the
+    last completion that is whole within them."""
     policy_versions: Collection[str | int] | Callable[[str | int | None], bool] | None
     """Allowed versions of the weights, or a function that returns True for them. One usable step of which any part has
     another version leaves out all steps of the trajectory, with the reason ``policy_version``. Versions that engines
@@ -66,6 +72,8 @@ _CHOICES = (
     ("reward", ("copy", "last", "split")),
     ("constrained", ("keep", "drop")),
 )  # fmt: skip
+LIMITS = ("max_length", "max_prompt_length", "max_response_length")
+"""Options with a number of tokens."""
 NO_OPTIONS = SequenceOptions()
 INFINITY = float("inf")
 
@@ -85,9 +93,10 @@ def check_options(options: SequenceOptions) -> None:
         value = options.get(name, choices[0])
         if value not in choices:
             raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, choices))}.")
-    limit = options.get("max_length")
-    if limit is not None and limit < 1:
-        raise ValueError(f"max_length={limit!r}: expected a number of tokens, or None for no limit.")
+    for name in LIMITS:
+        limit: Any = options.get(name)
+        if limit is not None and limit < 1:
+            raise ValueError(f"{name}={limit!r}: expected a number of tokens, or None for no limit.")
     check_allow(options.get("allow", ()))
     versions = options.get("policy_versions")
     if isinstance(versions, (str, int)):

@@ -61,7 +61,7 @@ class Sequence:
     Retokenised ids are never in one row with others.
     """
     truncated: bool = False
-    """True where ``max_length`` cut the row."""
+    """True where ``max_length`` or ``max_response_length`` cut the row."""
     temperatures: tuple[float | None, ...] = ()
     """For each step, the ``temperature`` of its request; None where the request has none."""
     logprobs_mode: LogprobsMode | None = None
@@ -174,13 +174,14 @@ class SequenceReport:
     steps_used: int
     left_out: dict[str, tuple[str, ...]]
     """Ids of the steps in no sequence, by reason: one that ``allow`` may name, ``excluded``, ``policy_version``,
-    ``drift`` or ``max_length``. ``constrained_sampling`` is a reason with ``constrained="drop"`` alone."""
+    ``drift``, ``max_length``, ``max_prompt_length`` or ``max_response_length``. ``constrained_sampling`` is a reason
+    with ``constrained="drop"`` alone."""
     tokens: int
     """Tokens in all sequences."""
     trainable_tokens: int
     """Tokens with mask 1."""
     tokens_cut: int
-    """Tokens that ``max_length`` cut off, including those of sequences that it removed whole."""
+    """Tokens that ``max_length`` and the other limits cut off, including those of sequences that they removed whole."""
     truncated: int
     """Number of sequences that ``max_length`` cut."""
     breaks: tuple[Break, ...]

@@ -99,6 +99,15 @@ def _atif(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, A
     return int(_exporter("write_atif")(path, trajectories, **options))
 
 
+def _lines(name: str) -> Write:
+    """Rows of an exporter that makes them all at once and has no types of columns."""
+
+    def write(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
+        return int(_exporter("write_jsonl")(path, _exporter(name)(trajectories, **options)))
+
+    return write
+
+
 _TOKENS = "token ids, loss mask, logprobs, reward"
 _UNSCORED = "texts; where some runs are scored, the others"
 
@@ -113,6 +122,15 @@ def _formats() -> Iterator[Format]:
         "a row a step: ids, logprobs, messages, rewards, extras", "steps that cannot be trained on; tool runs; timing",
     )  # fmt: skip
     yield Format(
+        "turns", "a dataset of turns, Agent-lightning's for repositories", "rows", _writer("turns"), True, True,
+        "a row a call: repo, instance, ids, logprobs, reward, messages", "answers as text; extras; steps without ids",
+    )  # fmt: skip
+    yield Format(
+        "exchanges", "BenchFlow: llm_trajectory.jsonl", "lines", _writer("exchanges"), True, True,
+        "a line an HTTP exchange, failures too: request, response, usage, status, timing; ids and logprobs",
+        "headers; tool runs; extras",
+    )  # fmt: skip
+    yield Format(
         "trl", "TRL's SFTTrainer, token for token", "rows", _writer("trl"), True, False,
         "token ids with labels, reward", "logprobs, step rewards, policy versions, texts",
     )  # fmt: skip
@@ -123,6 +141,10 @@ def _formats() -> Iterator[Format]:
     yield Format(
         "trl_kto", "TRL's KTOTrainer", "rows", _listed("trl_kto"), False, True,
         "each scored run with a label, as messages", "token ids; unscored runs; runs exactly at the mean",
+    )  # fmt: skip
+    yield Format(
+        "trl_prompts", "TRL's GRPOTrainer", "rows", _listed("trl_prompts"), False, True,
+        "a task a row: first messages, tools, ids and rewards of its runs", "answers, token ids",
     )  # fmt: skip
     yield Format(
         "verl", "verl's AgentLoopOutput", "lines", _iterated("verl"), False, False,
@@ -139,6 +161,35 @@ def _formats() -> Iterator[Format]:
     yield Format(
         "slime", "slime's Sample", "lines", _iterated("slime"), False, False,
         f"{_TOKENS}, versions, experts, masks", _UNSCORED,
+    )  # fmt: skip
+    yield Format(
+        "areal", "AReaL's workflows", "lines", _iterated("areal"), True, False,
+        f"{_TOKENS}, versions of the weights", "texts; runs without a reward; rows without logprobs; step rewards",
+    )  # fmt: skip
+    yield Format(
+        "openrlhf", "OpenRLHF's agent executors", "lines", _lines("openrlhf"), False, False,
+        f"{_TOKENS}, one row a run", f"{_UNSCORED}; step rewards; policy versions; sub-agents",
+    )  # fmt: skip
+    yield Format(
+        "rllm", "rLLM's Episode", "lines", _iterated("rllm"), True, True,
+        "episodes of trajectories of steps: ids, logprobs, messages, rewards", "runs without a reward; extras",
+    )  # fmt: skip
+    yield Format(
+        "art", "OpenPipe ART's TrajectoryGroup", "lines", _lines("art"), False, True,
+        "groups of runs as exchanges: messages, ids, logprobs, rewards",
+        "runs without a reward; step rewards; calls without logprobs",
+    )  # fmt: skip
+    yield Format(
+        "agent_lightning", "Agent-lightning's triplets", "lines", _iterated("agent_lightning"), True, True,
+        "a rollout a run: ids, logprobs, messages and reward of each call", "steps that cannot be trained on; extras",
+    )  # fmt: skip
+    yield Format(
+        "openenv", "OpenEnv's TrainingTrace", "lines", _iterated("openenv"), True, True,
+        "a trace a trajectory: ids, logprobs and mask of each call, requests", "calls without logprobs; extras",
+    )  # fmt: skip
+    yield Format(
+        "nemo_gym", "NeMo-Gym's rollouts", "lines", _iterated("nemo_gym"), True, False,
+        "Responses items with ids and logprobs, reward", "runs without a reward; rows without logprobs; images",
     )  # fmt: skip
     yield Format(
         "nemo_rl", "NeMo-RL's DatumSpec", "lines", _iterated("nemo_rl"), False, False,

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_exporter_has_a_format() -> None:
-    helpers = {"arrow", "dataset", "trl_rollout"}
+    helpers = {"arrow", "batches", "dataset", "otel", "trl_rollout"}
     names = {
         name
         for name in export.__all__
@@ -101,7 +101,7 @@ def test_options_are_typed_by_the_exporter(folder: Path) -> None:
 def test_mistakes(folder: Path) -> None:
     before = (folder / "a.jsonl").read_bytes()
     for args, message in (
-        (["a.jsonl"], "--to FORMAT is missing; there are chat, steps, trl"),
+        (["a.jsonl"], "--to FORMAT is missing; there are chat, steps, turns, exchanges, trl"),
         (["a.jsonl", "--to", "csv", "-o", "x"], "there is no format 'csv'"),
         (["--to", "trl", "-o", "x.jsonl"], "name at least one file"),
         (["a.jsonl", "--to", "trl"], "-o OUT is missing; trl is written to .jsonl"),

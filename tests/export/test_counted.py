@@ -20,8 +20,11 @@ from tests.consumers.traces import trajectory_of
 from tests.unchecked import unchecked
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
-TOKENS = ("nemo_rl", "skyrl", "slime", "tinker", "trl", "trl_rollout", "verifiers", "verl")
-TEXTS = ("chat", "steps")
+TOKENS = (
+    "areal", "nemo_gym", "nemo_rl", "openrlhf", "skyrl", "slime", "tinker", "trl", "trl_rollout", "verifiers", "verl",
+)  # fmt: skip
+CALLS = ("agent_lightning", "art", "openenv", "rllm", "turns")
+TEXTS = ("chat", "exchanges", "steps")
 PROMPTS = {"data_source": "a", "ability": "b"}
 
 
@@ -64,7 +67,7 @@ def spoil(value: Any) -> None:
         value.append("spoiled")
 
 
-@pytest.mark.parametrize("name", [*TOKENS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"])
+@pytest.mark.parametrize("name", [*TOKENS, *CALLS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"])
 def test_a_row_is_its_own(name: str) -> None:
     """Editing rows, as every user does, changes nothing that was recorded."""
     run, worse = talk(), talk()
@@ -116,7 +119,9 @@ def test_skyrl_leaves_such_a_run_out_as_not_scored() -> None:
     assert dropped == {"rewards that are not finite numbers": 1, "trajectories without a reward": 1}
 
 
-@pytest.mark.parametrize("name", ["chat", "skyrl", "steps", "tinker", "trl", "verl"])
+@pytest.mark.parametrize(
+    "name", ["areal", "chat", "nemo_gym", "openenv", "skyrl", "steps", "tinker", "trl", "turns", "verl"]
+)
 def test_a_trajectory_without_steps_is_counted(name: str) -> None:
     _, dropped = given(name, rt.Trajectory(reward=1.0))
     assert dropped == {"trajectories without steps": 1, "scored trajectories without a row": 1}
@@ -124,14 +129,27 @@ def test_a_trajectory_without_steps_is_counted(name: str) -> None:
 
 
 UNUSED = {
+    "agent_lightning": {"step advantages", "rewards of last steps, in whose place the run's stands"},
+    "areal": {"step rewards", "step advantages", "rewards by name"},
+    "art": {"step rewards", "step advantages"},
     "chat": {"step rewards", "step advantages"},
+    "nemo_gym": {"step rewards", "step advantages", "policy versions"},
     "nemo_rl": {"step rewards", "step advantages"},
+    "openenv": {"step advantages", "rewards by name"},
+    "openrlhf": {"step rewards", "step advantages", "policy versions"},
+    "rllm": set(),
     "skyrl": {"step rewards", "step advantages", "policy versions", "rewards by name"},
     "slime": {"step advantages"},
     "tinker": {"step rewards", "step advantages", "policy versions", "rewards by name"},
     "trl": {"step rewards", "step advantages", "policy versions", "rewards by name"},
     "trl_kto": {"step rewards", "step advantages"},
     "trl_rollout": {"step advantages"},
+    "turns": {
+        "step advantages",
+        "policy versions",
+        "rewards by name",
+        "rewards of last steps, in whose place the run's stands",
+    },
     "verifiers": set(),
     "verl": {"step advantages"},
 }
@@ -155,7 +173,8 @@ def test_an_advantage_beside_a_step_without_one_is_counted(name: str) -> None:
     assert given(name, run)[1] == {"step advantages": 1}
 
 
-@pytest.mark.parametrize("name", TOKENS)
+# OpenEnv refuses such a call: tests/export/test_openenv.py.
+@pytest.mark.parametrize("name", [*TOKENS, *(name for name in CALLS if name != "openenv")])
 def test_a_token_that_nothing_stands_before_is_counted(name: str) -> None:
     _, dropped = given(name, trajectory_of([([], [3, 4], [-0.5, -0.25])]))
     assert dropped == {"sampled tokens with no token before them": 1}
@@ -169,14 +188,14 @@ def test_options_are_checked_before_there_is_a_trajectory(name: str) -> None:
         given(name, [], max_length=0)
 
 
-@pytest.mark.parametrize("name", [*TOKENS, *TEXTS, "atif"])
+@pytest.mark.parametrize("name", [*TOKENS, *CALLS, "atif", "chat", "steps"])
 def test_a_text_is_no_set_of_reasons(name: str) -> None:
     """Any part of it would be one: "abandoned or retokenized"."""
     with pytest.raises(TypeError, match="allow='retokenized': expected a set of reasons"):
         given(name, [], allow="retokenized")
 
 
-EXPORTERS = [*TOKENS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"]
+EXPORTERS = [*TOKENS, *CALLS, *TEXTS, "atif", "trl_kto", "trl_dpo", "verl_prompts"]
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
@@ -193,7 +212,7 @@ def test_what_is_no_trajectory_is_told(name: str, other: Any) -> None:
         list(given(name, other)[0])
 
 
-@pytest.mark.parametrize("name", [*TOKENS, *TEXTS, "atif"])
+@pytest.mark.parametrize("name", [*TOKENS, *CALLS, "atif", "chat", "steps"])
 def test_a_reason_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=r"^allow: 'retokenised' is no reason .*; did you mean 'retokenized'\?"):
         given(name, [], allow={"retokenised"})

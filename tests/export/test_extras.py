@@ -25,7 +25,10 @@ EXPERTS = {"routed experts": 1}
 VERSIONS = {"policy versions": 2}
 LOST = "rows whose routed experts are left out because other rows have none"
 COUNTED = {
+    "areal": {**NOT_TAKEN, **MASKS, **EXPERTS},
+    "nemo_gym": {**NOT_TAKEN, **MASKS, **EXPERTS, **VERSIONS},
     "nemo_rl": NOT_TAKEN,
+    "openrlhf": {**NOT_TAKEN, **MASKS, **EXPERTS, **VERSIONS},
     "skyrl": {**NOT_TAKEN, **MASKS, **VERSIONS},
     "slime": NOT_TAKEN,
     "tinker": {**NOT_TAKEN, **MASKS, **EXPERTS, **VERSIONS},

@@ -16,12 +16,20 @@ from tests.export.drawn import drawn
 from tests.export.plain import plain
 
 CONSUMERS = (
+    "agentlightning",
+    "areal",
+    "art",
     "atif",
     "datasets",
     "harbor",
     "pandas",
     "pyarrow",
+    "nemo_gym",
     "nemo_rl",
+    "openenv",
+    "openrlhf",
+    "opentelemetry",
+    "rllm",
     "skyrl",
     "slime",
     "tinker",
@@ -30,12 +38,20 @@ CONSUMERS = (
     "verifiers",
     "verl",
 )
-# `trl_rollout` raises where a trajectory is not one row; its own tests say when.
+# `openrlhf` and `trl_rollout` raise where a trajectory is not one row; their own tests say when. Batches have NaN where
+# nothing is known, and spans are no rows.
 EXPORTERS = {
+    "agent_lightning": export.agent_lightning,
+    "areal": export.areal,
+    "art": export.art,
     "atif": export.atif,
     "chat": export.chat,
     "distillation": export.distillation,
+    "exchanges": export.exchanges,
+    "nemo_gym": export.nemo_gym,
     "nemo_rl": export.nemo_rl,
+    "openenv": export.openenv,
+    "rllm": export.rllm,
     "skyrl": export.skyrl,
     "slime": export.slime,
     "steps": export.steps,
@@ -43,6 +59,8 @@ EXPORTERS = {
     "trl": export.trl,
     "trl_dpo": export.trl_dpo,
     "trl_kto": export.trl_kto,
+    "trl_prompts": export.trl_prompts,
+    "turns": export.turns,
     "verifiers": export.verifiers,
     "verl": export.verl,
     "verl_prompts": export.verl_prompts,
@@ -66,7 +84,7 @@ print([name for name in {CONSUMERS!r} if name in sys.modules])
 
 def test_every_exporter_is_tried() -> None:
     functions = {name for name in export.__all__ if name.islower() and not name.startswith(("iter_", "write_"))}
-    assert functions - set(EXPORTERS) == {"arrow", "dataset", "trl_rollout"}
+    assert functions - set(EXPORTERS) == {"arrow", "batches", "dataset", "openrlhf", "otel", "trl_rollout"}
 
 
 @pytest.mark.hypothesis

@@ -11,7 +11,7 @@ from hypothesis import given
 import rollout_trace as rt
 from rollout_trace.export._skyrl import skyrl
 from rollout_trace.report import ExportReport
-from tests.consumers import recorded
+from tests.consumers import extras, recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.strategies import PROFILE
 
@@ -121,3 +121,37 @@ def test_runs_that_were_not_scored_are_counted() -> None:
     assert report.dropped == {"trajectories without a reward": 2}
     with pytest.raises(rt.ExportError, match="without a reward"):
         skyrl(recorded.unscored(), strict=True)
+
+
+def test_a_failed_run_is_a_masked_row() -> None:
+    good, failed, empty = trajectory_of(extras.TRACE), trajectory_of(extras.TRACE, None), rt.Trajectory(group_id="task")
+    good.id, failed.id, failed.status, failed.rollout_index = "good", "failed", "failed", 1
+    other = trajectory_of(extras.TRACE, 0.5)
+    other.group_id = "other"
+    report = ExportReport()
+    output = skyrl([good, failed, empty, other], failed="mask", report=report)
+    assert output["prompt_token_ids"] == [[1, 2], [1, 2], [0], [1, 2]]
+    assert [sum(mask) for mask in output["loss_masks"]] == [4, 0, 0, 4]
+    assert output["response_ids"][1:3] == [[0], [0]]
+    assert output["stop_reasons"] == ["stop", "error", "error", "stop"]
+    assert output["rewards"] == [1.0, 0.0, 0.0, 0.5]
+    assert output["is_last_step"] == [True] * 4
+    assert [one["repetition_id"] for one in output["trajectory_ids"]] == [0, 1, 2, 0]
+    assert report.noted == {"runs that are masked": 2}
+    output = skyrl([good, failed, empty, other], failed="mask_group", report=ExportReport())
+    assert [sum(mask) for mask in output["loss_masks"]] == [0, 0, 0, 4]
+    assert output["rewards"] == [1.0, 0.0, 0.0, 0.5]
+    assert skyrl([good, other], failed="mask") == skyrl([good, other])
+    with pytest.raises(ValueError, match="failed='drop': expected 'keep'"):
+        skyrl(good, failed="drop")  # type: ignore[arg-type]
+
+
+def test_masked_rows_keep_the_experts_of_the_others() -> None:
+    failed = trajectory_of(extras.TRACE)
+    failed.status = "failed"
+    output = skyrl([extras.run(), failed], failed="mask", arrays=True, report=ExportReport())
+    whole, zeros = output["rollout_expert_indices"]
+    assert whole.shape == (6, extras.LAYERS, extras.K)
+    # Of prompt and response but the last token, as in the other rows.
+    assert zeros.shape == (2, extras.LAYERS, extras.K)
+    assert not zeros.any()

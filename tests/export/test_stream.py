@@ -19,7 +19,12 @@ from tests.export.drawn import drawn
 from tests.export.plain import plain
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
-STREAMS = ("chat", "nemo_rl", "slime", "steps", "tinker", "trl", "verl")
+STREAMS = (
+    "agent_lightning", "areal", "chat", "exchanges", "nemo_gym", "nemo_rl", "openenv", "rllm", "slime", "steps",
+    "tinker", "trl", "turns", "verl",
+)  # fmt: skip
+EPISODES = ("agent_lightning", "rllm")
+"""These wait for the other trajectories of an episode."""
 
 
 def talks(count: int) -> list[rt.Trajectory]:
@@ -61,10 +66,10 @@ def test_the_first_row_needs_no_other_trajectory(name: str) -> None:
     rows = getattr(export, f"iter_{name}")(stream(), **options)
     assert read == 0
     assert next(rows)
-    assert read == (5 if name in ("nemo_rl", "slime", "verl") else 1)
+    assert read == (5 if name in ("nemo_rl", "slime", "verl", *EPISODES) else 1)
 
 
-@pytest.mark.parametrize("name", ["nemo_rl", "slime", "steps", "tinker", "trl", "verl"])
+@pytest.mark.parametrize("name", [name for name in STREAMS if name not in ("chat", "exchanges")])
 def test_a_stream_checks_its_options_at_once(name: str) -> None:
     with pytest.raises(TypeError, match="allow='error'"):
         getattr(export, f"iter_{name}")([], allow="error")
@@ -92,7 +97,21 @@ def test_progress_is_the_number_of_trajectories(tmp_path: Path) -> None:
         seen: list[int] = []
         getattr(export, name)(path, iter(runs), report=ExportReport(progress=seen.append))
         assert seen == [1, 2, 3], name
-    for name in ("skyrl", "tinker", "trl", "trl_dpo", "trl_kto", "verl", "verifiers", "atif", "chat", "steps"):
+    for name in (
+        *STREAMS,
+        "art",
+        "openrlhf",
+        "skyrl",
+        "tinker",
+        "trl",
+        "trl_dpo",
+        "trl_kto",
+        "verl",
+        "verifiers",
+        "atif",
+        "chat",
+        "steps",
+    ):
         seen = []
         getattr(export, name)(runs, report=ExportReport(progress=seen.append))
         assert seen == [1, 2, 3], name

@@ -15,6 +15,7 @@ from hypothesis import given
 import rollout_trace as rt
 from rollout_trace.export._trl import trl, trl_rollout, write_trl
 from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
+from rollout_trace.export._trl_prompts import trl_prompts
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
 from tests.consumers.traces import trajectory_of
@@ -215,3 +216,20 @@ def test_every_row_of_any_trajectory_is_a_sequence(trajectory: rt.Trajectory) ->
     assert [[label != -100 for label in row["labels"]] for row in found] == [
         (row.loss_mask == 1).tolist() for row in rows
     ]
+
+
+def test_prompts_of_tasks_for_replay() -> None:
+    runs = recorded.unscored()
+    report = ExportReport()
+    rows = trl_prompts(runs, report=report)
+    assert report.dropped == {}
+    assert [row["group_id"] for row in rows] == list(recorded.GROUPS)
+    for row, group in zip(rows, (runs[:3], runs[3:]), strict=True):
+        assert row["prompt"] == list(group[0].steps[0].messages or ())
+        assert row["tools"] == recorded.TOOLS
+        assert row["trajectory_ids"] == [run.id for run in group]
+        assert row["rewards"] == [run.reward for run in group]
+        assert row["task"] == (group[0].task or rt.Task()).data
+    report = ExportReport()
+    assert len(trl_prompts([*recorded.two_agents(), rt.Trajectory()], report=report)) == 1
+    assert report.dropped == {"trajectories inside another": 4, "trajectories without messages": 1}

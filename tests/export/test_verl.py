@@ -13,7 +13,7 @@ from hypothesis import given
 import rollout_trace as rt
 from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
 from rollout_trace.report import ExportReport
-from tests.consumers import recorded
+from tests.consumers import extras, recorded
 from tests.consumers.traces import trajectory_of
 from tests.strategies import PROFILE, trajectories
 
@@ -197,3 +197,13 @@ def test_every_output_of_any_trajectory_is_a_sequence(trajectory: rt.Trajectory)
         assert output["response_logprobs"] == (
             row.logprobs[row.prompt_length :].tolist() if has_logprobs and row.logprobs is not None else None
         )
+
+
+def test_limits_for_prompts_and_for_responses() -> None:
+    report = ExportReport()
+    (row,) = verl(trajectory_of(extras.TRACE), max_prompt_length=2, max_response_length=4, report=report)
+    assert (row["prompt_ids"], row["response_ids"], row["response_mask"]) == ([1, 2], [3, 4, 5, 6], [1, 1, 0, 1])
+    assert report.dropped == {"tokens cut: max_prompt_length, max_response_length": 1}
+    report = ExportReport()
+    assert verl(trajectory_of(extras.TRACE), max_prompt_length=1, report=report) == []
+    assert report.dropped["steps left out: max_prompt_length"] == 2

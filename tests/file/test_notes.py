@@ -369,9 +369,18 @@ def test_threads_annotate_one_file(path: Path) -> None:
 
 
 EXPORTERS: dict[str, Callable[[Any], Any]] = {
+    "agent_lightning": export.agent_lightning,
+    "areal": export.areal,
+    "art": export.art,
     "atif": export.atif,
     "chat": export.chat,
+    "batches": lambda runs: list(export.batches(runs, batch_size=4)),
+    "exchanges": export.exchanges,
+    "nemo_gym": export.nemo_gym,
     "nemo_rl": export.nemo_rl,
+    "openenv": export.openenv,
+    "openrlhf": lambda runs: export.openrlhf(runs, several="longest"),
+    "rllm": export.rllm,
     "skyrl": export.skyrl,
     "slime": export.slime,
     "steps": export.steps,
@@ -379,12 +388,14 @@ EXPORTERS: dict[str, Callable[[Any], Any]] = {
     "trl": export.trl,
     "trl_dpo": export.trl_dpo,
     "trl_kto": lambda runs: export.trl_kto(runs, threshold=0.5),
+    "trl_prompts": export.trl_prompts,
     "trl_rollout": lambda runs: export.trl_rollout(runs, several="longest"),
+    "turns": export.turns,
     "verifiers": export.verifiers,
     "verl": export.verl,
 }
-WITHOUT_REWARDS = {"arrow", "dataset", "distillation", "verl_prompts"}
-"""These take rows, or give prompts or a teacher's tokens alone."""
+WITHOUT_REWARDS = {"arrow", "dataset", "distillation", "otel", "verl_prompts"}
+"""These take rows, send spans, or give prompts or a teacher's tokens alone."""
 
 
 def talk(name: str, reward: float | None) -> rt.Trajectory:

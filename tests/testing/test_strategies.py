@@ -25,8 +25,10 @@ from tests.strategies import PROFILE
 FEW = settings(PROFILE, max_examples=40)
 # `trl_rollout` raises where a trajectory is not one row.
 EXPORTERS: list[Callable[[list[rt.Trajectory]], Any]] = [
-    export.atif, export.chat, export.distillation, export.nemo_rl, export.skyrl, export.slime, export.steps,
-    export.tinker, export.trl, export.trl_dpo, export.trl_kto, export.verifiers, export.verl,
+    export.agent_lightning, export.areal, export.art, export.atif, export.chat, export.distillation, export.exchanges,
+    export.nemo_gym, export.nemo_rl, export.openenv, export.rllm, export.skyrl, export.slime, export.steps,
+    export.tinker, export.trl, export.trl_dpo, export.trl_kto, export.trl_prompts, export.turns, export.verifiers,
+    export.verl,
 ]  # fmt: skip
 
 

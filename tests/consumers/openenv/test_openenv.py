@@ -10,8 +10,11 @@ from hypothesis import given
 from openenv.core.harness.capture.graph import RolloutGraph, TrainingSequence, TurnNode
 from openenv.core.harness.capture.validate import check_rollout, check_sequence, check_turn
 from openenv.core.harness.training import TrainingTrace
+from page_blocks import run_blocks
 
 import rollout_trace as rt
+from rollout_trace import export
+from rollout_trace.report import ExportReport
 from rollout_trace.train.selection import reason_left_out
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
@@ -92,3 +95,25 @@ def test_the_graph_has_the_same_sequences(trace: Trace) -> None:
         assert path.logprobs[begin:] == row.logprobs[begin:].tolist()
     sampled = sum(len(completion) for _, completion, _ in trace)
     assert sum(int(row.loss_mask.sum()) for row in rows) == sampled
+
+
+@pytest.mark.parametrize("make", recorded.EVERY, ids=lambda make: make.__name__)
+def test_the_export_is_a_training_trace(make: Callable[[], list[rt.Trajectory]]) -> None:
+    runs = make()
+    by_id = {step.id: step for run in runs for step in run.steps}
+    for row in export.openenv(runs, report=ExportReport()):
+        trace = TrainingTrace.model_validate(row["trace"])
+        assert trace.turns
+        for turn in trace.turns:
+            step = by_id[turn.node_id]
+            assert turn.prompt_token_ids == step.prompt_token_ids.tolist()  # type: ignore[union-attr]
+            assert turn.completion_token_ids == step.completion_token_ids.tolist()  # type: ignore[union-attr]
+            assert turn.per_token_logps == step.logprobs.tolist()  # type: ignore[union-attr]
+        again = TrainingTrace.from_entries(trace.to_trace_entries())
+        assert [turn.per_token_logps for turn in again.turns] == [turn.per_token_logps for turn in trace.turns]
+
+
+def test_the_block_of_the_page() -> None:
+    names = {"export": export, "TrainingTrace": TrainingTrace, "trajectories": recorded.tool_agent()}
+    found = run_blocks("export.md", "OpenEnv", **names)
+    assert (len(found["trace"].turns), found["reward"]) == (3, 1.0)

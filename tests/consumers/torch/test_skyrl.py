@@ -132,3 +132,11 @@ def test_skyrl_merges_no_rows_with_experts() -> None:
     """As docs/export.md says of SkyRL 0.3.0."""
     with pytest.raises(AssertionError, match="rollout_expert_indices not supported"):
         merge_stepwise_output(with_ids(skyrl(runs(), stepwise=True, report=ExportReport())))
+
+
+@pytest.mark.parametrize("failed", ["mask", "mask_group"])
+def test_its_validator_takes_masked_rows(failed: Any) -> None:
+    made = recorded.tool_agent() + recorded.failed_steps()
+    output = with_ids(skyrl(made, failed=failed, report=ExportReport()))
+    validate_generator_output(len(output["response_ids"]), output, step_wise=True)
+    assert [sum(mask) == 0 for mask in output["loss_masks"]] == [False] * 6 + [True]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,12 @@ import pytest
 import torch
 from datasets import Dataset, load_dataset
 from hypothesis import given, settings
+from page_blocks import blocks
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
 import rollout_trace as rt
+from rollout_trace import export
 from rollout_trace.export._arrow import dataset
 from rollout_trace.export._trl import trl, trl_rollout, write_trl
 from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
@@ -153,6 +157,34 @@ def test_grpo_trains_on_recorded_rollouts(tmp_path: Path) -> None:
     }
     assert batch["advantages"].tolist() == pytest.approx([advantages[one.id] for one in order], abs=1e-5)
     assert trainer.state.global_step == 1
+
+
+def test_the_page_replays_recorded_runs(tmp_path: Path) -> None:
+    """Its block on replay: prompts from the file, and the group's own runs for each."""
+    trajectories = recorded.tool_agent()
+    with rt.JSONLWriter(tmp_path / "rollouts.jsonl") as out:
+        for one in trajectories:
+            out.write(one)
+    seen: list[Any] = []
+
+    def recorded_reward(reward: list[float | None], **others: Any) -> list[float | None]:
+        seen.append((others["trajectory_id"], others["trajectory_ids"], reward))
+        return reward
+
+    (block,) = [one for one in blocks("export.md", "TRL") if "def replay" in one]
+    config = GRPOConfig(**settings_of(tmp_path, len(trajectories), num_generations=3, beta=0.0))
+    tiny_trainer = partial(GRPOTrainer, processing_class=tiny.tokenizer())
+    code = block.replace('"rollouts.jsonl"', repr(str(tmp_path / "rollouts.jsonl")))
+    code = code.replace("GRPOTrainer(", "trainer = GRPOTrainer(")
+    names: dict[str, Any] = {"rt": rt, "export": export, "itertools": itertools, "config": config}
+    names |= {"GRPOTrainer": tiny_trainer, "model": tiny.model(), "recorded_reward": recorded_reward}
+    exec(code, names)
+    names["trainer"].train()
+    (ids, of_group, rewards), *_ = seen
+    by_id = {run.id: run for run in trajectories}
+    assert sorted(ids) == sorted(by_id)
+    assert all(one in group for one, group in zip(ids, of_group, strict=True))
+    assert rewards == [by_id[one].reward for one in ids]
 
 
 def test_spans_of_versions_reach_the_reward_functions(tmp_path: Path) -> None:

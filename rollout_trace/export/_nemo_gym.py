@@ -1,0 +1,224 @@
+"""NeMo-Gym: rollouts, as its servers collect them and NeMo-RL trains on them.
+
+Shapes: nemo-gym 0.4.0, ``BaseVerifyResponse`` in ``nemo_gym/base_resources_server.py`` and the items for training in
+``nemo_gym/openai_utils.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.chat.messages import answer, calls_of, to_chat, tools_of, with_text
+from rollout_trace.chat.parts import as_text
+from rollout_trace.export._baselines import check_row_options, compare
+from rollout_trace.export._common import exporting, one_by_one, scored_rows
+from rollout_trace.export._extras import count_extras
+from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of, task_id
+from rollout_trace.export._strict_json import strict_json
+from rollout_trace.file.plain import dumps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.chat.messages import Message
+    from rollout_trace.data.model import Step
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.export._baselines import RowOptions
+    from rollout_trace.report import ExportReport, Strict
+    from rollout_trace.train.sequence import Sequence
+
+
+def nemo_gym(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[RowOptions],
+) -> list[dict[str, Any]]:
+    """NeMo-Gym's rollouts, one dict for each sequence: ``BaseVerifyResponse.model_validate(row)``.
+
+    ``responses_create_params`` has the messages of the first call as ``input``, and its tools. ``response.output`` has
+    what followed as items of the Responses API, whatever the protocol was: answers as ``reasoning``, ``message`` and
+    ``function_call``, results as ``function_call_output``. The last item of each answer has ``prompt_token_ids`` (all
+    tokens before it), ``generation_token_ids`` and ``generation_log_probs``: NeMo-RL trains on these. ``reward`` is the
+    row's; ``_ng_task_index`` numbers the groups (else tasks, else runs) and ``_ng_rollout_index`` the rows of one.
+    Beside them: ``trajectory_id``, ``group_id``, ``rollout_index``, ``task_id``, ``rewards`` by name, ``temperature``,
+    ``logprobs_mode``.
+
+    NeMo-RL stops at a rollout whose prompts do not repeat what came before; here each sequence of such a run is a row.
+    Left out and counted: trajectories without a reward, rows without logprobs, images and other contents that are not
+    text.
+
+    Args:
+        trajectories: one, or any iterable.
+        strict: raise ExportError instead of leaving something out.
+        report: counts what is left out.
+        **options: those of ``Trajectory.sequences()``, and ``drop_constant_groups``.
+
+    Raises:
+        ExportError: ``strict``, and something would be left out.
+        ValueError: an option has an unknown value, or a step's ``advantage`` does not fit its completion.
+    """
+    with exporting("nemo_gym", strict, report) as counts:
+        return list(_rollouts(trajectories, counts, options))
+
+
+def iter_nemo_gym(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[RowOptions],
+) -> Iterator[dict[str, Any]]:
+    """The rows of ``nemo_gym``, each made on demand."""
+    check_row_options(options)
+    return one_by_one("iter_nemo_gym", strict, report, lambda counts: _rollouts(trajectories, counts, options))
+
+
+def _rollouts(
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, options: RowOptions
+) -> Iterator[dict[str, Any]]:
+    compared = compare(trajectories, report, options)
+    counted: dict[str, list[int]] = {}
+    for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
+        where = f"trajectory {trajectory.id}"
+        if trajectory.reward is None:
+            report.drop("trajectories without a reward", where=where)
+            continue
+        count_unused(trajectory, step_ids_of(rows), report, named=False)
+        count_extras(rows, report)
+        for row in rows:
+            if row.logprobs is None:
+                report.drop("rows without logprobs", where=f"step {row.step_ids[0]}")
+                continue
+            task, index = _numbers(trajectory, counted)
+            rollout = {
+                **_rollout(trajectory, row, report),
+                "reward": row.reward,
+                "_ng_task_index": task,
+                "_ng_rollout_index": index,
+                "trajectory_id": trajectory.id,
+                "group_id": trajectory.group_id,
+                "rollout_index": trajectory.rollout_index,
+                "task_id": task_id(trajectory),
+                "rewards": trajectory.rewards,
+                **sampling_facts(row, report),
+            }
+            yield strict_json(rollout, report, where)
+
+
+def _numbers(trajectory: Trajectory, counted: dict[str, list[int]]) -> tuple[int, int]:
+    """A number for the task, and one for the row within it; both from 0, in the order of their first use."""
+    name = trajectory.group_id or task_id(trajectory) or trajectory.id
+    entry = counted.setdefault(name, [len(counted), 0])
+    entry[1] += 1
+    return entry[0], entry[1] - 1
+
+
+def _rollout(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dict[str, Any]:
+    by_id = {step.id: step for step in trajectory.steps}
+    steps = [by_id[step_id] for step_id in row.step_ids]
+    sent = [[with_text(message) for message in to_chat(step, report)] for step in steps]
+    tools = [tool for one in tools_of(steps[0], report) or () for tool in _tool(one, report)]
+    output: list[dict[str, Any]] = []
+    for at, (step, (begin, end)) in enumerate(zip(steps, row.spans, strict=True)):
+        if at:
+            # What the prompt adds to the messages before and their answer.
+            output += [item for message in sent[at][len(sent[at - 1]) + 1 :] for item in _items(message, step, report)]
+        items = _answer_items(step, report)
+        items[-1] |= {
+            "prompt_token_ids": row.token_ids[:begin],
+            "generation_token_ids": row.token_ids[begin:end],
+            "generation_log_probs": row.logprobs[begin:end],  # type: ignore[index]
+        }
+        output += items
+    first = steps[0]
+    created = 0.0 if first.started_at is None else first.started_at.timestamp()
+    inputs = [item for message in sent[0] for item in _items(message, first, report)]
+    model = first.response_model or first.model or ""
+    return {
+        "responses_create_params": {"input": inputs, "tools": tools},
+        "response": {
+            "id": f"resp_{steps[-1].id}",
+            "created_at": created,
+            "model": model,
+            "object": "response",
+            "output": output,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": tools,
+        },
+    }
+
+
+def _answer_items(step: Step, report: ExportReport) -> list[dict[str, Any]]:
+    message = answer(step, "json", report) or {"role": "assistant", "content": ""}
+    return _items(with_text(message), step, report) or [_message_item("", step)]
+
+
+def _items(message: Message, step: Step, report: ExportReport) -> list[dict[str, Any]]:
+    """A chat message as items of the Responses API."""
+    role, text = message.get("role"), _text(message.get("content"), report)
+    if role == "tool":
+        output = {"type": "function_call_output", "call_id": str(message.get("tool_call_id")), "output": text}
+        return [{**output, "status": "completed"}]
+    if role != "assistant":
+        known = role if role in ("user", "system", "developer") else "user"
+        return [{"type": "message", "role": known, "content": text}]
+    items: list[dict[str, Any]] = []
+    if message.get("reasoning_content"):
+        summary = [{"type": "summary_text", "text": str(message["reasoning_content"])}]
+        items.append({"type": "reasoning", "id": f"rs_{step.id}", "summary": summary})
+    if text or not calls_of(message):
+        items.append(_message_item(text, step))
+    return items + [_call_item(call, report) for call in calls_of(message)]
+
+
+def _message_item(text: str, step: Step) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {
+        "type": "message", "id": f"msg_{step.id}", "role": "assistant", "status": "completed", "content": content,
+    }  # fmt: skip
+
+
+def _call_item(call: Any, report: ExportReport) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        report.drop("tool calls that are no calls of functions")
+        function = {}
+    name, arguments, call_id = function.get("name"), function.get("arguments"), call.get("id") if function else None
+    return {
+        "type": "function_call",
+        "id": str(call_id),
+        "call_id": str(call_id),
+        "name": str(name),
+        "arguments": arguments if isinstance(arguments, str) else dumps(arguments).decode(),
+        "status": "completed",
+    }
+
+
+def _tool(tool: dict[str, Any], report: ExportReport) -> Iterator[dict[str, Any]]:
+    function = tool.get("function")
+    if isinstance(function, dict):
+        yield {
+            "type": "function",
+            "name": str(function.get("name")),
+            "description": function.get("description"),
+            "parameters": function.get("parameters"),
+            "strict": function.get("strict"),
+        }
+    else:
+        report.drop("tools that are no functions")
+
+
+def _text(content: Any, report: ExportReport) -> str:
+    """The text of a content; what is no text is counted."""
+    text = as_text(content)
+    if text is None or isinstance(text, str):
+        return text or ""
+    parts = text if isinstance(text, list) else [text]
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    report.drop("parts of messages that are no text", len(parts) - len(texts))
+    return "\n".join(texts)

@@ -1,0 +1,197 @@
+"""rLLM: episodes of trajectories of steps.
+
+Shapes: rLLM 0.3.0.pre (git 9beb6e0f of 2026-08-15), ``Episode.from_dict`` in ``rllm/types.py`` and ``ModelOutput`` in
+``rllm/engine/rollout/rollout_engine.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.chat.messages import answer, arguments_of, to_chat, with_text
+from rollout_trace.data.model import CUT_OFF
+from rollout_trace.export._common import exporting, one_by_one
+from rollout_trace.export._episodes import episodes
+from rollout_trace.export._extras import count_step_extras, whole_number
+from rollout_trace.export._rows import count_unused, task_id
+from rollout_trace.export._skyrl import TrajectoryIds
+from rollout_trace.export._strict_json import strict_json
+from rollout_trace.export._usable import check_step_options, usable_steps
+from rollout_trace.export._values import copied
+from rollout_trace.train.advantages import advantage_array
+from rollout_trace.train.selection import n_sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from typing_extensions import Unpack
+
+    from rollout_trace.data.model import Completion, Step, ToolCall
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.export._usable import StepOptions
+    from rollout_trace.report import ExportReport, Strict
+
+
+def rllm(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    correct: Callable[[Trajectory], bool] | None = None,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[StepOptions],
+) -> list[dict[str, Any]]:
+    """rLLM's episodes, one dict for each run: ``Episode.from_dict(row)``.
+
+    Each trajectory of a run is one of the episode, with the name of its agent: rLLM compares those of a task that have
+    one name. A step has ``prompt_ids`` (the whole prompt), ``response_ids``, ``logprobs`` (empty where the engine gave
+    none), ``chat_completions`` (the messages, the answer included), ``reward`` (the step's own, else 0.0),
+    ``advantage`` (the step's own), ``weight_version`` and the same facts again in ``model_output``, which rLLM's verl
+    backend reads. ``done`` is True on the last. ``id`` is ``TASK:INDEX``: the group, else the task, else the run, with
+    ``_`` for ``:``; ``termination_reason`` is ``env_done`` for a completed run, ``max_response_length_exceeded`` where
+    its last answer was cut off, ``error`` for a failed one, else ``unknown``.
+
+    Left out and counted: trajectories without a reward, unless their last step has one (rLLM takes that, and 0.0 for
+    none); and steps that cannot be trained on.
+
+    Args:
+        trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
+        correct: whether a run solved its task: ``is_correct``. None: its reward is above 0.
+        strict: raise ExportError instead of leaving something out.
+        report: counts what is left out.
+        **options: ``include``, ``allow``, ``constrained`` and ``policy_versions`` of ``Trajectory.sequences()``.
+
+    Raises:
+        ExportError: ``strict``, and something would be left out.
+        TypeError, ValueError: an option is unknown or has an unknown value, or a step's ``advantage`` does not fit its
+            completion.
+    """
+    with exporting("rllm", strict, report) as counts:
+        return list(_episodes(trajectories, correct, counts, options))
+
+
+def iter_rllm(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    correct: Callable[[Trajectory], bool] | None = None,
+    strict: Strict = False,
+    report: ExportReport | None = None,
+    **options: Unpack[StepOptions],
+) -> Iterator[dict[str, Any]]:
+    """The episodes of ``rllm``, each made on demand."""
+    check_step_options(options)
+    return one_by_one("iter_rllm", strict, report, lambda counts: _episodes(trajectories, correct, counts, options))
+
+
+def _episodes(
+    trajectories: Trajectory | Iterable[Trajectory],
+    correct: Callable[[Trajectory], bool] | None,
+    report: ExportReport,
+    options: StepOptions,
+) -> Iterator[dict[str, Any]]:
+    check_step_options(options)
+    ids = TrajectoryIds()
+    for group in episodes(trajectories, report):
+        found = list(usable_steps(group, report, options))
+        run = next((one for one, _ in found if one.parent_id is None), found[0][0])
+        made = [row for trajectory, steps in found for row in _trajectory(trajectory, steps, report)]
+        if not made:
+            continue
+        number = ids.of(run)
+        solved = (run.reward is not None and run.reward > 0) if correct is None else bool(correct(run))
+        episode = {
+            "id": f"{number['instance_id'].replace(':', '_')}:{number['repetition_id']}",
+            "task": _task(run),
+            "termination_reason": _termination(run, [step for _, steps in found for step in steps]),
+            "is_correct": solved,
+            "session_id": run.episode_id,
+            "trajectories": made,
+            "metrics": dict(run.metrics or {}),
+            "info": {"group_id": run.group_id, "rollout_index": run.rollout_index, "rewards": copied(run.rewards)},
+        }
+        yield strict_json(episode, report, f"trajectory {run.id}")
+
+
+def _trajectory(trajectory: Trajectory, steps: list[Step], report: ExportReport) -> Iterator[dict[str, Any]]:
+    report.read_one()
+    where = f"trajectory {trajectory.id}"
+    if not steps:
+        report.drop("trajectories without a step to train on", where=where)
+        return
+    if trajectory.reward is None and steps[-1].reward is None:
+        report.drop("trajectories without a reward", where=where)
+        return
+    count_unused(
+        trajectory, [step.id for step in steps], report, rewards=False, advantages=False, versions=False,
+        named=trajectory.parent_id is not None,
+    )  # fmt: skip
+    yield {
+        "uid": trajectory.id,
+        "name": trajectory.name,
+        "task": _task(trajectory),
+        "steps": [_step(step, step is steps[-1], report) for step in steps],
+        "reward": None if trajectory.reward is None else float(trajectory.reward),
+        "info": {"status": trajectory.status, "parent_id": trajectory.parent_id, "metadata": trajectory.metadata},
+    }
+
+
+def _step(step: Step, last: bool, report: ExportReport) -> dict[str, Any]:
+    count_step_extras(step, report)
+    version = whole_number(step.policy_version)
+    unknown = version is None and step.policy_version is not None
+    report.drop("policy versions that are no whole numbers", unknown, where=f"step {step.id}", metadata=True)
+    said = answer(step, "json", report)
+    message = {"role": "assistant", "content": None} if said is None else with_text(said)
+    logprobs: Any = [] if step.logprobs is None else step.logprobs
+    ids: dict[str, Any] = {"prompt_ids": step.prompt_token_ids, "logprobs": logprobs}
+    text = message.get("content") if isinstance(message.get("content"), str) else None
+    reasoning = None if step.completion is None else step.completion.reasoning
+    advantage = None if step.advantage is None else advantage_array(step, n_sampled(step) or 0)
+    return {
+        **ids,
+        "response_ids": step.completion_token_ids,
+        "routing_matrices": None,
+        "chat_completions": [*to_chat(step, report), message],
+        "observation": None,
+        "thought": reasoning or "",
+        "action": None,
+        "model_response": text or "",
+        "model_output": {
+            **ids,
+            "content": text,
+            "reasoning": reasoning,
+            "tool_calls": _tool_calls(step.completion, report),
+            "completion_ids": step.completion_token_ids,
+            "prompt_length": len(step.prompt_token_ids) if step.prompt_token_ids is not None else 0,
+            "completion_length": n_sampled(step) or 0,
+            "finish_reason": step.finish_reason,
+            "weight_version": version,
+        },
+        "info": {"step_id": step.id, "step_reward": step.reward, "logprobs_mode": step.logprobs_mode},
+        "reward": 0.0 if step.reward is None else float(step.reward),
+        "done": last,
+        "mc_return": 0.0,
+        "advantage": advantage,
+        "weight_version": version,
+    }
+
+
+def _tool_calls(completion: Completion | None, report: ExportReport) -> list[dict[str, Any]]:
+    return [_tool_call(call, report) for call in (() if completion is None else completion.tool_calls)]
+
+
+def _tool_call(call: ToolCall, report: ExportReport) -> dict[str, Any]:
+    arguments = arguments_of(call.arguments or "{}")
+    report.drop("tool arguments that are no JSON object, left as text", arguments is None)
+    return {"name": call.name or "", "arguments": call.arguments if arguments is None else arguments}
+
+
+def _task(trajectory: Trajectory) -> Any:
+    return None if trajectory.task is None else {"id": task_id(trajectory), "data": trajectory.task.data}
+
+
+def _termination(run: Trajectory, steps: list[Step]) -> str:
+    if run.status in ("failed", "aborted"):
+        return "error" if run.status == "failed" else "unknown"
+    if steps and steps[-1].finish_reason in CUT_OFF:
+        return "max_response_length_exceeded"
+    return "env_done" if run.status == "completed" else "unknown"
