@@ -80,4 +80,3 @@ def _run(code: str, names: dict[str, Any]) -> None:
         return made()
 
     asyncio.run(names["example"](names["model"], add, rt))
-
