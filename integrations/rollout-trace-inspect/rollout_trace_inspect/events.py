@@ -8,10 +8,10 @@ hook ``on_sample_event`` is called later, by a task of its own.)
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from inspect_ai.event import Event, ModelEvent, SpanBeginEvent, SpanEndEvent, ToolEvent
 from inspect_ai.log import transcript
@@ -82,8 +82,10 @@ class EventFrames:
         self._root = root
         self._is_named = False
         self._spans: dict[str, _Span] = {}
-        self._tools: dict[str | None, ToolFrame] = {}
-        self._calls: dict[str | None, ModelFrame] = {}
+        # An event may be changed after its frame has ended. Outside of samples nothing ends the transcript: there the
+        # frames are kept by their trajectories.
+        self._tools: MutableMapping[str | None, ToolFrame] = {} if root is not None else WeakValueDictionary()
+        self._calls: MutableMapping[str | None, ModelFrame] = {} if root is not None else WeakValueDictionary()
         self.error: BaseException | None = None
         """The exception that left the solvers or scorers."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 from rollout_trace.integration import recording, recording_here, set_current_recording, warn_once
 
 SUFFIX = ".rollouts"
@@ -54,7 +56,9 @@ class Files:
         Raises:
             WriteError: trajectories could not be written.
         """
-        for key in [*self._open] if eval_id is None else [eval_id]:
-            opened = self._open.pop(key, None)
-            if opened is not None:
-                await opened.__aexit__(None, None, None)
+        keys = [*self._open] if eval_id is None else [eval_id]
+        async with AsyncExitStack() as stack:
+            for key in keys:
+                if (opened := self._open.pop(key, None)) is not None:
+                    # All are closed, whatever one of them raises.
+                    stack.push_async_exit(opened)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from inspect_ai.model import Model, ModelAPI
 
@@ -18,8 +19,11 @@ from rollout_trace_inspect.settings import Settings
 _recording: ClassSwap[Settings] = ClassSwap("_rollout_trace_inspect")
 """Recording subclasses of providers: a provider makes its client anew when its key changes or its server restarts."""
 
-_prepared: list[tuple[ModelAPI, bool]] = []
-"""Providers that record because of an open block, and whether their client did so before."""
+_prepared: list[tuple[ModelAPI, Any, type | None]] = []
+"""Providers that record because of an open block; their client, and the class that it recorded with before, if any."""
+
+_ours: WeakKeyDictionary[Any, type] = WeakKeyDictionary()
+"""Clients that recorded for no one before, and the class that they were given here."""
 
 
 @guarded
@@ -29,7 +33,7 @@ def prepare(api: ModelAPI, chosen: Settings) -> None:
         return
     client = getattr(api, "client", None)
     if settings.blocks and api not in settings.models:
-        _prepared.append((api, is_recorded(client)))
+        _prepared.append((api, client, type(client) if is_recorded(client) else None))
     _recording.put_on(api, chosen, _methods)
     _record_client(client, chosen)
 
@@ -41,25 +45,34 @@ def undo_since() -> Iterator[None]:
     try:
         yield
     finally:
-        for api, was_recorded in _prepared[before:]:
-            _undo(api, was_recorded)
+        for api, client, kind in reversed(_prepared[before:]):
+            _undo(api, client, kind)
         del _prepared[before:]
 
 
 @guarded
-def _undo(api: ModelAPI, was_recorded: bool) -> None:
+def _undo(api: ModelAPI, before: Any, kind: type | None) -> None:
     if api in settings.models:
         return
     _recording.take_off(api)
     # The one that it has now: it may have been made in the block.
     client = getattr(api, "client", None)
-    if client is not None and not was_recorded:
+    if kind is not None and client is before:
+        client.__class__ = kind
+    elif client is not None:
         unwrap(client)
 
 
 @guarded
 def _record_client(client: Any, chosen: Settings) -> None:
+    is_users_own = is_recorded(client)
+    # Settings of its user's own stay unless an engine is given; those from here do not.
+    if is_users_own and type(client) is _ours.get(client):
+        unwrap(client)
+        is_users_own = False
     record_client(client, engine=chosen.engine, keep_bytes=chosen.keep_bytes)
+    if not is_users_own and is_recorded(client):
+        _ours[client] = type(client)
 
 
 def _methods(base: Any, chosen: Settings) -> dict[str, Any]:

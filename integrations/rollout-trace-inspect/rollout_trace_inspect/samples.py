@@ -12,6 +12,7 @@ from inspect_ai.log import EvalSample, EvalSpec, transcript
 from rollout_trace.integration import AgentFrame, ErrorInfo, Frame, enter, entered, guarded, snapshot
 from rollout_trace_inspect import scores
 from rollout_trace_inspect.events import EventFrames
+from rollout_trace_inspect.judges import mark_judges
 from rollout_trace_inspect.settings import Settings
 
 _current: ContextVar[SampleRun | None] = ContextVar("rollout_trace_inspect_sample", default=None)
@@ -41,6 +42,7 @@ class SampleRun:
         self.run_id = start.run_id
         self.api = api
         self.settings = settings
+        self._first_scorer = None if spec is None or not spec.scorers else spec.scorers[0].name.split("/")[-1]
         self._before = entered()
         # A frame around it: inside a `with rt.trajectory()`, too, each sample has a trajectory of its own.
         self._around = Frame(None, None)
@@ -51,6 +53,7 @@ class SampleRun:
         self._events = EventFrames(self._root)
         self._unsubscribe = transcript()._subscribe(self._events)
         self._root.enter()
+        mark_judges()
         _current.set(self)
 
     @property
@@ -80,7 +83,7 @@ class SampleRun:
         """Ends the trajectory of a sample that ran to its end, or whose last attempt failed, with its scores."""
         trajectory = self._root.trajectory
         if trajectory is not None:
-            trajectory.reward, numbers, others = scores.rewards(sample.scores or {})
+            trajectory.reward, numbers, others = scores.rewards(sample.scores or {}, self._first_scorer)
             trajectory.rewards = numbers or None
             if others:
                 trajectory.metadata = {**(trajectory.metadata or {}), "scores": others}

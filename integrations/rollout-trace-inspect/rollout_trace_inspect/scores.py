@@ -29,8 +29,12 @@ def number(value: object) -> float | None:
     return converted if math.isfinite(converted) else None
 
 
-def rewards(scores: Mapping[str, Score]) -> tuple[float | None, dict[str, float], dict[str, Any]]:
+def rewards(scores: Mapping[str, Score], first: str | None) -> tuple[float | None, dict[str, float], dict[str, Any]]:
     """Rewards from the scores of a sample.
+
+    Args:
+        scores: by scorer.
+        first: the task's first scorer, which may have given none; None: the first that is in ``scores``.
 
     Returns:
         The reward, which is that of the first scorer, if its score is one number; all numbers by scorer, those of a
@@ -45,7 +49,8 @@ def rewards(scores: Mapping[str, Score]) -> tuple[float | None, dict[str, float]
                 numbers[key] = found
             else:
                 others[key] = snapshot(value)
-    first = next(iter(scores), None)
+    if first is None:
+        first = next(iter(scores), None)
     return (None if first is None else numbers.get(first)), numbers, others
 
 

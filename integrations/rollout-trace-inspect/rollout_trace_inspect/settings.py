@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from rollout_trace.integration import check_engine
-
 if TYPE_CHECKING:
     from rollout_trace.integration import Engine, EngineName
 
@@ -50,6 +48,9 @@ def from_environment() -> Settings | None:
     """
     if not _is_switched_on():
         return None
+    # Not above: the entry point imports this module in every process that evaluates.
+    from rollout_trace.integration import check_engine
+
     return Settings(engine=check_engine(os.environ.get(ENGINE) or None), path=os.environ.get(FILE) or None)
 
 

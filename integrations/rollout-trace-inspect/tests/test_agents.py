@@ -10,7 +10,7 @@ from inspect_ai import Task
 from inspect_ai.agent import Agent, AgentState, agent, as_tool, handoff, react, run
 from inspect_ai.dataset import Sample
 from inspect_ai.model import ChatMessageUser, get_model
-from inspect_ai.scorer import Score, Scorer, Target, accuracy, scorer
+from inspect_ai.scorer import Score, Scorer, Target, accuracy, includes, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import Tool, tool
 from inspect_ai.util import collect
@@ -222,6 +222,20 @@ def test_a_tool_that_ends_the_sample(evals: Evals) -> None:
     assert tool_run.error is not None
     assert (tool_run.error.type, tool_run.error.message, tool_run.result) == ("ZeroDivisionError", "by zero", None)
     assert (found.reward, found.rewards) == (None, None)
+
+
+def test_the_first_scorer_gives_no_score(evals: Evals) -> None:
+    @scorer(metrics=[accuracy()])
+    def undecided() -> Scorer:
+        async def score(state: TaskState, target: Target) -> Score | None:
+            return None
+
+        return score
+
+    with ScriptedServer("known") as server:
+        task = adding_task(scorer=[undecided(), includes()])
+        (found,) = evals.trajectories(evals.run(task, recorded_model(server)))
+    assert (found.reward, found.rewards) == (None, {"includes": 1.0})
 
 
 def test_scores_of_many_values(evals: Evals) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from inspect_ai import Task
+from inspect_ai.agent import react
 from inspect_ai.dataset import Sample
 from inspect_ai.event import ModelEvent, ToolEvent
 from inspect_ai.scorer import includes, match, model_graded_qa
@@ -183,6 +184,28 @@ def test_a_judge_is_a_trajectory_of_its_own_that_is_not_trained_on(evals: Evals)
     assert (judge.name, judge.status, judge.metadata) == ("model_graded_qa", "completed", {"scorer": "model_graded_qa"})
     assert [step.trainable for step in judge.steps] == [False]
     assert (len(judge.sequences()), len(root.sequences())) == (0, 1)
+
+
+def test_a_judge_of_an_agent_that_tries_again_is_not_trained_on(evals: Evals) -> None:
+    def script(request: dict[str, Any]) -> Reply:
+        if "tools" not in request:
+            return Reply("GRADE: I")
+        return Reply(None, tool_calls=[("submit", '{"answer": "unknown"}')])
+
+    solver = react(tools=[add()], attempts=2)
+    with ScriptedServer(script) as server:
+        log = evals.run(adding_task(solver=solver, scorer=model_graded_qa()), recorded_model(server))
+        found = evals.trajectories(log)
+        assert_all_served(server, found)
+    (root,) = roots(found)
+    assert [step.trainable for step in root.steps] == [True, True]
+    judges = children(found, root)
+    # Of the first answer, and of the last one after the run.
+    assert [(one.name, [step.trainable for step in one.steps]) for one in judges] == [("model_graded_qa", [False])] * 2
+    assert [one.parent_step_id for one in judges] == [step.id for step in root.steps]
+    assert [len(one.sequences()) for one in judges] == [0, 0]
+    assert samples_of(log)["s0", 1].scores is not None
+    assert root.rewards == {"model_graded_qa": 0.0}
 
 
 def test_a_task_without_agents_and_tools(evals: Evals) -> None:

@@ -20,6 +20,12 @@ def test_importing_it_imports_no_framework() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
 
 
+def test_the_entry_point_imports_no_recorder() -> None:
+    """Inspect imports it in every process, also where nothing is to be recorded."""
+    code = "import sys, rollout_trace_inspect._entry; print('rollout_trace.record' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
+
+
 def test_without_the_framework_it_says_what_to_install() -> None:
     code = """
 import sys

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from inspect_ai import eval
 from inspect_ai.model import get_model
-from inspect_ai.solver import generate
+from inspect_ai.solver import Generate, Solver, TaskState, generate, solver
 from oracle import assert_all_served, assert_served
 
 import rollout_trace as rt
-from rollout_trace.integration import is_recorded
+from rollout_trace.integration import is_recorded, recording_here
 from rollout_trace.testing import ScriptedServer
 from rollout_trace_inspect import record, record_evals
 
@@ -93,6 +95,30 @@ def test_a_block_leaves_a_client_of_the_user_recorded(evals: Evals) -> None:
         assert type(model.api.client) is kind  # type: ignore[attr-defined]
 
 
+def test_a_block_leaves_the_settings_of_a_client_of_the_user(evals: Evals) -> None:
+    with ScriptedServer("known") as server:
+        model = plain_model(server, memoize=False)
+        rt.wrap_openai(model.api.client)  # type: ignore[attr-defined]
+        with record_evals(engine="vllm"):
+            evals.run(adding_task(solver=generate()), model)
+        with rt.trajectory():
+            evals.run(adding_task(solver=generate()), model)
+        # The last: older releases send the first call of a second evaluation again.
+        assert ["return_token_ids" in server.requests[at].json for at in (0, -1)] == [True, False]
+
+
+def test_recording_again_changes_the_settings(evals: Evals) -> None:
+    with ScriptedServer("known") as server:
+        model = recorded_model(server, memoize=False)
+        evals.run(adding_task(solver=generate()), model)
+        evals.run(adding_task(solver=generate()), record(model, keep_bytes=True))
+        # The last: older releases send the first call of a second evaluation again.
+        assert ["return_token_ids" in server.requests[at].json for at in (0, -1)] == [True, False]
+    first, second = (evals.trajectories(log)[0].steps[0] for log in evals.logs)
+    assert first.request_bytes is None
+    assert second.request_bytes is not None
+
+
 def test_the_recording_of_the_user_gets_them(evals: Evals, tmp_path: Path) -> None:
     with ScriptedServer("known") as server:
         with rt.recording(tmp_path / "mine.jsonl"):
@@ -125,6 +151,29 @@ def test_a_file_that_cannot_be_opened(evals: Evals, tmp_path: Path, caplog: pyte
         log = evals.run(adding_task(solver=generate()), model)
     assert log.status == "success"
     assert "nothing is recorded of the evaluation" in caplog.text
+
+
+def test_a_file_that_fails_leaves_no_other_open(evals: Evals, tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+
+    @solver
+    def removing() -> Solver:
+        async def solve(state: TaskState, generate: Generate) -> TaskState:
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                folder.write_text("")
+            return await generate(state)
+
+        return solve
+
+    with ScriptedServer("known") as server:
+        paths = [folder / "first.jsonl", tmp_path / "second.jsonl"]
+        models = [record(plain_model(server, memoize=False), path=path) for path in paths]
+        task = adding_task(solver=removing())
+        logs = eval(task, model=models, log_dir=str(evals.folder), display="none", max_tasks=2)
+    assert [log.status for log in logs] == ["success"] * 2
+    assert recording_here() is None
+    assert len(list(rt.read(paths[1]))) == 1
 
 
 def test_samples_inside_a_trajectory_of_the_user_are_its_children(evals: Evals, tmp_path: Path) -> None:
