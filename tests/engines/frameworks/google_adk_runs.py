@@ -1,4 +1,4 @@
-"""Runs of an agent of Google's ADK that has to call its tool: ``BASE_URL MODEL FILE RUNS``."""
+"""Runs of an agent of Google's ADK that is asked to call its tool: ``BASE_URL MODEL FILE RUNS``."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""An evaluation of Inspect whose agent has to call its tool, one sample a run: ``BASE_URL MODEL FILE RUNS``."""
+"""An evaluation of Inspect whose agent is asked to call its tool, one sample a run: ``BASE_URL MODEL FILE RUNS``."""
 
 import sys
 

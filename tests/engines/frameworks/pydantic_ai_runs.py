@@ -1,4 +1,4 @@
-"""Runs of an agent of Pydantic AI that has to call its tool: ``BASE_URL MODEL FILE RUNS``."""
+"""Runs of an agent of Pydantic AI that is asked to call its tool: ``BASE_URL MODEL FILE RUNS``."""
 
 import asyncio
 import sys
