@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from rollout_trace import guard
 from rollout_trace.clients import litellm
 from rollout_trace.process.patches import Patches
 
@@ -26,6 +27,14 @@ def patch_utils(module: ModuleType, patches: Patches) -> None:
 
 
 def _replace(owner: Any, name: str, make: Callable[[Any, Callable[[], bool]], Any], patches: Patches) -> None:
+    if not hasattr(owner, name):
+        # Private names: litellm 1.110 has another router. Calls are recorded all the same.
+        guard.warn_once(
+            f"litellm:{name}",
+            f"this release of litellm has no {name}: answers that litellm takes from its cache, or discards, are not "
+            "marked as such in an instrumented process. litellm before 1.110 has it.",
+        )
+        return
     patches.replace(owner, name, lambda original: make(original, lambda: patches.is_active))
 
 
