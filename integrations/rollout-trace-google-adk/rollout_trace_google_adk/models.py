@@ -38,18 +38,17 @@ def record_models() -> None:
     Not of the objects that agents use alone: summarizers have models of their own, and agents and tools of a user may
     call one directly.
     """
-    hook: Any = BaseLlm.__pydantic_init_subclass__
-    if hasattr(hook, _MARK):
+    base: Any = BaseLlm.__pydantic_init_subclass__.__func__  # type: ignore[attr-defined]
+    if hasattr(base, _MARK):
         return
 
-    @functools.wraps(hook.__func__)
-    def init_subclass(cls: type[BaseLlm], **kwargs: Any) -> None:
-        hook.__func__(cls, **kwargs)
+    @functools.wraps(base)
+    def init_subclass(cls: Any, **kwargs: Any) -> None:
+        base(cls, **kwargs)
         _record_class(cls)
 
-    setattr(init_subclass, _MARK, True)
-    BaseLlm.__pydantic_init_subclass__ = classmethod(init_subclass)  # type: ignore[method-assign,assignment]
-    known: list[type[BaseLlm]] = [BaseLlm]
+    _wrap_method(BaseLlm, "__pydantic_init_subclass__", init_subclass, classmethod)
+    known: list[Any] = [BaseLlm]
     while known:
         kind = known.pop()
         _record_class(kind)
@@ -57,15 +56,15 @@ def record_models() -> None:
 
 
 @guarded
-def _record_class(kind: type[BaseLlm]) -> None:
+def _record_class(kind: Any) -> None:
     base = kind.__dict__.get("generate_content_async")
     if inspect.isfunction(base) and not hasattr(base, _MARK):
         _wrap_method(kind, "generate_content_async", _recorded_answer(base))
 
 
-def _wrap_method(kind: Any, name: str, method: Any) -> None:
+def _wrap_method(kind: Any, name: str, method: Any, descriptor: Any = lambda function: function) -> None:
     setattr(method, _MARK, True)
-    setattr(kind, name, method)
+    setattr(kind, name, descriptor(method))
 
 
 def _recorded_answer(base: Any) -> Any:
