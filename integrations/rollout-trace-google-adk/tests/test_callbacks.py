@@ -12,6 +12,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 from oracle import Recorded, assert_served
+from pydantic_core import PydanticSerializationError
 
 import rollout_trace as rt
 from rollout_trace import Trajectory
@@ -231,7 +232,12 @@ def test_a_result_with_an_array(recorded: Recorded) -> None:
         return {"values": numpy.array([1, 2, 3])}
 
     with ScriptedServer(lambda _, messages: once("measure")(messages)) as server:
-        trajectory, said = asyncio.run(recorded_run(runner_of(agent_of(litellm(server), tools=[measure]))))
+        agent = agent_of(litellm(server), tools=[measure])
+        try:
+            asyncio.run(run(runner_of(agent, is_recorded=False)))
+        except PydanticSerializationError:
+            pytest.skip("this release takes no arrays")
+        trajectory, said = asyncio.run(recorded_run(runner_of(agent)))
     assert said == "done"
     assert [one.result for one in trajectory.tool_runs] == [{"values": [1, 2, 3]}]
     recorded.keep(trajectory)
