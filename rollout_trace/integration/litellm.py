@@ -120,7 +120,7 @@ def _secret(arguments: Mapping[str, Any]) -> Any | None:
     return arguments.get("api_key") or litellm.api_key or litellm.openai_key or get_secret_str("OPENAI_API_KEY")
 
 
-def _openai_client(address: str, secret: Any) -> Any:
+def _openai_client(address: Any, secret: Any) -> Any:
     """A client as LiteLLM would make it: its own settings for TLS and proxies are those of its HTTP client."""
     from litellm.llms.openai.common_utils import BaseOpenAILLM
     from openai import AsyncOpenAI
@@ -155,7 +155,7 @@ def _keep_until_shutdown(key: tuple[asyncio.AbstractEventLoop, Hashable], client
     _kept[key] = (client, keeper)
     # Run to its `yield`: from then on the loop closes it.
     with contextlib.suppress(StopIteration):
-        keeper.__anext__().send(None)  # type: ignore[attr-defined]
+        keeper.__anext__().send(None)
 
 
 async def _close_at_shutdown(
