@@ -1,7 +1,7 @@
 """Recording clients for LiteLLM, which makes its own and shares them in the process: those cannot be wrapped.
 
 For integrations of frameworks that pass keyword arguments on to ``litellm.acompletion``: its ``client=`` takes a client
-of ours. Nothing of LiteLLM is imported before a client is made.
+of ours. LiteLLM is imported with the first call of ``litellm_client``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,18 @@ if TYPE_CHECKING:
     from rollout_trace.engines.engine import Engine
     from rollout_trace.engines.profiles import EngineName
 
-_OF_ANOTHER_CLIENT = ("ssl_verify", "shared_session", "mock_response")
-"""Arguments that LiteLLM builds a client of its own from, or that need none."""
+_OF_ANOTHER_CLIENT = (
+    "ssl_verify",
+    "shared_session",
+    "mock_response",
+    "fallbacks",
+    "context_window_fallback_dict",
+)
+"""Arguments that LiteLLM builds a client of its own from, that need none, or that lead to other models: LiteLLM passes
+the client on to those as well, which may be on another server."""
+
+_SET_ON_CLIENT = ("organization", "max_retries")
+"""Arguments that LiteLLM sets on the client it is given, where they stay for later calls."""
 
 _kept: dict[tuple[asyncio.AbstractEventLoop, Hashable], tuple[Any, AsyncGenerator[None, None]]] = {}
 """Clients by event loop and settings, each with the generator that closes it when its loop shuts down."""
@@ -74,17 +84,25 @@ def litellm_client(
         keep_bytes: keep request and response bodies on the steps.
 
     Returns:
-        None for a route whose client cannot be given: all but ``openai/`` with an address, and ``hosted_vllm/``.
+        None for a route whose client cannot be given: all but ``openai/`` with an address, and ``hosted_vllm/``; for a
+        call that may fall back to other models; and without an API key, where LiteLLM raises.
     """
+    import litellm
+
     route = litellm_route(model, arguments)
-    address: Any = arguments.get("base_url") or arguments.get("api_base")
-    if any(arguments.get(name) is not None for name in _OF_ANOTHER_CLIENT):
+    address = arguments.get("base_url") or arguments.get("api_base")
+    if any(arguments.get(name) is not None for name in _OF_ANOTHER_CLIENT) or litellm.model_fallbacks:
         return None
     if route != "hosted_vllm" and (route != "openai" or address is None):
         return None
     loop = asyncio.get_running_loop()
-    secret = arguments.get("api_key")
-    settings = (route, engine, keep_bytes) if route == "hosted_vllm" else (route, engine, keep_bytes, address, secret)
+    settings: tuple[Hashable, ...] = (route, engine, keep_bytes)
+    secret = None
+    if route == "openai":
+        secret = _secret(arguments)
+        if secret is None:
+            return None
+        settings = (*settings, address, secret, *(arguments.get(name) for name in _SET_ON_CLIENT))
     found = _kept.get((loop, settings))
     if found is not None:
         return found[0]
@@ -94,15 +112,21 @@ def litellm_client(
     return client
 
 
-def _openai_client(address: str, secret: Any) -> Any:
-    """A client as LiteLLM would make it: its own settings for TLS and proxies are those of its HTTP client."""
+def _secret(arguments: Mapping[str, Any]) -> Any | None:
+    """The API key that LiteLLM would use; it may be replaced while the process runs."""
     import litellm
+    from litellm.secret_managers.main import get_secret_str
+
+    return arguments.get("api_key") or litellm.api_key or litellm.openai_key or get_secret_str("OPENAI_API_KEY")
+
+
+def _openai_client(address: Any, secret: Any) -> Any:
+    """A client as LiteLLM would make it: its own settings for TLS and proxies are those of its HTTP client."""
     from litellm.llms.openai.common_utils import BaseOpenAILLM
     from openai import AsyncOpenAI
 
     http_client: Any = BaseOpenAILLM._get_async_http_client()
-    key = secret or litellm.api_key or litellm.openai_key
-    return AsyncOpenAI(api_key=key, base_url=address, http_client=http_client)
+    return AsyncOpenAI(api_key=secret, base_url=address, http_client=http_client)
 
 
 def _vllm_handler(engine: Any, keep_bytes: bool) -> Any:
@@ -131,8 +155,7 @@ def _keep_until_shutdown(key: tuple[asyncio.AbstractEventLoop, Hashable], client
     _kept[key] = (client, keeper)
     # Run to its `yield`: from then on the loop closes it.
     with contextlib.suppress(StopIteration):
-        begun: Any = keeper.__anext__()
-        begun.send(None)
+        keeper.__anext__().send(None)
 
 
 async def _close_at_shutdown(

@@ -13,14 +13,13 @@ from typing import Any
 
 from google.adk import runners
 from google.adk.agents.base_agent import BaseAgent
-from google.adk.agents.llm_agent import LlmAgent
 from google.adk.flows.llm_flows.base_llm_flow import BaseLlmFlow
 from google.adk.plugins.plugin_manager import PluginManager
 from google.adk.runners import Runner
 from google.adk.workflow import BaseNode, Workflow
 
 from rollout_trace.integration import entered, guarded, propagate, snapshot, warn_once
-from rollout_trace_google_adk.models import add_cached_call, record_model
+from rollout_trace_google_adk.models import add_cached_call, record_models
 from rollout_trace_google_adk.runs import Run, begin_run, enclosing_run, run_inside
 from rollout_trace_google_adk.settings import Settings, settings_of
 from rollout_trace_google_adk.tools import Tool
@@ -39,7 +38,7 @@ def install() -> None:
     _wrap(BaseLlmFlow, "_handle_before_model_callback", _model_is_asked)
     # In older releases the thread of `Runner.run` does not begin in a copy of the caller's context.
     _wrap(runners, "create_thread", _carry_context)
-    _record_canonical_model()
+    record_models()
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -65,7 +64,7 @@ def _recorded_run(owner_of: Callable[[Any], Any], settings_of: Callable[[Any], S
         @guarded
         def begin(thing: Any) -> Run | None:
             owner = owner_of(thing)
-            return None if owner is None else begin_run(owner.name, settings_of(thing))
+            return None if owner is None else begin_run(owner.name, settings_of(thing), of_runner=owner is not thing)
 
         async def run(self: Any, *args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
             # Not before the first item is asked for: the context is that of the reader, here and in ADK.
@@ -162,28 +161,12 @@ def _carry_context(base: Any) -> Any:
 
 
 def _model_is_asked(base: Any) -> Any:
-    async def _handle_before_model_callback(self: Any, context: Any, llm_request: Any, *args: Any) -> Any:
-        response = await base(self, context, llm_request, *args)
+    async def _handle_before_model_callback(
+        self: Any, invocation_context: Any, llm_request: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        response = await base(self, invocation_context, llm_request, *args, **kwargs)
         if response:
             add_cached_call(llm_request, response)
         return response
 
     return _handle_before_model_callback
-
-
-def _record_canonical_model() -> None:
-    """Has ``LlmAgent.canonical_model``, which ADK takes the model of each call from, record the model first."""
-    base = LlmAgent.canonical_model
-    get: Any = base.fget  # type: ignore[attr-defined]
-    if hasattr(get, _MARK):
-        return
-
-    @functools.wraps(get)
-    def canonical_model(self: LlmAgent) -> Any:
-        model = get(self)
-        if enclosing_run() is not None:
-            record_model(model)
-        return model
-
-    setattr(canonical_model, _MARK, True)
-    LlmAgent.canonical_model = property(canonical_model)  # type: ignore[method-assign,assignment]

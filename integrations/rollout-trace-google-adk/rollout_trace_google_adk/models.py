@@ -1,9 +1,10 @@
-"""Recording subclasses of models' own classes, swapped in on the model objects, and the clients inside them."""
+"""Calls of ADK's models, and the clients inside these."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -13,7 +14,6 @@ from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 
 from rollout_trace.integration import (
-    ClassSwap,
     ModelFrame,
     active,
     guarded,
@@ -26,50 +26,87 @@ from rollout_trace_google_adk import content
 from rollout_trace_google_adk.runs import enclosing_run, run_inside
 from rollout_trace_google_adk.settings import Settings
 
-# With two underscores before it and after: pydantic takes other names with an underscore for private attributes.
-_models: ClassSwap[bool] = ClassSwap("__rollout_trace_google_adk__", is_pickled=True)
-_litellm: ClassSwap[bool] = ClassSwap("__rollout_trace_google_adk__", is_pickled=True)
+_MARK = "__rollout_trace__"
 
 _CLIENTS = ("api_client", "_openai_client", "_anthropic_client")
 """Attributes of ADK's models that hold the client of an SDK: of Gemini, OpenAI's and Anthropic's models."""
 
 
-@guarded
-def record_model(model: Any) -> None:
-    """Makes a model record inside recorded runs. May be called repeatedly.
+def record_models() -> None:
+    """Wraps ``generate_content_async`` of all classes of models, also of those that are imported or defined later.
 
-    A model that cannot have another class is left unchanged: its calls are recorded if its client is one that can be.
+    Not of the objects that agents use alone: summarizers have models of their own, and agents and tools of a user may
+    call one directly.
     """
-    if isinstance(model, BaseLlm) and _models.settings_of(model) is None:
-        with contextlib.suppress(TypeError):
-            _models.put_on(model, True, _model_methods)
+    base: Any = BaseLlm.__pydantic_init_subclass__.__func__  # type: ignore[attr-defined]
+    if hasattr(base, _MARK):
+        return
+
+    @functools.wraps(base)
+    def init_subclass(cls: Any, **kwargs: Any) -> None:
+        base(cls, **kwargs)
+        _record_class(cls)
+
+    _wrap_method(BaseLlm, "__pydantic_init_subclass__", init_subclass, classmethod)
+    known: list[Any] = [BaseLlm]
+    while known:
+        kind = known.pop()
+        _record_class(kind)
+        known.extend(kind.__subclasses__())
 
 
-def _model_methods(base: Any, _: bool) -> dict[str, Any]:
-    @functools.wraps(base.generate_content_async)
+@guarded
+def _record_class(kind: Any) -> None:
+    base = kind.__dict__.get("generate_content_async")
+    if inspect.isfunction(base) and not hasattr(base, _MARK):
+        _wrap_method(kind, "generate_content_async", _recorded_answer(base))
+
+
+def _wrap_method(kind: Any, name: str, method: Any, descriptor: Any = lambda function: function) -> None:
+    setattr(method, _MARK, True)
+    setattr(kind, name, descriptor(method))
+
+
+def _recorded_answer(base: Any) -> Any:
+    @functools.wraps(base)
     async def generate_content_async(
         self: Any, llm_request: LlmRequest, *args: Any, **kwargs: Any
     ) -> AsyncGenerator[LlmResponse, None]:
         call = _begin_call(self, llm_request)
-        responses = base.generate_content_async(self, llm_request, *args, **kwargs)
+        responses = _closable(base(self, llm_request, *args, **kwargs))
         if call is not None:
             responses = run_inside(call.frame, responses, call.on_response, call.end)
         async with aclosing(responses):
             async for response in responses:
                 yield response
 
-    return {"generate_content_async": generate_content_async}
+    return generate_content_async
+
+
+def _closable(responses: Any) -> AsyncGenerator[LlmResponse, None]:
+    """A generator of the responses: ADK takes any async iterator from a model."""
+
+    async def each() -> AsyncGenerator[LlmResponse, None]:
+        async for response in responses:
+            yield response
+
+    return responses if isinstance(responses, AsyncGenerator) else each()
 
 
 @guarded
 def _begin_call(model: Any, request: LlmRequest) -> ModelCall | None:
-    """Begins a model call; None outside of every recorded run, and inside another call, as of a fallback model."""
+    """Begins a model call; None outside of every recorded run, and inside another call: of a model in a model."""
     run = enclosing_run()
-    if run is None or isinstance(active(), ModelFrame):
+    if run is None:
         return None
     _record_clients(model, run.settings)
+    around = active()
+    if isinstance(around, ModelFrame):
+        return None
     call = ModelCall(model, request)
-    run.latest_call = call.frame
+    if around is run:
+        # Not a call of a tool: the tool calls of an answer are answered by the agent.
+        run.latest_call = call.frame
     return call
 
 
@@ -109,45 +146,45 @@ class ModelCall:
 @guarded
 def add_cached_call(request: LlmRequest, response: LlmResponse) -> None:
     """Adds a ``cached`` step for an answer that a callback gave in the model's place."""
-    if enclosing_run() is None:
+    run = enclosing_run()
+    if run is None:
         return
     frame = ModelFrame("google-adk")
+    run.latest_call = frame
     frame.answered({**content.request_fields(request), **content.answer_fields([response])}, cached=True)
     frame.end()
 
 
 def _record_clients(model: Any, settings: Settings) -> None:
     """Makes the clients inside a model record."""
-    for inner in getattr(model, "models", None) or ():  # of a `FallbackModel`
-        if isinstance(inner, BaseLlm):
-            _record_clients(inner, settings)
-    client = getattr(model, "llm_client", None)
-    if client is not None:
-        _record_litellm(client)
+    if getattr(model, "llm_client", None) is not None:
+        _record_litellm()
     for name in _CLIENTS:
-        if hasattr(type(model), name):
-            # Without an API key it raises, as it will when the model uses it: not a failure of ours.
-            with contextlib.suppress(Exception):
-                record_client(getattr(model, name), engine=settings.engine, keep_bytes=settings.keep_bytes)
+        if not hasattr(type(model), name):
+            continue
+        client = None
+        # Without an API key it raises, as it will when the model uses it: not a failure of ours.
+        with contextlib.suppress(Exception):
+            client = getattr(model, name)
+        record_client(client, engine=settings.engine, keep_bytes=settings.keep_bytes)
 
 
-def _record_litellm(client: Any) -> None:
+def _record_litellm() -> None:
     """Makes ADK's own class of ``LiteLlm.llm_client`` pass a recording client on; a user's class stays as it is."""
     from google.adk.models.lite_llm import LiteLLMClient
 
-    if type(client) is LiteLLMClient:
-        _litellm.put_on(client, True, _litellm_methods)
+    base: Any = LiteLLMClient.acompletion
+    if hasattr(base, _MARK):
+        return
 
-
-def _litellm_methods(base: Any, _: bool) -> dict[str, Any]:
-    @functools.wraps(base.acompletion)
+    @functools.wraps(base)
     async def acompletion(self: Any, model: Any, messages: Any, tools: Any, **kwargs: Any) -> Any:
-        client = _client_for(model, kwargs)
+        client = _client_for(model, kwargs) if type(self) is LiteLLMClient else None
         if client is not None:
             kwargs["client"] = client
-        return await base.acompletion(self, model, messages, tools, **kwargs)
+        return await base(self, model, messages, tools, **kwargs)
 
-    return {"acompletion": acompletion}
+    _wrap_method(LiteLLMClient, "acompletion", acompletion)
 
 
 @guarded

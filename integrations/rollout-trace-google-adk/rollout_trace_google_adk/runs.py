@@ -58,8 +58,12 @@ class Run(AgentFrame):
         if self._unread and not event.partial:
             for answer in event.get_function_responses():
                 run = self._unread.pop(answer.id or "", None)
-                if run is not None and answer.response not in (run.result, {"result": run.result}):
-                    run.result = snapshot(answer.response)
+                if run is None:
+                    continue
+                # Not compared as it is: arrays of numpy have no one truth.
+                response = snapshot(answer.response)
+                if response not in (run.result, {"result": run.result}):
+                    run.result = response
 
     def finish(self, error: BaseException | None) -> None:
         """Ends the run, unless ADK is about to run the agent that it has transferred to, which is its child."""
@@ -88,12 +92,13 @@ def enclosing_run() -> Run | None:
 
 
 @guarded
-def begin_run(name: str, settings: Settings | None) -> Run | None:
+def begin_run(name: str, settings: Settings | None, *, of_runner: bool = False) -> Run | None:
     """Begins the run of an agent, unless the active run is the same one, or nothing is to be recorded.
 
     Args:
         name: of the agent.
         settings: of the agent or its runner; by default those of the enclosing run.
+        of_runner: whether a runner runs it: never the active run, also if that is of an agent with the same name.
     """
     outer = enclosing_run()
     if settings is None:
@@ -102,7 +107,7 @@ def begin_run(name: str, settings: Settings | None) -> Run | None:
         settings = outer.settings
     frame = active()
     if isinstance(frame, Run):
-        if frame.name == name:
+        if frame.name == name and not of_runner:
             # A runner, its root node and its root agent are one run.
             return None
         return Run(name, settings, frame)

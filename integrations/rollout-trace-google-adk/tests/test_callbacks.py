@@ -12,6 +12,7 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 from oracle import Recorded, assert_served
+from pydantic_core import PydanticSerializationError
 
 import rollout_trace as rt
 from rollout_trace import Trajectory
@@ -205,4 +206,39 @@ def test_a_plugin_that_retries_a_tool(recorded: Recorded) -> None:
     first, second = trajectory.tool_runs
     assert (first.error and first.error.type, second.error, second.result) == ("RuntimeError", None, "fine")
     assert "flaky" in str(first.result)
+    recorded.keep(trajectory)
+
+
+def test_a_tool_call_that_a_callback_makes_is_of_its_step(recorded: Recorded) -> None:
+    """ADK makes its id: the model's answer cannot be found by it."""
+    asked: list[int] = []
+
+    def callback(callback_context: Any, llm_request: Any) -> LlmResponse | None:
+        asked.append(1)
+        call = types.Part(function_call=types.FunctionCall(name="add", args={"a": 1, "b": 1}))
+        return LlmResponse(content=types.Content(role="model", parts=[call])) if len(asked) == 2 else None
+
+    with ScriptedServer(adding(1)) as server:
+        trajectory, _ = asyncio.run(recorded_run(runner_of(agent_of(litellm(server), before_model_callback=callback))))
+    assert [step.status for step in trajectory.steps] == ["ok", "cached", "ok"]
+    assert [one.step_id for one in trajectory.tool_runs] == [step.id for step in trajectory.steps[:2]]
+    recorded.keep(trajectory)
+
+
+def test_a_result_with_an_array(recorded: Recorded) -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def measure() -> dict[str, Any]:
+        """Measures."""
+        return {"values": numpy.array([1, 2, 3])}
+
+    with ScriptedServer(lambda _, messages: once("measure")(messages)) as server:
+        agent = agent_of(litellm(server), tools=[measure])
+        try:
+            asyncio.run(run(runner_of(agent, is_recorded=False)))
+        except PydanticSerializationError:
+            pytest.skip("this release takes no arrays")
+        trajectory, said = asyncio.run(recorded_run(runner_of(agent)))
+    assert said == "done"
+    assert [one.result for one in trajectory.tool_runs] == [{"values": [1, 2, 3]}]
     recorded.keep(trajectory)

@@ -309,31 +309,3 @@ def test_runs_of_one_loop_share_a_client() -> None:
 
     with ScriptedServer(adding(1)) as server:
         assert asyncio.run(main(server)) == 1
-
-
-def test_a_summary_that_adk_asks_for(recorded: Recorded) -> None:
-    """Compaction asks a model outside of the agent's loop, after a run and inside it."""
-    from google.adk.apps.app import App, EventsCompactionConfig
-    from google.adk.runners import InMemoryRunner
-
-    from rollout_trace_google_adk import RolloutPlugin
-
-    from .harness import session_of
-
-    with ScriptedServer("hello") as server:
-        config = EventsCompactionConfig(compaction_interval=1, overlap_size=0)
-        plugins: list[Any] = [RolloutPlugin(engine="vllm")]
-        app = App(name="tests", root_agent=agent_of(litellm(server)), plugins=plugins, events_compaction_config=config)
-
-        async def main() -> Trajectory:
-            runner = InMemoryRunner(app=app)
-            session = await session_of(runner)
-            with rt.trajectory("task") as trajectory:
-                await run(runner, session=session)
-            return trajectory
-
-        trajectory = asyncio.run(main())
-        # Older releases ask for none after the run of an `LlmAgent`.
-        assert len(server.requests) in (1, 2)
-        assert_served(server, trajectory.steps)
-    recorded.keep(trajectory)

@@ -84,8 +84,9 @@ class Clients:
         arguments = model.client_args
         if arguments.get("client") is not None:
             return None
-        model_id = str(model.get_config().get("model_id"))
-        client = litellm_client(model_id, arguments, engine=self._engine, keep_bytes=self._keep_bytes)
+        config = model.get_config()
+        of_call = {**arguments, **(config.get("params") or {})}
+        client = litellm_client(str(config.get("model_id")), of_call, engine=self._engine, keep_bytes=self._keep_bytes)
         if client is None:
             return None
         copied = copy.copy(model)

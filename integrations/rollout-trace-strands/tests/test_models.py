@@ -370,3 +370,17 @@ def test_llamacpp_that_fails(recorded: Recorded, answer: Fault) -> None:
     assert step.status == "error"
     assert list(step.messages or ()) == server.requests[0].json["messages"]
     recorded.keep(trajectory)
+
+
+def test_litellm_with_a_fallback_at_another_server(recorded: Recorded) -> None:
+    """LiteLLM passes a client on to the fallbacks of a call, which may be on another server."""
+    fault = Fault(status=400, body={"error": {"message": "down"}})
+    with ScriptedServer(fault) as down, ScriptedServer("hello") as server:
+        there = {"model": "openai/other", "api_base": server.base_url, "api_key": "none"}
+        client_args = {"api_base": down.base_url, "api_key": "none"}
+        model = LiteLLMModel(client_args=client_args, model_id="openai/scripted", params={"fallbacks": [there]})
+        result = agent_of(model)("Add.")
+        assert len(server.requests) == 1
+    assert "hello" in str(result)
+    (trajectory,) = recorded.all()
+    assert [step.token_issue and step.token_issue.code for step in trajectory.steps] == ["not_on_wire"]
