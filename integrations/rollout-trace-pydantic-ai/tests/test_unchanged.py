@@ -96,7 +96,8 @@ async def scenario(model: Any, way: Any, hook: str) -> dict[str, Any]:
         "messages": told(ModelMessagesTypeAdapter.dump_json(steps.result.all_messages()).decode()),
         "usage": told(dataclasses.asdict(steps.result.usage)),
         "seen": seen,
-        "spans": [
+        # Tools run at once: which of their spans ends first differs from run to run.
+        "spans": sorted(
             told(
                 [
                     one.name,
@@ -106,14 +107,15 @@ async def scenario(model: Any, way: Any, hook: str) -> dict[str, Any]:
                 ]
             )
             for one in spans.get_finished_spans()
-        ],
+        ),
         "parents": _parents(spans),
     }
 
 
 def _parents(spans: InMemorySpanExporter) -> list[tuple[str, str | None]]:
     names = {one.context.span_id: one.name for one in spans.get_finished_spans() if one.context}
-    return [(one.name, names.get(one.parent.span_id) if one.parent else None) for one in spans.get_finished_spans()]
+    found = [(one.name, names.get(one.parent.span_id) if one.parent else None) for one in spans.get_finished_spans()]
+    return sorted(found, key=str)
 
 
 @pytest.mark.sees("unchanged")
