@@ -17,9 +17,6 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import frames, installed, integration
 from rollout_trace.integration import (
-    AgentFrame,
-    Frame,
-    OpenFrames,
     check_engine,
     is_recorded,
     record_client,
@@ -213,27 +210,6 @@ def test_a_snapshot_is_a_copy_of_what_json_can_hold() -> None:
     endless: list[Any] = []
     endless.append(endless)
     assert "[...]" in str(snapshot(endless))
-
-
-def test_open_frames_are_found_by_key_until_they_end() -> None:
-    frames: OpenFrames[AgentFrame] = OpenFrames()
-    outer = frames.begin("outer", AgentFrame("outer"))
-    inner = frames.begin("inner", AgentFrame("inner", parent=outer))
-    assert frames.find("inner") is inner
-    frames.end("outer")
-    assert (frames.find("inner"), frames.find("outer"), inner.is_open) == (None, None, False)
-    assert frames.pop("inner") is None
-    frames.end("inner")
-    assert len(frames) == 0
-
-
-def test_closed_frames_are_dropped_in_time() -> None:
-    frames: OpenFrames[Frame] = OpenFrames()
-    kept = frames.begin("kept", Frame(None, None))
-    for number in range(5000):
-        frames.begin(number, Frame(None, None)).end()
-    assert len(frames) <= 1001
-    assert frames.pop("kept") is kept
 
 
 def test_the_recording_of_a_context_is_found_and_set(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from rollout_trace.integration import (
     Completion,
     Frame,
     ModelFrame,
-    OpenFrames,
     ToolCall,
     ToolFrame,
     guarded,
@@ -39,19 +38,19 @@ class Hooks:
     """The listener. Many agents run at once: frames are found by the id of the run, never as the latest one."""
 
     def __init__(self) -> None:
-        self._frames: OpenFrames[Any] = OpenFrames()
+        self._frames: dict[str | None, Any] = {}
 
     def _begin(self, run_id: str, frame: Frame) -> None:
-        self._frames.begin(run_id, frame.enter())  # model calls made in this context from here on are the frame's
+        self._frames[run_id] = frame.enter()  # model calls made in this context from here on are the frame's
 
     @guarded  # an exception in here is logged, and never reaches the agent
     def agent_begins(self, run_id: str, parent_id: str | None, agent: myframework.Agent) -> None:
-        self._begin(run_id, AgentFrame(agent.name, parent=self._frames.find(parent_id)))
+        self._begin(run_id, AgentFrame(agent.name, parent=self._frames.get(parent_id)))
 
     @guarded
     def model_begins(self, run_id: str, parent_id: str, model: myframework.Model, messages: list[Any]) -> None:
         # A step is made from the bytes of its call; model and messages are only used if the call sends none.
-        parent, asked = self._frames.find(parent_id), list(messages)
+        parent, asked = self._frames.get(parent_id), list(messages)
         self._begin(run_id, ModelFrame("myframework", parent=parent, model=model.name, messages=asked))
 
     @guarded
@@ -60,27 +59,24 @@ class Hooks:
         completion = Completion(content=answer.content, tool_calls=calls)
         # A cached answer has the id of the call that it comes from, which is another step.
         response_id = None if is_cached else answer.id
-        if (frame := self._frames.find(run_id)) is not None:
-            frame.answered({"completion": completion}, response_id=response_id, cached=is_cached)
+        self._frames[run_id].answered({"completion": completion}, response_id=response_id, cached=is_cached)
 
     @guarded
     def answer_dropped(self, run_id: str) -> None:
-        if (frame := self._frames.find(run_id)) is not None:
-            frame.supersede()  # kept, and not trained on
+        self._frames[run_id].supersede()  # kept, and not trained on
 
     @guarded
     def tool_begins(self, run_id: str, parent_id: str, call: myframework.ToolCall) -> None:
-        parent, arguments = self._frames.find(parent_id), snapshot(call.arguments)
+        parent, arguments = self._frames.get(parent_id), snapshot(call.arguments)
         self._begin(run_id, ToolFrame(call.name, tool_call_id=call.id, arguments=arguments, parent=parent))
 
     @guarded
     def tool_returns(self, run_id: str, result: str) -> None:
-        if (frame := self._frames.find(run_id)) is not None:
-            frame.run.result = snapshot(result)
+        self._frames[run_id].run.result = snapshot(result)
 
     @guarded
     def ends(self, run_id: str, error: BaseException | None) -> None:
-        self._frames.end(run_id, error)
+        self._frames.pop(run_id).end(error)
 
 
 _hooks = Hooks()

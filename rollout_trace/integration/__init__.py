@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from rollout_trace.integration.generators import run_async_generator, run_generator
     from rollout_trace.integration.installed import About, framework_missing
     from rollout_trace.integration.litellm import litellm_client, litellm_route, record_litellm_client
-    from rollout_trace.integration.open_frames import OpenFrames
     from rollout_trace.integration.package import lazy_package
     from rollout_trace.integration.values import snapshot
     from rollout_trace.record.call import Call
@@ -51,7 +50,6 @@ _HOMES = {
     "rollout_trace.record.scope": ("Frame", "active", "current_scope", "enter", "entered"),
     "rollout_trace.record.context": ("current", "propagate"),
     "rollout_trace.integration.generators": ("run_async_generator", "run_generator"),
-    "rollout_trace.integration.open_frames": ("OpenFrames",),
     "rollout_trace.integration.values": ("snapshot",),
     # Files that the integration opens itself, beside the framework's own.
     "rollout_trace.record.destination": ("recording_here",),
@@ -89,7 +87,6 @@ __all__ = [
     "ErrorInfo",
     "Frame",
     "ModelFrame",
-    "OpenFrames",
     "Step",
     "TokenIssue",
     "ToolCall",
