@@ -21,6 +21,8 @@ from agent import solve
 # ADK's own, and litellm's.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated"),
+    pytest.mark.filterwarnings(r"ignore:\\[EXPERIMENTAL\\]"),
+    pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession"),
     pytest.mark.filterwarnings("ignore:Items? '.*' on TypedDict class '.*' .* using the `ReadOnly`"),
     pytest.mark.filterwarnings("ignore:Accessing the 'model_.*' attribute on the instance"),
 ]
