@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from rollout_trace import Step, Trajectory
 
-Trace: TypeAlias = list[tuple[list[int], list[int], list[float]]]
+Turn: TypeAlias = tuple[list[int], list[int], list[float]]
+"""Ids of the prompt and of the completion, and the logprobs of the completion."""
+Trace: TypeAlias = list[Turn]
 
 _IDS = st.lists(st.integers(0, 3), max_size=4)
 _LOGPROBS = st.floats(-8, 0, width=32)
