@@ -287,7 +287,8 @@ def _dropped_fields(completion: Completion) -> Iterator[str]:
 def _dropped_parts(values: Iterable[Any], kept: frozenset[str]) -> Iterator[str]:
     for value in values:
         kind = value.get("type") if isinstance(value, dict) else type(value).__name__
-        if kind not in kept:
+        # A type that is no text may not be hashable.
+        if not isinstance(kind, str) or kind not in kept:
             yield f"parts of an answer: {kind}"
         elif kind == "reasoning" and not (value.get("content") or value.get("summary")):
             yield "reasoning that the provider encrypted"

@@ -23,7 +23,7 @@ _DEPTH = 300
 
 
 def art(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
-    """The trajectories that ART has written with ``compact_dump()``, ``model_dump_json()`` or its logger.
+    """The trajectories that ART has written with ``compact_dump()``, ``model_dump_json()``, or its own log.
 
     Exchanges are decoded as those of a recorded call: ids and logprobs are those of the answers, where the server sent
     them. The older form (``messages_and_choices``) has no requests: prompts are put together, without their ids. The

@@ -108,8 +108,8 @@ ARGUMENTS: dict[str, list[str]] = {
 }
 BOMBS = {"bomb", "zstd-bomb"}
 UNSAFE = {"\x1b", "\x9b", "\u202e", "\x07"}
-OTHERS = {"collect", "completion", "recover", "run", "schema", "view"}
-"""They read no files of trajectories, or serve them until they are stopped."""
+OTHERS = {"collect", "completion", "import", "recover", "run", "schema", "view"}
+"""They read no files of trajectories, or serve them until they are stopped. `import` has hostile files of its own."""
 
 
 def test_every_command_is_in_the_list() -> None:

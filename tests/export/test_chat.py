@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
+from rollout_trace.chat.messages import to_chat
 from rollout_trace.data.model import Step
 from rollout_trace.export._chat import CHAT_COLUMNS, chat, write_chat
 from rollout_trace.report import ExportReport
@@ -265,3 +266,11 @@ def test_a_file_holds_the_same_rows(tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (tmp_path / "chat.jsonl").read_bytes().split(b"\n")[:-1]]
     assert len(rows) == count > 100
     assert rows == chat(found, weight=True, columns=["step_ids", "reward"])
+
+
+def test_a_part_whose_type_is_no_text_is_counted() -> None:
+    report = ExportReport()
+    sent = [{"role": "assistant", "content": [{"type": [], "thinking": None}]}]
+    (message,) = to_chat(Step(id="a.0", call_id="a", protocol="anthropic.messages", messages=sent), report)
+    assert message["role"] == "assistant"
+    assert report.dropped == {"parts of an answer: []": 1}
