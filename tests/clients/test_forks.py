@@ -128,7 +128,7 @@ for module in pkgutil.walk_packages(rt.__path__, "rollout_trace."):
         try:
             importlib.import_module(module.name)  # Each may hold locks.
         except ModuleNotFoundError as error:
-            if error.name.partition(".")[0] not in ("opentelemetry", "rich"):  # Of extras that not each environment has.
+            if error.name.partition(".")[0] not in ("opentelemetry", "rich"):  # Of extras that few have.
                 raise
 with rt.recording(sys.argv[2]), rt.trajectory("parent") as parent:
     call(client("auto"), 0)
