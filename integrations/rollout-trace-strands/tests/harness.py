@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
+import oracle
+from oracle import Recorded, said
 from strands import Agent, tool
 from strands.models.openai import OpenAIModel
 
 import rollout_trace as rt
-from rollout_trace import Step, Trajectory
-from rollout_trace.testing import Reply, RequestRecord, ScriptedServer
+from rollout_trace import Step
+from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace_strands import RolloutHookProvider
 
 SYSTEM = "You add numbers."
@@ -68,69 +68,13 @@ def agent_of(model: Any, *, engine: str | rt.Engine | None = "vllm", is_recorded
     return Agent(model=model, hooks=hooks, **{**settings, **options})
 
 
-class Recorded:
-    """Records to a file, and reads it back at the end."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._recording = rt.recording(path)
-        self._known: list[Trajectory] = []
-
-    def __enter__(self) -> Recorded:
-        self._recording.__enter__()
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        self._recording.__exit__(*exception)
-        read = {trajectory.id: trajectory for trajectory in rt.read(self._path)}
-        for trajectory in self._known:
-            assert read[trajectory.id] == trajectory
-
-    def keep(self, *trajectories: Trajectory) -> None:
-        """These must be in the file as they are."""
-        self._known.extend(trajectories)
-
-    def all(self) -> list[Trajectory]:
-        """What has closed so far."""
-        self._recording.flush()
-        return list(rt.read(self._path))
-
-
-class Served:
-    """What a server answered to one request, read from its log by other code than the recorder's."""
-
-    def __init__(self, record: RequestRecord) -> None:
-        self.asked = record.json
-        self.ids: list[int] = []
-        self.prompt_ids: list[int] | None = None
-        self.logprobs: list[float] = []
-        for event in _events(record):
-            self.prompt_ids = event.get("prompt_token_ids", self.prompt_ids)
-            for choice in event.get("choices", ()):
-                self.ids += choice.get("token_ids") or ()
-                self.logprobs += [entry["logprob"] for entry in (choice.get("logprobs") or {}).get("content") or ()]
+class Served(oracle.Served):
+    """What a server answered to one request of an agent of Strands."""
 
     def assert_is(self, step: Step) -> None:
         """The step has what was asked and served."""
-        assert step.messages is not None
-        assert list(step.messages) == self.asked["messages"]
-        assert (None if step.tools is None else list(step.tools)) == self.asked.get("tools")
-        assert step.prompt_token_ids is not None
-        assert step.completion_token_ids is not None
-        assert step.logprobs is not None
-        assert step.prompt_token_ids.tolist() == self.prompt_ids
-        assert step.completion_token_ids.tolist() == self.ids
-        assert np.array_equal(step.logprobs, np.asarray(self.logprobs, np.float32))
+        super().assert_is(step)
         assert step.metadata == {"framework": "strands"}
-        assert step.token_issue is None
-
-
-def _events(record: RequestRecord) -> list[Any]:
-    body = record.response_body.decode()
-    if not body.startswith("data:"):
-        return [json.loads(body)]
-    lines = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
 def assert_served(server: ScriptedServer, steps: Sequence[Step]) -> None:
@@ -142,12 +86,16 @@ def assert_served(server: ScriptedServer, steps: Sequence[Step]) -> None:
         assert step.status == "ok"
 
 
-def said(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """The steps without what differs from run to run: ids of ours, times, and what depends on the stream option."""
-    left_out = {"id", "call_id", "response_id", "started_at", "latency", "time_to_first_token", "attempts", "sampling"}
-    names = [name for name in Step.__dataclass_fields__ if name not in left_out and not name.startswith("_")]
-    rows = [{name: getattr(step, name) for name in names} for step in steps]
-    for row in rows:
-        for name, value in row.items():
-            row[name] = value.tolist() if isinstance(value, np.ndarray) else value
-    return rows
+__all__ = [
+    "SYSTEM",
+    "Recorded",
+    "Served",
+    "add",
+    "adding",
+    "agent_of",
+    "assert_served",
+    "fail",
+    "openai_model",
+    "results",
+    "said",
+]
