@@ -173,37 +173,27 @@ def _named(base: Any, name: str) -> Any:
 def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
     """The methods of a recording ``LLM``: of those that its release has."""
 
-    def waited(name: str, of_each: Callable[[Mapping[str, Any]], Any], answer: Any) -> Any:
+    def recorded(
+        name: str, of_each: Callable[[Mapping[str, Any]], Any], finish: Callable[[Any, _Run, Any], None]
+    ) -> Any:
+        """A method whose calls are recorded. ``finish``: called with the ``LLM``, the run and what the method gave."""
         method, named = getattr(base, name), _named(base, name)
 
         @functools.wraps(method)
-        def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             run = _begun(self, settings, named, of_each, args, kwargs)
             if run is None:
                 with guard.hidden_frame:
                     return method(self, *args, **kwargs)
             with run.calls:
-                outputs = method(*run.bound.args, **run.bound.kwargs)
-            run.calls.answer(lambda: _answers(self, run, outputs, answer))
-            return outputs
+                found = method(*run.bound.args, **run.bound.kwargs)
+            finish(self, run, found)
+            return found
 
-        return recorded
+        return call
 
-    def enqueued(name: str, of_each: Callable[[Mapping[str, Any]], Any]) -> Any:
-        method, named = getattr(base, name), _named(base, name)
-
-        @functools.wraps(method)
-        def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-            run = _begun(self, settings, named, of_each, args, kwargs)
-            if run is None:
-                with guard.hidden_frame:
-                    return method(self, *args, **kwargs)
-            with run.calls:
-                ids = method(*run.bound.args, **run.bound.kwargs)
-            _enqueue(self, run, ids)
-            return ids
-
-        return recorded
+    def with_outputs(answer: Any) -> Callable[[Any, _Run, Any], None]:
+        return lambda llm, run, outputs: run.calls.answer(lambda: _answers(llm, run, outputs, answer))
 
     def wait_for_completion(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -217,11 +207,11 @@ def _methods(base: Any, settings: SamplerSettings) -> dict[str, Any]:
         return outputs
 
     made: dict[str, Callable[[], Any]] = {
-        "generate": lambda: waited("generate", _prompts, outputs_of.answer_of),
-        "chat": lambda: waited("chat", _conversations, outputs_of.answer_of),
-        "beam_search": lambda: waited("beam_search", _prompts, outputs_of.beams_of),
-        "enqueue": lambda: enqueued("enqueue", _prompts),
-        "enqueue_chat": lambda: enqueued("enqueue_chat", _conversations),
+        "generate": lambda: recorded("generate", _prompts, with_outputs(outputs_of.answer_of)),
+        "chat": lambda: recorded("chat", _conversations, with_outputs(outputs_of.answer_of)),
+        "beam_search": lambda: recorded("beam_search", _prompts, with_outputs(outputs_of.beams_of)),
+        "enqueue": lambda: recorded("enqueue", _prompts, _enqueue),
+        "enqueue_chat": lambda: recorded("enqueue_chat", _conversations, _enqueue),
         "wait_for_completion": lambda: functools.wraps(base.wait_for_completion)(wait_for_completion),
     }
     methods = {name: make() for name, make in made.items() if hasattr(base, name)}
