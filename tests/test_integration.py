@@ -209,7 +209,21 @@ def test_a_snapshot_is_a_copy_of_what_json_can_hold() -> None:
     assert snapshot(Unshowable()) == "<Unshowable: its repr() raised RuntimeError>"
     endless: list[Any] = []
     endless.append(endless)
-    assert "[...]" in str(snapshot(endless))
+    assert snapshot(endless) == ["[[...]]"]
+
+
+def test_a_snapshot_of_what_contains_itself_twice_is_small() -> None:
+    """Followed to a depth, each level would double it."""
+    twice: dict[str, Any] = {}
+    twice |= {"a": twice, "b": [twice, twice]}
+    assert snapshot(twice) == {"a": repr(twice), "b": [repr(twice), repr(twice)]}
+    shared = [1]
+    assert snapshot([shared, shared]) == [[1], [1]]
+
+
+def test_a_snapshot_loses_no_item_of_equal_keys(caplog: pytest.LogCaptureFixture) -> None:
+    assert snapshot({1: "number", "1": "text"}) == {"1": "number", "1 (str)": "text"}
+    assert "two keys of a mapping are both '1'" in caplog.text
 
 
 def test_the_recording_of_a_context_is_found_and_set(tmp_path: Path) -> None:

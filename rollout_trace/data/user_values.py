@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from rollout_trace.data.lists import FrozenList
-from rollout_trace.guard import printable
+from rollout_trace.guard import printable, warn_once
 
 
 def finite_number(value: Any, name: str) -> float:
@@ -249,6 +249,18 @@ def json_key(key: Any) -> str:
     if isinstance(key, str):
         return str.__str__(key)
     return json.dumps(key) if key is None or isinstance(key, (bool, float)) else safe_repr(key)
+
+
+def unique_key(key: Any, taken: Mapping[str, Any]) -> str:
+    """The key as ``json_key``; with its type added where another key has that text, so that no item is lost."""
+    text = json_key(key)
+    if text not in taken:
+        return text
+    warn_once("same-keys", f"two keys of a mapping are both {text!r} in a file: the second is written with its type.")
+    marked = f"{text} ({type(key).__name__})"
+    while marked in taken:
+        marked += "'"
+    return marked
 
 
 def safe_repr(value: Any) -> str:

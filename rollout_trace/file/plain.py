@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from rollout_trace import guard
-from rollout_trace.data.user_values import MAX_DEPTH, json_key, safe_repr, to_builtin
+from rollout_trace.data.user_values import MAX_DEPTH, safe_repr, to_builtin, unique_key
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_UTC_Z
 
@@ -44,24 +44,11 @@ def plain(value: Any, ancestors: tuple[int, ...] = ()) -> Any:
 def _object(value: Mapping[Any, Any], ancestors: tuple[int, ...]) -> Any:
     items: dict[str, Any] = {}
     for key, item in value.items():
-        items[_unique_key(json_key(key), key, items)] = plain(item, ancestors)
+        items[unique_key(key, items)] = plain(item, ancestors)
     if all(map(_is_utf8, items)):
         return items
     parts = (_json_string(key) + b":" + orjson.dumps(item, option=OPTIONS) for key, item in items.items())
     return orjson.Fragment(b"{" + b",".join(parts) + b"}")
-
-
-def _unique_key(text: str, key: Any, taken: Mapping[str, Any]) -> str:
-    """The key as text; with its type added where another key has that text, so that no item is lost."""
-    if text not in taken:
-        return text
-    guard.warn_once(
-        "same-keys", f"two keys of a mapping are both {text!r} in a file: the second is written with its type."
-    )
-    marked = f"{text} ({type(key).__name__})"
-    while marked in taken:
-        marked += "'"
-    return marked
 
 
 def _integer(value: int) -> Any:

@@ -5,30 +5,34 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from rollout_trace.data.user_values import MAX_DEPTH, json_key, safe_repr, to_builtin
+from rollout_trace.data.user_values import MAX_DEPTH, safe_repr, to_builtin, unique_key
 
 
 def snapshot(value: Any) -> Any:
     """A copy of an argument or a result that later changes of the value do not reach, of what JSON can hold.
 
     Pydantic objects, dataclasses, mappings, paths and enums become the values they hold; sequences become lists;
-    numbers of numpy become Python's. Anything else, and what is nested more than 150 levels deep, becomes its ``repr``.
-    Nothing is raised: a value whose conversion raises is its ``repr``, too.
+    numbers of numpy become Python's. Anything else becomes its ``repr``, and so does what contains itself, or is nested
+    more than 150 levels deep. Nothing is raised: a value whose conversion raises is its ``repr``, too.
     """
-    return _copied(value, 0)
+    return _copied(value, ())
 
 
-def _copied(value: Any, depth: int) -> Any:
+def _copied(value: Any, ancestors: tuple[int, ...]) -> Any:
+    """``ancestors``: ``id`` of each object that contains it, since a value may contain itself."""
     kind = type(value)
     if value is None or kind in (str, int, float, bool):
         return value
-    if depth > MAX_DEPTH:
+    if id(value) in ancestors or len(ancestors) > MAX_DEPTH:
         return safe_repr(value)
-    held = to_builtin(value)
+    ancestors, held = (*ancestors, id(value)), to_builtin(value)
     if isinstance(held, dict):
-        return {json_key(key): _copied(item, depth + 1) for key, item in held.items()}
+        items: dict[str, Any] = {}
+        for key, item in held.items():
+            items[unique_key(key, items)] = _copied(item, ancestors)
+        return items
     if isinstance(held, (list, tuple, set, frozenset)):
-        return [_copied(item, depth + 1) for item in held]
+        return [_copied(item, ancestors) for item in held]
     return _plain(held)
 
 
