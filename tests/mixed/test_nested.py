@@ -14,7 +14,7 @@ from agents import OpenAIChatCompletionsModel, Runner, function_tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-from oracle import assert_all_served, recorded_file
+from oracle import Recorded, assert_all_served
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -148,7 +148,7 @@ def assert_one_episode(outer: rt.Trajectory, written: list[rt.Trajectory], quest
 
 
 def test_three_frameworks_are_one_episode(path: Path) -> None:
-    with ScriptedServer(scripted) as server, recorded_file(path) as everything:
+    with ScriptedServer(scripted) as server, Recorded(path) as everything:
         (outer,) = asyncio.run(solved(server, "What is 2 and 3?"))
         everything.keep(outer)
         written = everything.all()
@@ -159,7 +159,7 @@ def test_three_frameworks_are_one_episode(path: Path) -> None:
 
 def test_twelve_at_once_stay_apart(path: Path) -> None:
     questions = [f"Question {number}: what is 2 and 3?" for number in range(12)]
-    with ScriptedServer(scripted) as server, recorded_file(path) as everything:
+    with ScriptedServer(scripted) as server, Recorded(path) as everything:
         outers = asyncio.run(solved(server, *questions))
         written = everything.all()
         assert len(written) == 36
@@ -170,7 +170,7 @@ def test_twelve_at_once_stay_apart(path: Path) -> None:
 
 def test_eight_threads_stay_apart(path: Path) -> None:
     questions = [f"Question {number}: what is 2 and 3?" for number in range(8)]
-    with ScriptedServer(scripted) as server, recorded_file(path) as everything, ThreadPoolExecutor(8) as pool:
+    with ScriptedServer(scripted) as server, Recorded(path) as everything, ThreadPoolExecutor(8) as pool:
         outers = [one for found in pool.map(lambda q: asyncio.run(solved(server, q)), questions) for one in found]
         written = everything.all()
         assert_all_served(server, written)
@@ -185,7 +185,7 @@ def test_without_a_trajectory_around_the_graph_opens_one(path: Path) -> None:
         await team.graph.ainvoke({"question": "Sum?", "answer": ""}, {"callbacks": [handler]})
         await team.close()
 
-    with ScriptedServer(scripted) as server, recorded_file(path) as everything:
+    with ScriptedServer(scripted) as server, Recorded(path) as everything:
         asyncio.run(main(server))
         written = everything.all()
         assert_all_served(server, written)

@@ -6,8 +6,7 @@ For the tests of integrations. Nothing here uses the recorder's decoders.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +103,7 @@ def assert_served(server: ScriptedServer, steps: Sequence[Step]) -> None:
 def assert_all_served(server: ScriptedServer, trajectories: Sequence[Trajectory]) -> None:
     """The steps of all trajectories are what the server was asked and answered, each once, in any order."""
     server.wait_idle()
-    served = {Served(record).response_id: Served(record) for record in server.requests}
+    served = {one.response_id: one for one in map(Served, server.requests)}
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     assert None not in served
     assert sorted(str(step.response_id) for step in steps) == sorted(map(str, served))
@@ -130,10 +129,3 @@ def bodies(server: ScriptedServer, *capture: str) -> list[dict[str, Any]]:
     server.wait_idle()
     left_out = set(capture) or {"logprobs", "top_logprobs", "return_token_ids"}
     return [{key: value for key, value in record.json.items() if key not in left_out} for record in server.requests]
-
-
-@contextmanager
-def recorded_file(path: Path) -> Iterator[Recorded]:
-    """Everything recorded in the block; afterwards the file says the same."""
-    with Recorded(path) as everything:
-        yield everything

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from oracle import Recorded, recorded_file
+from oracle import Recorded
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -15,5 +15,5 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def recorded(tmp_path: Path) -> Iterator[Recorded]:
     """Everything recorded in the test; afterwards the file says the same."""
-    with recorded_file(tmp_path / "rollouts.jsonl") as everything:
+    with Recorded(tmp_path / "rollouts.jsonl") as everything:
         yield everything
