@@ -39,7 +39,7 @@ def record_model(model: Model, settings: Settings) -> None:
     try:
         _classes.put_on(model, settings, _model_methods)
     except TypeError:  # It cannot have another class; its client can be wrapped all the same.
-        record_client(getattr(model, "_client", None), engine=settings.engine, keep_bytes=settings.keep_bytes)
+        _record_client(getattr(model, "_client", None), settings)
         return
     if any(base.__name__ == "LitellmModel" for base in type(model).__mro__):
         litellm_clients.install()
@@ -130,15 +130,9 @@ def _model_methods(base: type[Model], settings: Settings) -> dict[str, Any]:
     return methods
 
 
-_recorded_clients: dict[Settings, set[type]] = {}
-"""Classes of clients that need no further wrapping: a recording class is made for one set of settings."""
-
-
 @guarded
 def _record_client(client: Any, settings: Settings) -> None:
-    known = _recorded_clients.setdefault(settings, set())
-    if type(client) not in known and record_client(client, engine=settings.engine, keep_bytes=settings.keep_bytes):
-        known.add(type(client))
+    record_client(client, engine=settings.engine, keep_bytes=settings.keep_bytes)
 
 
 @guarded

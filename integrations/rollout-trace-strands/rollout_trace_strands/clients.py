@@ -35,8 +35,6 @@ class Clients:
     def __init__(self, engine: EngineName | Engine | None, keep_bytes: bool) -> None:
         self._engine = engine
         self._keep_bytes = keep_bytes
-        self._recorded_classes: set[type] = set()
-        """Classes of clients that need no further wrapping: a recording class is made for one set of settings."""
 
     def prepare(self, model: Any) -> tuple[Any, bool]:
         """Prepares a model for one call.
@@ -113,12 +111,7 @@ class Clients:
     @guarded
     def record_client(self, client: Any) -> bool:
         """Wraps a client of an SDK; False if it is none that can be recorded."""
-        if type(client) in self._recorded_classes:
-            return True
-        if not record_client(client, engine=self._engine, keep_bytes=self._keep_bytes):
-            return False
-        self._recorded_classes.add(type(client))
-        return True
+        return record_client(client, engine=self._engine, keep_bytes=self._keep_bytes)
 
 
 def _route(model: Any) -> str:
