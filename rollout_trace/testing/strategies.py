@@ -258,9 +258,7 @@ class _Agent:
             model="tiny",
             response_model=None if completion is None else "tiny",
             messages=list(request.messages),
-            tools=[self._dialect.tool(name) for name in self._offered]
-            if self._offered and self._dialect.tool
-            else None,
+            tools=list(self._offered) or None,
             sampling={"temperature": self._draw(st.sampled_from([1.0, 0.7]))},
             completion=completion,
             finish_reason=None if status != "ok" or completion is None else self._finish(completion),

@@ -13,6 +13,7 @@ from hypothesis import find, given, seed, settings
 
 import rollout_trace as rt
 from rollout_trace import export
+from rollout_trace.chat.messages import tools_of
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.file.decode import decode
@@ -83,6 +84,15 @@ def test_what_the_options_leave_out(trajectory: rt.Trajectory) -> None:
         assert step.protocol == "anthropic.messages"
         assert (step.prompt_token_ids, step.completion_token_ids, step.tools) == (None, None, None)
         assert step.completion is None or not step.completion.tool_calls
+
+
+@FEW
+@given(trajectories(min_steps=1, max_steps=2))
+def test_tools_have_the_shape_of_their_protocol(trajectory: rt.Trajectory) -> None:
+    for step in trajectory.steps:
+        for tool in tools_of(step) or ():
+            assert tool["function"]["name"] in {"search", "fetch", "python"}
+            assert tool["function"]["parameters"]["type"] == "object"
 
 
 def rollout_of(trajectory: rt.Trajectory) -> RecordedRollout:
