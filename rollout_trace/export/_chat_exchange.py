@@ -43,7 +43,8 @@ def chat_response(choices: list[Step], report: ExportReport, *, tokens: bool = T
         "created": 0 if began is None else int(began.timestamp()),
         "model": first.response_model or first.model or "",
         "choices": [_choice(step, report, tokens) for step in choices if _has_answer(step)],
-        "usage": _usage(first.usage),
+        # An answer from a cache has the usage of the call that filled it.
+        "usage": None if first.status == "cached" else _usage(first.usage),
     }
     prompts = [step.prompt_token_ids for step in choices] if tokens else []
     if all(same_array(prompt, prompts[0]) for prompt in prompts):

@@ -43,8 +43,9 @@ def exchanges(
 
     - ``request``: ``timestamp``, ``method``, ``path``, ``headers`` (empty: none are recorded), ``body``
     - ``response``: ``timestamp`` of its end, ``status_code``, ``headers``, ``body``
-    - ``duration_ms``; ``usage`` (``input``, ``output``, ...; None where the server sent none); ``status`` (that of the
-      step: ``ok``, ``error``, ``cancelled``, ``abandoned``, ``superseded``, ``cached``); ``error``
+    - ``duration_ms``; ``usage`` (``input``, ``output``, ...; None where the server sent none, as for an answer from a
+      framework's cache); ``status`` (that of the step: ``ok``, ``error``, ``cancelled``, ``abandoned``,
+      ``superseded``, ``cached``); ``error``
     - ``metadata``: ids of trajectory, episode, group, task, call and steps; ``attempt`` of ``attempts``; ``protocol``,
       ``engine``, ``agent_name``; the trajectory's ``reward``; ``cost``, ``time_to_first_token_ms``, ``request_id``,
       ``http_status``; and what the bodies are:
@@ -55,7 +56,8 @@ def exchanges(
     exchange, a call that was retried one for each attempt.
 
     ``status_code`` is 200 only where the answer came whole: it is the server's where that is an error, 499 where the
-    caller went away or stopped reading, and 0 where there was no answer (or it broke off).
+    caller went away or stopped reading, and 0 where there was no answer (or it broke off: what came of it stands beside
+    the ``error`` in the body).
 
     Args:
         trajectories: one, or any iterable.
@@ -124,7 +126,6 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
         last = number == len(attempts) - 1
         error = (first.error or attempt.error) if last else attempt.error
         status = first.status if last else "error"
-        has_body = last and (status != "error" or kind == "recorded")
         row = {
             "request": {
                 "timestamp": _time(attempt.started_at),
@@ -137,10 +138,10 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
                 "timestamp": _time(_end(attempt)),
                 "status_code": _status_code(first, attempt, last),
                 "headers": {},
-                "body": response if has_body else {"error": _error(error)},
+                "body": _body(response, kind, status, error) if last else {"error": _error(error)},
             },
             "duration_ms": None if attempt.duration is None else attempt.duration * 1000,
-            "usage": _usage(first.usage) if last else None,
+            "usage": _usage(first.usage) if last and status != "cached" else None,
             "status": status,
             "error": _error(error),
             "metadata": {
@@ -159,6 +160,13 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
             },
         }
         yield strict_json(_dated(row), report, where)
+
+
+def _body(response: dict[str, Any], kind: str, status: str, error: ErrorInfo | None) -> dict[str, Any]:
+    """The answer to a call. Where it failed, the error stands beside what came before, as of a stream that broke off."""
+    if status != "error" or kind == "recorded":
+        return response
+    return {**(response if response["choices"] else {}), "error": _error(error)}
 
 
 def _dated(row: dict[str, Any]) -> dict[str, Any]:

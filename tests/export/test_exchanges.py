@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openai import OpenAI
+from openai import APIConnectionError, OpenAI
 
 import rollout_trace as rt
 from rollout_trace import export
@@ -79,6 +79,30 @@ def test_failures_have_their_status() -> None:
     ]  # fmt: skip
     assert rows[1]["response"]["body"]["error"] == rows[1]["error"] != None  # noqa: E711 - both in one line
     assert rows[2]["metadata"]["http_status"] == 200
+
+
+def test_what_came_before_a_stream_broke_off_is_in_the_body() -> None:
+    with ScriptedServer(lambda _: Fault("answer", cut_after=4)) as server:
+        with OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
+            rt.wrap_openai(client, engine="vllm")
+            with rt.trajectory() as run, pytest.raises(APIConnectionError):
+                list(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Go."}], stream=True))
+    (step,), (row,) = run.steps, export.exchanges(run)
+    assert (row["status"], row["response"]["status_code"]) == ("error", 0)
+    body = row["response"]["body"]
+    assert body["error"] == row["error"]
+    assert body["choices"][0]["message"]["content"] == step.completion.content == "ans"  # type: ignore[union-attr]
+    assert body["choices"][0]["token_ids"] == step.completion_token_ids.tolist()  # type: ignore[union-attr]
+
+
+def test_usage_is_that_of_the_calls_that_were_made() -> None:
+    """An answer from a framework's cache has the usage of the call that filled it."""
+    (run,) = recorded.failed_steps()
+    rows = export.exchanges(run, report=ExportReport())
+    assert [row["status"] for row in rows if row["usage"] is None] == ["error", "abandoned", "cached"]
+    assert [row["status"] for row in rows if not row["response"]["body"].get("usage")] == [
+        "error", "abandoned", "cached",
+    ]  # fmt: skip
 
 
 def test_a_retried_call_is_an_exchange_for_each_attempt() -> None:
