@@ -67,10 +67,12 @@ def skyrl(
             which 0.3.0 takes: those need fifteen times the memory.
         failed: what becomes of runs whose status is ``failed`` or ``aborted``, and of those that have no row or no
             reward. ``keep``: they are runs like others. ``mask``: one row that nothing is learnt from stands for each,
-            so that the trainer gets as many runs of a prompt as it asked for: the prompt's ids (or ``[0]``), the
-            response ``[0]`` with mask 0, the stop reason "error", and the run's reward, or 0.0. This reward is in the
-            baseline of the others: ``mask_group`` masks all runs of a group with such a run, as SkyRL's generator for
-            Harbor does.
+            so that the trainer gets as many runs of a prompt as it asked for: the prompt's ids (or ``[0]``, also where
+            they are more than ``max_prompt_length`` or ``max_length``), the response ``[0]`` with mask 0, the stop
+            reason "error", and the run's reward, or 0.0. This reward is in the baseline of the others: ``mask_group``
+            masks all runs of a group with such a run, as SkyRL's generator for Harbor does. Trajectories that were
+            opened inside another are masked where they failed; without a row or a reward they are left out, as the
+            trainer asked for none of them.
         strict: raise ExportError instead of leaving something out.
         report: counts what is left out, and notes the runs that were masked. ``rollout_logprobs`` has all rows or none:
             one step without logprobs makes it None.
@@ -130,10 +132,10 @@ def _rows(
     runs = with_steps(runs, report) if failed == "keep" else _counted(runs, report)
     for trajectory, found in token_rows(runs, report, compared.options):
         rows = [] if trajectory.reward is None else list(_made(trajectory, found, stepwise, report))
-        lacks = not rows or trajectory.status in _FAILED or TrajectoryIds.instance_of(trajectory) in masked
-        if failed != "keep" and lacks:
+        in_masked_group = bool(rows) and TrajectoryIds.instance_of(trajectory) in masked
+        if failed != "keep" and (in_masked_group or _is_masked(trajectory, has_row=bool(rows))):
             report.note("runs that are masked", 1)
-            rows = [_masked(trajectory)]
+            rows = [_masked(trajectory, compared.options)]
         elif trajectory.reward is None:
             report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
         elif not rows:
@@ -158,18 +160,27 @@ def _counted(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterat
         report.read_one()
 
 
+def _is_masked(trajectory: Trajectory, *, has_row: bool) -> bool:
+    """Whether a run failed or has no row; of trajectories inside another only those that failed are masked."""
+    if trajectory.parent_id is None:
+        return trajectory.status in _FAILED or not has_row
+    return trajectory.status in _FAILED and has_row
+
+
 def _groups_with_failures(trajectories: Iterable[Trajectory], options: SequenceOptions) -> frozenset[str]:
     return frozenset(
         TrajectoryIds.instance_of(trajectory)
         for trajectory in trajectories
-        if trajectory.status in _FAILED or trajectory.reward is None or not sequences(trajectory, **options)
+        if _is_masked(trajectory, has_row=trajectory.reward is not None and bool(sequences(trajectory, **options)))
     )
 
 
-def _masked(trajectory: Trajectory) -> _Row:
+def _masked(trajectory: Trajectory, options: SequenceOptions) -> _Row:
     """One row without a token to learn from. SkyRL needs a response of at least one token."""
+    limits = [limit for name in ("max_prompt_length", "max_length") if (limit := options.get(name)) is not None]
     first = next((step.prompt_token_ids for step in trajectory.steps if step.prompt_token_ids is not None), None)
-    prompt = [0] if first is None or not len(first) else plain(first)
+    fits = first is not None and 0 < len(first) <= min(limits, default=len(first))
+    prompt = plain(first) if fits else [0]
     return _Row(prompt, [0], 0.0, [0], "error", [0.0], {}, False, None)
 
 

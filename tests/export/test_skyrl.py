@@ -146,6 +146,32 @@ def test_a_failed_run_is_a_masked_row() -> None:
         skyrl(good, failed="drop")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("limit", ["max_prompt_length", "max_length"])
+def test_a_masked_row_keeps_within_the_limits(limit: str) -> None:
+    long = trajectory_of([(list(range(1, 50)), [3], [-1.0])])
+    within: Any = {limit: 8, "report": ExportReport()}
+    output = skyrl([long, trajectory_of(extras.TRACE)], failed="mask", **within)
+    assert output["prompt_token_ids"] == [[0], [1, 2]]
+    assert output["stop_reasons"] == ["error", "stop"]
+
+
+@pytest.mark.parametrize("failed", ["mask", "mask_group"])
+def test_no_row_stands_for_sub_agents_that_have_none(failed: Any) -> None:
+    """The trainer asked for runs alone; unscored sub-agents are left out, as with ``keep``."""
+    runs = recorded.two_agents()
+    kept, masked = ExportReport(), ExportReport()
+    assert skyrl(runs, failed=failed, report=masked) == skyrl(runs, report=kept)
+    assert (masked.dropped, masked.noted) == (kept.dropped, kept.noted)
+    workers = [run for run in runs if run.parent_id is not None]
+    for worker in workers:
+        worker.reward = 0.5
+    workers[0].status = "failed"
+    output = skyrl(runs, failed=failed, report=ExportReport())
+    sums = {worker.id: 0 for worker in workers if failed == "mask_group" or worker is workers[0]}
+    expected = [sums.get(run.id, sum(int(row.loss_mask.sum()) for row in run.sequences())) for run in runs]
+    assert [sum(mask) for mask in output["loss_masks"]] == expected
+
+
 def test_masked_rows_keep_the_experts_of_the_others() -> None:
     failed = trajectory_of(extras.TRACE)
     failed.status = "failed"
