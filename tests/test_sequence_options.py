@@ -369,5 +369,21 @@ def test_prompts_and_responses_have_limits_of_their_own() -> None:
     assert rows.report.tokens_cut == 8
     (row,) = made.sequences(max_prompt_length=3, max_response_length=5)
     assert not row.truncated
-    with pytest.raises(ValueError, match="max_response_length=0: expected a number of tokens"):
-        made.sequences(max_response_length=0)
+    for wrong in (0, 2.5, True, "8"):
+        with pytest.raises(ValueError, match=f"max_response_length={wrong!r}: expected a number of tokens"):
+            made.sequences(max_response_length=wrong)  # type: ignore[arg-type]
+    (row,) = made.sequences(max_response_length=np.int64(3))  # type: ignore[arg-type]
+    assert len(row.token_ids) == 6
+
+
+def test_steps_are_left_out_by_the_limit_that_cut() -> None:
+    made = trajectory_of([([1, 2, 3], [4, 5], [-1.0, -2.0]), ([1, 2, 3, 4, 5, 6], [7, 8], [-3.0, -4.0])])
+    for options, reason in (
+        ({"max_length": 100, "max_response_length": 3}, "max_response_length"),
+        ({"max_length": 6, "max_response_length": 100}, "max_length"),
+        ({"max_length": 6, "max_response_length": 3}, "max_length"),
+        ({"max_length": 100, "max_response_length": 3, "truncate": "turn"}, "max_response_length"),
+    ):
+        assert made.sequences(**options).report.left_out == {reason: ("step1",)}  # type: ignore[arg-type]
+    rows = made.sequences(max_length=100, max_prompt_length=2, max_response_length=3)
+    assert rows.report.left_out == {"max_prompt_length": ("step0", "step1")}

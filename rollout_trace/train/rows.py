@@ -48,21 +48,29 @@ class Row:
 
     def length_within(self, options: SequenceOptions) -> int:
         """Number of tokens that the limits leave; 0 where no sampled token is among them, or the prompt is too long."""
-        prompt, longest, response = self.steps[0][1], options.get("max_length"), options.get("max_response_length")
-        if self.has_long_prompt(options):
-            return 0
-        limits = (longest, None if response is None else prompt + response)
-        limit = min((one for one in limits if one is not None), default=None)
-        if limit is None:
+        limits = self._limits(options)
+        if not limits:
             return self.end
+        prompt, limit = self.steps[0][1], min(limits.values())
         if options.get("truncate") == "turn":
             return max((end for _, _, end in self.steps if end <= limit), default=0)
         return min(self.end, limit) if prompt < limit else 0
 
-    def has_long_prompt(self, options: SequenceOptions) -> bool:
-        """Whether there are more tokens before the first sampled one than ``max_prompt_length``."""
-        limit = options.get("max_prompt_length")
-        return limit is not None and self.steps[0][1] > limit
+    def limit_that_cuts(self, options: SequenceOptions) -> str:
+        """The option that leaves the fewest tokens; of several the first of ``LIMITS``."""
+        limits = self._limits(options)
+        return min(limits, key=limits.__getitem__)
+
+    def _limits(self, options: SequenceOptions) -> dict[str, int]:
+        """The number of tokens that each limit leaves of the row."""
+        prompt, longest, response = self.steps[0][1], options.get("max_length"), options.get("max_response_length")
+        longest_prompt = options.get("max_prompt_length")
+        limits = {
+            "max_length": longest,
+            "max_prompt_length": 0 if longest_prompt is not None and prompt > longest_prompt else None,
+            "max_response_length": None if response is None else prompt + response,
+        }
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     def close(self, length: int, reward: float | None) -> Sequence:
         """The first ``length`` tokens of the row as a ``Sequence``, with its share of the reward."""

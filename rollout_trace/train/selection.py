@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TYPE_CHECKING, Any, TypedDict, get_args
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypedDict, get_args
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.model import StepStatus, shared
@@ -95,12 +96,17 @@ def check_options(options: SequenceOptions) -> None:
             raise ValueError(f"{name}={value!r}: expected {', '.join(map(repr, choices))}.")
     for name in LIMITS:
         limit: Any = options.get(name)
-        if limit is not None and limit < 1:
+        if limit is not None and not is_count(limit):
             raise ValueError(f"{name}={limit!r}: expected a number of tokens, or None for no limit.")
     check_allow(options.get("allow", ()))
     versions = options.get("policy_versions")
     if isinstance(versions, (str, int)):
         raise TypeError(f"policy_versions={versions!r}: expected a set, such as {{{versions!r}}}, or a function.")
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number, of numpy's too, of at least 1; ``True`` is none."""
+    return isinstance(value, SupportsIndex) and not isinstance(value, bool) and index(value) >= 1
 
 
 def have_wanted_versions(steps: Iterable[Step], options: SequenceOptions) -> bool:

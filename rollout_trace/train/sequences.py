@@ -60,8 +60,7 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
         # Also of rows that are kept: a cut may fall before their last steps.
         gone = [step.id for step, start, _ in row.steps if start >= length]
         if gone:
-            reason = "max_prompt_length" if row.has_long_prompt(options) else _limit_name(options)
-            reasons.setdefault(reason, []).extend(gone)
+            reasons.setdefault(row.limit_that_cuts(options), []).extend(gone)
     tokens_cut = sum(row.end for row in rows) - sum(len(row.token_ids) for row in closed)
     report = _report(closed, all_rows, usable, reasons, tokens_cut)
     having = [(row, sequence) for (row, _), sequence in zip(kept, closed, strict=True) if row.has_extras]
@@ -72,11 +71,6 @@ def sequences(trajectory: Trajectory, **options: Unpack[SequenceOptions]) -> Seq
             extras_left_out=_joined(row.extras_left_out for row, _ in having),
         )
     return Sequences(closed, report)
-
-
-def _limit_name(options: SequenceOptions) -> str:
-    """The option that cut: ``max_length``, unless there is none."""
-    return "max_response_length" if options.get("max_length") is None else "max_length"
 
 
 def count_drift(trajectory: Trajectory) -> int:
