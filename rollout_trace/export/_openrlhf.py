@@ -52,7 +52,7 @@ def openrlhf(
             sampled tokens and count the steps of the others.
         strict: raise ExportError instead of leaving something out.
         report: counts what is left out.
-        **options: those of ``Trajectory.sequences()``.
+        **options: those of ``Trajectory.sequences()``; ``reward`` changes nothing, as a run is one row.
 
     Raises:
         ExportError: a run has no sequence, or has several and ``several="raise"``; or ``strict``, and something would
@@ -93,8 +93,9 @@ def _response(
         "label": task_data(trajectory),
         "images": None,
         "mm_train_inputs": None,
-        "reward": row.reward,
-        "scores": row.reward,
+        # The run's, also where ``reward="last"`` or "split" gives this row another share of it.
+        "reward": trajectory.reward,
+        "scores": trajectory.reward,
         "observation_tokens": plain(row.token_ids),
         "action_ranges": [tuple(span) for span in row.spans],
         "rollout_log_probs": plain(row.logprobs) if has_logprobs else None,

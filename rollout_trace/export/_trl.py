@@ -174,7 +174,8 @@ def _sample(trajectory: Trajectory, row: Sequence, report: ExportReport) -> tupl
     if parts.logprobs is None:
         logprobs = [None if sampled else 0.0 for sampled in parts.response_mask]
         report.drop("rows without logprobs", where=f"trajectory {trajectory.id}")
-    extra: tuple[Any, ...] = (row.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
+    # The run's reward, also where ``reward="last"`` or "split" gives this row another share of it.
+    extra: tuple[Any, ...] = (trajectory.reward, copied(trajectory.rewards), list(row.step_rewards), trajectory.id)
     extra += (*sampling_facts(row, report).values(), listed_spans(row, row.prompt_length))
     return (parts.prompt_ids, parts.response_ids, logprobs, parts.response_mask, *extra)
 

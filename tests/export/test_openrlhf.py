@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -63,3 +64,12 @@ def test_columns_are_of_all_rows_or_none() -> None:
         "rows whose logprobs are left out because other rows have none": 1,
         "rewards by name that not every run has": 1,
     }
+
+
+@pytest.mark.parametrize("share", ["copy", "last", "split"])
+def test_the_reward_is_the_runs_whatever_row_stands_for_it(share: Any) -> None:
+    run = trajectory_of([([1], [2, 3], [-1.0, -1.0]), ([9], [8], [-1.0])])
+    (row,) = export.openrlhf(run, several="longest", reward=share, report=ExportReport())
+    assert (row["action_ranges"], row["reward"], row["scores"]) == ([(1, 3)], 1.0, 1.0)
+    found = export.trl_rollout(run, several="longest", reward=share, report=ExportReport())
+    assert (found["completion_ids"], found["reward"]) == ([[2, 3]], [1.0])
