@@ -12,6 +12,7 @@ from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import exporting, one_by_one, scored_rows
 from rollout_trace.export._extras import count_extras, whole_number
 from rollout_trace.export._rows import count_unused, step_ids_of
+from rollout_trace.export._values import within_float32
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,8 +80,9 @@ def _rows(
 
     compared = compare(trajectories, report, options)
     for trajectory, rows in scored_rows(compared.trajectories, report, compared.options):
-        if trajectory.reward is None:
-            report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
+        where = f"trajectory {trajectory.id}"
+        if within_float32(trajectory.reward, report, where) is None:
+            report.drop("trajectories without a reward", trajectory.reward is None, where=where)
             continue
         count_unused(trajectory, step_ids_of(rows), report, versions=False)
         count_extras(rows, report)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias
 
 from rollout_trace.export._baselines import check_advantages, check_row_options, compare, row_advantages
 from rollout_trace.export._common import one_by_one, scored_rows
 from rollout_trace.export._extras import count_extras
 from rollout_trace.export._rows import count_unused, sampling_facts, step_ids_of
 from rollout_trace.export._trl import NO_LOSS
+from rollout_trace.export._values import within_float32
+from rollout_trace.train.selection import is_count
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -76,7 +78,7 @@ def batches(
         TypeError, ValueError: at once for an option that is unknown or has an unknown value; at its batch for a
             sequence longer than ``length``, or a step's ``advantage`` that does not fit its completion.
     """
-    _check(batch_size, layout, length, side, multiple_of)
+    _check(batch_size, layout, length, pad_id, side, multiple_of)
     check_advantages(advantages, ("grpo", "leave_one_out", "steps", None))
     check_row_options(options)
     shape = _Shape(batch_size, layout, length, pad_id, side, multiple_of)
@@ -98,11 +100,12 @@ class _Shape(NamedTuple):
 
 class _Row(NamedTuple):
     sequence: Sequence
+    reward: float | None
     advantages: FloatArray | None
     facts: dict[str, Any]
 
 
-def _check(batch_size: int, layout: str, length: int | None, side: str, multiple_of: int) -> None:
+def _check(batch_size: int, layout: str, length: int | None, pad_id: int, side: str, multiple_of: int) -> None:
     if layout not in ("padded", "packed"):
         raise ValueError(f"layout={layout!r}: expected 'padded' or 'packed'.")
     if side not in ("right", "left"):
@@ -112,8 +115,13 @@ def _check(batch_size: int, layout: str, length: int | None, side: str, multiple
     if layout == "packed" and length is None:
         raise ValueError("layout='packed' needs length=, the number of tokens in a row.")
     for name, value in (("batch_size", batch_size), ("length", length), ("multiple_of", multiple_of)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value!r}: expected at least 1.")
+        if value is not None and not is_count(value):
+            raise ValueError(f"{name}={value!r}: expected a whole number of at least 1.")
+    if not isinstance(pad_id, SupportsIndex) or isinstance(pad_id, bool):
+        raise TypeError(
+            f"pad_id={pad_id!r}: expected a token id. A tokenizer without one for padding can be given that of the "
+            "end of a text: masks and labels leave padding out."
+        )
 
 
 def _rows(
@@ -134,7 +142,7 @@ def _rows(
                 report.drop("rows without an advantage", where=where)
                 continue
             report.drop("rows without logprobs", row.logprobs is None, where=where)
-            yield _Row(row, found, {
+            yield _Row(row, within_float32(row.reward, report, where), found, {
                 "trajectory_id": trajectory.id,
                 "group_id": trajectory.group_id,
                 "rollout_index": trajectory.rollout_index,
@@ -191,7 +199,7 @@ def _batch(bins: list[list[_Row]], shape: _Shape) -> dict[str, Any]:
                 arrays[name][at, begin:end] = values
             begin, number = end, number + 1
     facts = {name: [row.facts[name] for row in rows] for name in rows[0].facts}
-    rewards = np.array([np.nan if row.sequence.reward is None else row.sequence.reward for row in rows], np.float32)
+    rewards = np.array([np.nan if row.reward is None else row.reward for row in rows], np.float32)
     batch = {**arrays, "rewards": rewards, **facts}
     if shape.layout == "packed":
         lengths = [[len(row.sequence.token_ids) for row in part] for part in bins]

@@ -53,6 +53,16 @@ def number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def within_float32(reward: float | None, report: ExportReport, where: str) -> float | None:
+    """A reward for an array of float32; None, and counted, where it would be infinite there."""
+    beyond = reward is not None and abs(reward) > _FLOAT32_MAX
+    report.drop("rewards beyond the range of float32", beyond, where=where)
+    return None if beyond else reward
+
+
+_FLOAT32_MAX = 3.4028234663852886e38
+
+
 def _is_finite(value: Any) -> bool:
     # The most frequent types first: every value of every row is checked, and `isinstance(_, Mapping)` is slow.
     if value is None or isinstance(value, (str, int)):

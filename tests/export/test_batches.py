@@ -145,7 +145,9 @@ def test_advantages_of_groups() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0: expected at least 1"),
+        ({"batch_size": 0}, "batch_size=0: expected a whole number of at least 1"),
+        ({"batch_size": 1.5}, "batch_size=1.5: expected a whole number of at least 1"),
+        ({"batch_size": 1, "length": 8.0}, "length=8.0: expected a whole number of at least 1"),
         ({"batch_size": 1, "layout": "flat"}, "layout='flat': expected 'padded' or 'packed'"),
         ({"batch_size": 1, "layout": "packed"}, "layout='packed' needs length="),
         ({"batch_size": 1, "layout": "packed", "length": 4, "side": "left"}, "packed rows are padded on the right"),
@@ -157,3 +159,20 @@ def test_advantages_of_groups() -> None:
 def test_options_are_checked_at_once(options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         export.batches([], **options)
+
+
+def test_a_missing_pad_id_raises_at_once() -> None:
+    with pytest.raises(TypeError, match="pad_id=None: expected a token id"):
+        export.batches([], batch_size=1, pad_id=None)  # type: ignore[arg-type]
+
+
+def test_rewards_beyond_float32_are_not_infinite() -> None:
+    report = ExportReport()
+    (batch,) = export.batches(trajectory_of(SHORT, 1e300), batch_size=1, report=report)
+    assert np.isnan(batch["rewards"]).all()
+    assert report.dropped == {"rewards beyond the range of float32": 1}
+    report = ExportReport()
+    assert export.areal([trajectory_of(SHORT, -1e39), trajectory_of(SHORT, -3e38)], report=report)[0]["rewards"] == [
+        np.float32(-3e38)
+    ]
+    assert report.dropped == {"rewards beyond the range of float32": 1}
