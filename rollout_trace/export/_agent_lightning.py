@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, to_chat
 from rollout_trace.export._common import exporting, one_by_one
-from rollout_trace.export._episodes import episodes
+from rollout_trace.export._episodes import episodes, outermost_of
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.export._rows import count_unused
 from rollout_trace.export._strict_json import strict_json
@@ -80,7 +80,7 @@ def _rollouts(
         for trajectory, steps in found:
             report.read_one()
             count_unused(trajectory, [step.id for step in steps], report, rewards=False, versions=False, named=False)
-        outermost = next((one for one, _ in found if one.parent_id is None), found[0][0])
+        outermost = outermost_of(one for one, _ in found)
         inner = sum(one.reward is not None for one, _ in found if one is not outermost)
         report.drop("rewards of sub-agents", inner, where=f"episode {outermost.episode_id}")
         calls = calls_in_order(found)

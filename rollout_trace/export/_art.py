@@ -6,12 +6,13 @@ Shapes: openpipe-art 0.5.23, ``TrajectoryGroup``, ``Trajectory`` and ``ChatCompl
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._chat_exchange import chat_request, chat_response
 from rollout_trace.export._common import exporting
-from rollout_trace.export._episodes import episodes
+from rollout_trace.export._episodes import episodes, outermost_of
 from rollout_trace.export._extras import count_step_extras, whole_number
 from rollout_trace.export._rows import count_unused, task_id
 from rollout_trace.export._strict_json import strict_json
@@ -66,9 +67,10 @@ def art(
     check_step_options(options)
     groups: dict[str, dict[str, Any]] = {}
     with exporting("art", strict, report) as counts:
-        for episode in episodes(trajectories, counts):
+        # Groups are whole at the end alone, so none waits less long.
+        for episode in episodes(trajectories, counts, max_waiting=sys.maxsize):
             found = list(usable_steps(episode, counts, options, logprobs=True))
-            run = next((one for one, _ in found if one.parent_id is None), found[0][0])
+            run = outermost_of(one for one, _ in found)
             made = _trajectory(run, found, counts)
             if made is not None:
                 name = run.group_id or task_id(run) or run.episode_id or run.id

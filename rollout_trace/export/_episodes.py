@@ -19,6 +19,13 @@ REMEMBERED = 1 << 16
 """Number of finished episodes whose ids are kept, to count trajectories that come too late."""
 
 
+def outermost_of(group: Iterable[Trajectory]) -> Trajectory:
+    """The run of an episode: the first trajectory that was not opened inside another of them; of a circle the first."""
+    trajectories = list(group)
+    ids = {trajectory.id for trajectory in trajectories}
+    return next((one for one in trajectories if one.parent_id not in ids), trajectories[0])
+
+
 def episodes(
     trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, *, max_waiting: int = MAX_WAITING
 ) -> Iterator[list[Trajectory]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.chat.messages import answer, arguments_of, to_chat, with_text
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._common import exporting, one_by_one
-from rollout_trace.export._episodes import episodes
+from rollout_trace.export._episodes import episodes, outermost_of
 from rollout_trace.export._extras import count_step_extras, whole_number
 from rollout_trace.export._rows import count_unused, task_id
 from rollout_trace.export._skyrl import TrajectoryIds
@@ -92,7 +92,7 @@ def _episodes(
     ids = TrajectoryIds()
     for group in episodes(trajectories, report):
         found = list(usable_steps(group, report, options))
-        run = next((one for one, _ in found if one.parent_id is None), found[0][0])
+        run = outermost_of(one for one, _ in found)
         made = [row for trajectory, steps in found for row in _trajectory(trajectory, steps, report)]
         if not made:
             continue

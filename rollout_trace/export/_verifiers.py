@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.export._baselines import check_advantages, compare, row_advantages
 from rollout_trace.export._common import exporting, token_rows
-from rollout_trace.export._episodes import episodes
+from rollout_trace.export._episodes import episodes, outermost_of
 from rollout_trace.export._extras import count_extras
 from rollout_trace.export._files import write_jsonl
 from rollout_trace.export._rows import count_unused, step_ids_of
@@ -103,7 +103,7 @@ def _episodes(
     check_advantages(advantages, ("grpo", "leave_one_out", "steps", None))
     compared = compare(trajectories, report, options, advantages)
     for group in episodes(compared.trajectories, report):
-        outermost = next((one for one in group if one.parent_id is None), group[0])
+        outermost = outermost_of(group)
         traces = [
             _trace(
                 trajectory,

@@ -89,6 +89,33 @@ def test_groups_of_art() -> None:
     assert run["exchanges"]["chat_completions"][0]["start_time"] == "1970-01-01T00:00:00+00:00"
 
 
+def inside(name: str, parent: str, reward: float | None = None) -> rt.Trajectory:
+    return replace(trajectory_of(extras.TRACE, reward), id=name, episode_id="e", parent_id=parent)
+
+
+def test_the_run_of_a_part_of_an_episode_is_its_outermost_agent() -> None:
+    """Where the outermost trajectory is not among those given, and the lines of inner ones come first."""
+    runs = [inside("inner", "middle"), inside("middle", "missing", 0.5)]
+    runs[1].task = rt.Task(id="asked", data={"answer": 3})
+    (rollout,) = export.agent_lightning(runs, report=ExportReport())
+    assert rollout["final_reward"] == rollout["triplets"][-1]["reward"] == 0.5
+    (group,) = export.art(runs, report=ExportReport())
+    assert [run["reward"] for run in group["trajectories"]] == [0.5]
+    (episode,) = export.rllm(runs, report=ExportReport())
+    assert (episode["id"], episode["is_correct"]) == ("task/agent:0", True)
+    (whole,) = export.verifiers(runs, report=ExportReport())
+    assert "asked" in str(whole["task"])
+
+
+def test_art_has_whole_runs_however_far_apart() -> None:
+    others = [replace(trajectory_of(extras.TRACE), id=f"{at}", episode_id=f"{at}") for at in range(300)]
+    run = replace(trajectory_of(extras.TRACE), id="e", episode_id="e")
+    report = ExportReport()
+    (group,) = export.art([inside("inner", "e"), *others, run], report=report)
+    assert report.dropped == {}
+    assert len(group["trajectories"]) == 301
+
+
 def test_choices_are_exchanges_of_their_own_for_art() -> None:
     (group,) = export.art(recorded.several_choices())
     answers = [one["response"] for one in group["trajectories"][0]["exchanges"]["chat_completions"]]

@@ -86,7 +86,11 @@ def test_what_came_before_a_stream_broke_off_is_in_the_body() -> None:
         with OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as client:
             rt.wrap_openai(client, engine="vllm")
             with rt.trajectory() as run, pytest.raises(APIConnectionError):
-                list(client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Go."}], stream=True))
+                list(
+                    client.chat.completions.create(
+                        model="m", messages=[{"role": "user", "content": "Go."}], stream=True
+                    )
+                )
     (step,), (row,) = run.steps, export.exchanges(run)
     assert (row["status"], row["response"]["status_code"]) == ("error", 0)
     body = row["response"]["body"]
