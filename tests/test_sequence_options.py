@@ -372,7 +372,7 @@ def test_prompts_and_responses_have_limits_of_their_own() -> None:
     for wrong in (0, 2.5, True, "8"):
         with pytest.raises(ValueError, match=f"max_response_length={wrong!r}: expected a number of tokens"):
             made.sequences(max_response_length=wrong)  # type: ignore[arg-type]
-    (row,) = made.sequences(max_response_length=np.int64(3))  # type: ignore[arg-type]
+    (row,) = made.sequences(max_response_length=np.int64(3))
     assert len(row.token_ids) == 6
 
 
@@ -384,6 +384,6 @@ def test_steps_are_left_out_by_the_limit_that_cut() -> None:
         ({"max_length": 6, "max_response_length": 3}, "max_length"),
         ({"max_length": 100, "max_response_length": 3, "truncate": "turn"}, "max_response_length"),
     ):
-        assert made.sequences(**options).report.left_out == {reason: ("step1",)}  # type: ignore[arg-type]
+        assert made.sequences(**options).report.left_out == {reason: ("step1",)}
     rows = made.sequences(max_length=100, max_prompt_length=2, max_response_length=3)
     assert rows.report.left_out == {"max_prompt_length": ("step0", "step1")}

@@ -163,7 +163,7 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
 
 
 def _body(response: dict[str, Any], kind: str, status: str, error: ErrorInfo | None) -> dict[str, Any]:
-    """The answer to a call. Where it failed, the error stands beside what came before, as of a stream that broke off."""
+    """The answer to a call. Of one that failed: the error, and what came before it, as of a stream that broke off."""
     if status != "error" or kind == "recorded":
         return response
     return {**(response if response["choices"] else {}), "error": _error(error)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, calls_of, to_chat, tools_of, with_text
+from rollout_trace.chat.messages import answer, calls_of, previous_response_of, to_chat, tools_of, with_text
 from rollout_trace.chat.parts import as_text
 from rollout_trace.export._baselines import check_row_options, compare
 from rollout_trace.export._common import exporting, one_by_one, scored_rows
@@ -125,8 +125,9 @@ def _rollout(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dic
     output: list[dict[str, Any]] = []
     for at, (step, (begin, end)) in enumerate(zip(steps, row.spans, strict=True)):
         if at:
-            # What the prompt adds to the messages before and their answer.
-            output += [item for message in sent[at][len(sent[at - 1]) + 1 :] for item in _items(message, step, report)]
+            # What the prompt adds to the messages before and their answer: all that it has, where the server holds these.
+            known = 0 if previous_response_of(step) else len(sent[at - 1]) + 1
+            output += [item for message in sent[at][known:] for item in _items(message, step, report)]
         items = _answer_items(step, report)
         items[-1] |= {
             "prompt_token_ids": row.token_ids[:begin],

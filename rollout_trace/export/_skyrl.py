@@ -177,7 +177,7 @@ def _groups_with_failures(trajectories: Iterable[Trajectory], options: SequenceO
 
 def _masked(trajectory: Trajectory, options: SequenceOptions) -> _Row:
     """One row without a token to learn from. SkyRL needs a response of at least one token."""
-    limits = [limit for name in ("max_prompt_length", "max_length") if (limit := options.get(name)) is not None]
+    limits = [limit for limit in (options.get("max_prompt_length"), options.get("max_length")) if limit is not None]
     first = next((step.prompt_token_ids for step in trajectory.steps if step.prompt_token_ids is not None), None)
     fits = first is not None and 0 < len(first) <= min(limits, default=len(first))
     prompt = plain(first) if fits else [0]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 
+import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
 from tests.consumers import extras, recorded
@@ -53,6 +55,20 @@ def test_reasoning_is_an_item() -> None:
     (row,) = export.nemo_gym(recorded.thinking()[0], report=ExportReport())[:1]
     assert row["response"]["output"][0]["summary"][0]["text"] == "thought 1"
     assert "generation_token_ids" not in row["response"]["output"][0]
+
+
+def test_a_result_is_kept_where_the_server_holds_the_messages_before_it() -> None:
+    result = {"type": "function_call_output", "call_id": "c", "output": "42"}
+    run = trajectory_of(extras.TRACE)
+    sent: list[tuple[list[Any], dict[str, Any]]] = [
+        ([{"role": "user", "content": "Go."}], {}), ([result], {"previous_response_id": "r"}),
+    ]  # fmt: skip
+    run.steps = [
+        replace(step, protocol="openai.responses", messages=messages, sampling=sampling, completion=rt.Completion())
+        for step, (messages, sampling) in zip(run.steps, sent, strict=True)
+    ]
+    (row,) = export.nemo_gym(run, report=ExportReport())
+    assert [item.get("output") for item in row["response"]["output"]] == [None, "42", None]
 
 
 def test_what_is_left_out() -> None:
