@@ -125,7 +125,7 @@ def _rollout(trajectory: Trajectory, row: Sequence, report: ExportReport) -> dic
     output: list[dict[str, Any]] = []
     for at, (step, (begin, end)) in enumerate(zip(steps, row.spans, strict=True)):
         if at:
-            # What the prompt adds to the messages before and their answer: all that it has, where the server holds these.
+            # What the prompt adds to the messages before and their answer: all of it, where the server holds these.
             known = 0 if previous_response_of(step) else len(sent[at - 1]) + 1
             output += [item for message in sent[at][known:] for item in _items(message, step, report)]
         items = _answer_items(step, report)
