@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.chat.messages import answer, arguments_of, calls_of, to_chat, tools_of
+from rollout_trace.chat.messages import answer, arguments_of, calls_of, previous_response_of, to_chat, tools_of
+from rollout_trace.engines.grammars import settings_of
 from rollout_trace.export._chat_exchange import finish_reason
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.file.plain import dumps
+from rollout_trace.wire.protocols import MessageShape, record_of
 
 if TYPE_CHECKING:
     from rollout_trace.chat.messages import Message
@@ -26,16 +29,17 @@ _SAMPLING = {
     "frequency_penalty": "frequency_penalty",
     "presence_penalty": "presence_penalty",
     "seed": "seed",
-    "n": "choice.count",
 }
 """Attributes ``gen_ai.request.*`` by field of a request."""
 _USAGE = {
     "input": "gen_ai.usage.input_tokens",
     "output": "gen_ai.usage.output_tokens",
     "cache_read": "gen_ai.usage.cache_read.input_tokens",
-    "cache_write": "gen_ai.usage.cache_creation.input_tokens",
+    "cache_write": "gen_ai.usage.cache_write.input_tokens",
     "reasoning": "gen_ai.usage.reasoning.output_tokens",
 }
+_OPERATIONS: dict[MessageShape, str] = {"texts": "text_completion", "contents": "generate_content"}
+"""Operations by shape of a request's messages; the others are ``chat``."""
 _PROVIDERS = {
     "openai": "openai",
     "anthropic": "anthropic",
@@ -51,7 +55,6 @@ def agent_attributes(trajectory: Trajectory, content: bool) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": trajectory.name,
-        "gen_ai.agent.id": trajectory.id,
         "gen_ai.conversation.id": trajectory.episode_id or trajectory.id,
         "session.id": trajectory.episode_id or trajectory.id,
         "rollout_trace.trajectory.id": trajectory.id,
@@ -71,18 +74,26 @@ def agent_attributes(trajectory: Trajectory, content: bool) -> dict[str, Any]:
     return _known(attributes)
 
 
+def operation_of(step: Step) -> str:
+    """``gen_ai.operation.name`` of a call."""
+    return _OPERATIONS.get(record_of(step.protocol).messages, "chat")
+
+
 def call_attributes(step: Step, content: bool, tokens: bool, report: ExportReport, *, first: bool) -> dict[str, Any]:
-    """Of the span ``chat``. ``first``: it is the first choice of its call, which has the usage."""
-    sampling = step.sampling or {}
-    stop = sampling.get("stop")
-    reason = finish_reason(step)
+    """Of the span of a call. ``first``: it is the first choice of its call, which has the usage."""
+    sampling = {name: value for settings in settings_of(step) for name, value in settings.items()}
+    stop, choices = sampling.get("stop"), sampling.get("n")
+    reason, previous = _reason(step), previous_response_of(step)
     attributes: dict[str, Any] = {
-        "gen_ai.operation.name": "chat",
+        "gen_ai.operation.name": operation_of(step),
         "gen_ai.provider.name": _provider(step),
         "gen_ai.request.model": step.model,
         "gen_ai.response.model": step.response_model,
         "gen_ai.response.id": step.response_id,
         "gen_ai.response.finish_reasons": None if reason is None else [reason],
+        "gen_ai.response.time_to_first_chunk": step.time_to_first_token,
+        "gen_ai.request.previous_response.id": previous if isinstance(previous, str) else None,
+        "gen_ai.request.choice.count": choices if isinstance(choices, int) and choices > 1 else None,
         "gen_ai.request.stop_sequences": [stop] if isinstance(stop, str) else stop if _are_texts(stop) else None,
         "gen_ai.agent.name": step.agent,
         "rollout_trace.step.id": step.id,
@@ -93,13 +104,13 @@ def call_attributes(step: Step, content: bool, tokens: bool, report: ExportRepor
         "rollout_trace.trainable": step.trainable,
         "rollout_trace.policy_version": None if step.policy_version is None else str(step.policy_version),
         "rollout_trace.reward": step.reward,
-        "rollout_trace.time_to_first_token": step.time_to_first_token,
     }
     for field, name in _SAMPLING.items():
         value = sampling.get(field)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             attributes[f"gen_ai.request.{name}"] = value
-    if step.usage is not None and first:
+    # An answer from a cache has the usage of the call that filled it.
+    if step.usage is not None and first and step.status != "cached":
         attributes |= {name: getattr(step.usage, field) for field, name in _USAGE.items()}
     if step.cost is not None:
         attributes[f"rollout_trace.cost.{step.cost.currency.lower()}"] = step.cost.amount
@@ -124,12 +135,26 @@ def _texts(step: Step, content: bool, report: ExportReport) -> dict[str, Any]:
     if not content:
         return {}
     tools, said = tools_of(step, report), answer(step, "json", report)
-    reason = finish_reason(step) or ("error" if step.error is not None else "unknown")
+    reason = _reason(step)
+    ended = {} if reason is None else {"finish_reason": reason}
     return {
         "gen_ai.input.messages": None if step.messages is None else _json([_message(m) for m in to_chat(step, report)]),
-        "gen_ai.output.messages": None if said is None else _json([{**_message(said), "finish_reason": reason}]),
-        "gen_ai.tool.definitions": None if tools is None else _json(tools),
+        "gen_ai.output.messages": None if said is None else _json([{**_message(said), **ended}]),
+        "gen_ai.tool.definitions": None if tools is None else _json([_tool(tool) for tool in tools]),
     }
+
+
+def _reason(step: Step) -> str | None:
+    """The finish reason; ``error`` where a call ended without one, as the conventions ask for."""
+    failed = step.status in ("error", "cancelled", "abandoned")
+    return finish_reason(step) or ("error" if failed else None)
+
+
+def _tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """A chat tool as the conventions have it: its name and parameters beside its type."""
+    kind = str(tool.get("type", "function"))
+    fields = tool.get(kind)
+    return {"type": kind, **fields} if isinstance(fields, Mapping) else tool
 
 
 def _tokens(step: Step, tokens: bool, report: ExportReport) -> dict[str, Any]:
@@ -187,9 +212,19 @@ def _part(part: Any) -> dict[str, Any]:
     if part.get("type") == "text" and isinstance(part.get("text"), str):
         return {"type": "text", "content": part["text"]}
     if part.get("type") == "image_url" and isinstance(image, Mapping) and isinstance(image.get("url"), str):
-        return {"type": "uri", "modality": "image", "uri": image["url"]}
+        return _image(image["url"])
     # The conventions let any other type of part have its own fields.
     return {**part, "type": str(part.get("type"))}
+
+
+def _image(url: str) -> dict[str, Any]:
+    found = _DATA_URL.match(url)
+    if found is None:
+        return {"type": "uri", "modality": "image", "uri": url}
+    return {"type": "blob", "modality": "image", "mime_type": found["mime_type"], "content": url[found.end() :]}
+
+
+_DATA_URL = re.compile(r"data:(?P<mime_type>[^;,]+);base64,")
 
 
 def _provider(step: Step) -> str:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
-from rollout_trace.export._otel_attributes import agent_attributes, call_attributes, tool_attributes
+from rollout_trace.export._otel_attributes import agent_attributes, call_attributes, operation_of, tool_attributes
 from rollout_trace.export._strict_json import strict_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from opentelemetry.trace import Span, Tracer
 
     from rollout_trace.data.model import ErrorInfo
@@ -19,11 +21,21 @@ if TYPE_CHECKING:
     from rollout_trace.report import ExportReport
 
 
+FLUSHED = 512
+"""Number of spans after which the provider is asked to send them. Its queue is bounded (2,048 by default), and drops
+what a slow collector has not taken."""
+_FAILED = frozenset({"error", "cancelled", "abandoned", "failed", "aborted"})
+
+
 class Sender:
     """The spans of runs, one run at a time."""
 
-    def __init__(self, tracer: Tracer, content: bool, tokens: bool, report: ExportReport) -> None:
+    def __init__(
+        self, tracer: Tracer, flush: Callable[[], object], content: bool, tokens: bool, report: ExportReport
+    ) -> None:
         self._tracer = tracer
+        self._flush = flush
+        self._ended = 0
         self._content = content
         self._tokens = tokens
         self._report = report
@@ -58,7 +70,7 @@ class Sender:
         for name, value in rewards.items():
             event: dict[str, Any] = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": float(value)}
             span.add_event("gen_ai.evaluation.result", event, timestamp=end)
-        _finish(span, end, trajectory.error, failed=trajectory.status in ("failed", "aborted"))
+        self._finish(span, end, trajectory.error, trajectory.status)
         self._report.read_one()
         return context, begin
 
@@ -69,19 +81,20 @@ class Sender:
             first = step.call_id not in calls
             calls.add(step.call_id)
             started = _nanoseconds(step.started_at) or begin
-            span = self._start(f"chat {step.model or 'unknown'}", context, started, SpanKind.CLIENT)
+            name = f"{operation_of(step)} {step.model or 'unknown'}"
+            span = self._start(name, context, started, SpanKind.CLIENT)
             attributes = call_attributes(step, self._content, self._tokens, self._report, first=first)
             self._set(span, attributes, f"step {step.id}")
             contexts[step.id] = set_span_in_context(span, context)
             ends.append(started + _duration(step.latency))
-            _finish(span, ends[-1], step.error, failed=step.status in ("error", "cancelled", "abandoned"))
+            self._finish(span, ends[-1], step.error, step.status)
         for run in trajectory.tool_runs:
             started = _nanoseconds(run.started_at) or begin
             above = contexts.get(run.step_id or "", context)
             span = self._start(f"execute_tool {run.name or 'unknown'}", above, started)
             self._set(span, tool_attributes(run, self._content), f"trajectory {trajectory.id}")
             ends.append(started + _duration(run.duration))
-            _finish(span, ends[-1], run.error, failed=run.error is not None)
+            self._finish(span, ends[-1], run.error)
         return max(ends)
 
     def _start(self, name: str, context: Context, begin: int, kind: SpanKind = SpanKind.INTERNAL) -> Span:
@@ -91,18 +104,22 @@ class Sender:
     def _set(self, span: Span, attributes: dict[str, Any], where: str) -> None:
         span.set_attributes(strict_json(attributes, self._report, where))
 
+    def _finish(self, span: Span, end: int, error: ErrorInfo | None, status: str = "") -> None:
+        if error is not None:
+            span.set_attribute("error.type", _whole_text(error.type))
+            span.set_status(Status(StatusCode.ERROR, _whole_text(error.message)))
+        elif status in _FAILED:
+            span.set_attribute("error.type", status)
+            span.set_status(Status(StatusCode.ERROR))
+        span.end(end_time=end)
+        self._ended += 1
+        if self._ended % FLUSHED == 0:
+            self._flush()
+
 
 def _nowhere() -> Context:
     # Not None, which would put a run below whatever span is current here.
     return Context()
-
-
-def _finish(span: Span, end: int, error: ErrorInfo | None, *, failed: bool) -> None:
-    if failed or error is not None:
-        message = None if error is None else _whole_text(error.message)
-        span.set_attribute("error.type", "unknown" if error is None else _whole_text(error.type))
-        span.set_status(Status(StatusCode.ERROR, message))
-    span.end(end_time=end)
 
 
 def _begin(trajectory: Trajectory, earliest: int) -> int:

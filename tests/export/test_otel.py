@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
 
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
+from rollout_trace.export._otel_spans import FLUSHED
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
 
@@ -100,10 +102,77 @@ def test_failures_have_an_error() -> None:
     spans = sent(recorded.failed_steps())
     failed = [span for span in spans if not span.status.is_ok and span.status.status_code.name == "ERROR"]
     assert sorted(str((span.attributes or {})["error.type"]) for span in failed if span.name.startswith("chat")) == [
-        "InternalServerError", "unknown",
+        "InternalServerError", "abandoned",
     ]  # fmt: skip
+    reasons = [(span.attributes or {})["gen_ai.response.finish_reasons"] for span in of(spans, "chat")]
+    assert reasons == [("stop",), ("error",), ("error",), ("length",), ("stop",), ("stop",), ("stop",), ("stop",)]
+    # An answer from a cache has the usage of the call that filled it.
+    counted = ["gen_ai.usage.input_tokens" in (span.attributes or {}) for span in of(spans, "chat")]
+    assert counted == [True, False, False, True, True, True, False, True]
     (agent,) = of(spans, "invoke_agent")
     assert (agent.attributes or {})["error.type"] == "RuntimeError"
+
+
+def test_tools_and_images_have_the_form_of_the_conventions() -> None:
+    """Their JSON schemas: a definition has its name beside its type, and data in the message is no address."""
+    first, *_ = of(sent(recorded.tool_agent()[:1]), "chat")
+    (tool,) = json.loads(str((first.attributes or {})["gen_ai.tool.definitions"]))
+    assert (tool["type"], tool["name"]) == ("function", "add")
+    assert tool["parameters"]["required"] == ["a", "b"]
+    spans = of(sent(recorded.images()), "chat")
+    messages = [one for span in spans for one in json.loads(str((span.attributes or {})["gen_ai.input.messages"]))]
+    blob = next(part for message in messages for part in message["parts"] if part["type"] == "blob")
+    kind, data = recorded.IMAGE.removeprefix("data:").split(";base64,")
+    assert blob == {"type": "blob", "modality": "image", "mime_type": kind, "content": data}
+    assert not any(part.get("uri", "").startswith("data:") for message in messages for part in message["parts"])
+
+
+def test_calls_have_the_names_of_the_conventions() -> None:
+    (span, *_) = of(sent(recorded.completions()), "text_completion")
+    assert span.name == "text_completion m"
+    call = rt.Step(
+        id="a", call_id="a", protocol="openai.responses", sampling={"previous_response_id": "r", "n": 2},
+        usage=rt.Usage(input=5, output=1, cache_write=3), time_to_first_token=0.25,
+    )  # fmt: skip
+    gemini = rt.Step(id="b", call_id="b", protocol="google.generate_content", model="g", sampling={"n": 1})
+    vllm = rt.Step(id="c", call_id="c", protocol="vllm.generate", sampling={"sampling_params": {"temperature": 0.5}})
+    agent, *calls = sorted(
+        sent(rt.Trajectory(steps=[call, gemini, vllm])), key=lambda one: one.kind != SpanKind.INTERNAL
+    )
+    found: list[Any] = [dict(one.attributes or {}) for one in calls]
+    assert found[0]["gen_ai.request.previous_response.id"] == "r"
+    assert found[0]["gen_ai.request.choice.count"] == 2
+    assert found[0]["gen_ai.usage.cache_write.input_tokens"] == 3
+    assert found[0]["gen_ai.response.time_to_first_chunk"] == 0.25
+    assert calls[1].name == "generate_content g"
+    assert "gen_ai.request.choice.count" not in found[1]
+    assert found[2]["gen_ai.request.temperature"] == 0.5
+    # It names an agent, not one of its runs.
+    assert "gen_ai.agent.id" not in (agent.attributes or {})
+
+
+class Threads(InMemorySpanExporter):
+    """Keeps the threads in which spans are sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: set[int] = set()
+
+    def export(self, spans: Any) -> Any:
+        self.threads.add(threading.get_ident())
+        return super().export(spans)
+
+
+def test_no_span_waits_in_a_queue_that_is_full() -> None:
+    """The queue of a ``BatchSpanProcessor`` drops what does not fit: here its own thread never finds it filled."""
+    memory, provider = Threads(), TracerProvider()
+    size = 2 * FLUSHED
+    provider.add_span_processor(BatchSpanProcessor(memory, size, 1e9, size))
+    steps = [rt.Step(id=f"{at}", call_id=f"{at}") for at in range(2 * size)]
+    assert export.otel(rt.Trajectory(steps=steps), provider=provider) == len(steps) + 1
+    assert memory.threads == {threading.get_ident()}
+    provider.shutdown()
+    assert len(memory.get_finished_spans()) == len(steps) + 1
 
 
 def test_a_span_that_is_current_is_no_parent() -> None:
