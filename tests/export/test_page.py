@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ from page_blocks import run_blocks
 
 import rollout_trace as rt
 from rollout_trace import export
+from rollout_trace.export import ExportReport
 from tests.consumers import recorded
+from tests.export.test_names import EXPORTERS
 
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE = "export.md"
 
 
@@ -71,3 +75,25 @@ def test_otel(names: dict[str, Any]) -> None:
         run_blocks(PAGE, "OpenTelemetry", endpoint="http://127.0.0.1/v1/traces", headers={"a": "b"}, **names)
     assert seen == [(("http://127.0.0.1/v1/traces",), {"headers": {"a": "b"}})]
     assert len(memory.get_finished_spans()) == 6 + 18 + 12
+
+
+def test_what_is_counted_where_there_is_no_place() -> None:
+    """The table of what users set, against what each exporter counts."""
+    words = {
+        "Step.reward": "step rewards",
+        "Step.advantage": "step advantages",
+        "Step.policy_version": "policy versions",
+        "Trajectory.rewards": "rewards by name",
+    }
+    options: dict[str, dict[str, Any]] = {"tinker": {"advantages": None}, "batches": {"batch_size": 2}}
+    exporters = [name for name in EXPORTERS if name != "verl_prompts"] + ["batches", "openrlhf", "trl_rollout"]
+    counted: dict[str, set[str]] = {what: set() for what in words}
+    for name in exporters:
+        report, given = ExportReport(), {"source": "sampled"} if name == "distillation" else options.get(name, {})
+        list(getattr(export, name)(recorded.annotated(), report=report, **given))
+        for what, reason in words.items():
+            if reason in report.dropped:
+                counted[what].add(name)
+    section = (DOCS / PAGE).read_text(encoding="utf-8").partition("## What has no place")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+\.\w+)` \| ([^|]+) \|", section, re.MULTILINE)
+    assert {what: set(re.findall(r"`(\w+)`", names)) for what, names in rows} == counted
