@@ -16,6 +16,12 @@ Strict: TypeAlias = bool | Literal["metadata"]
 """
 
 
+def check_strict(strict: Strict) -> None:
+    """Raises ValueError where ``strict`` is none of its values."""
+    if strict not in (False, True, "metadata"):
+        raise ValueError(f"strict={strict!r}: expected True, False or 'metadata'.")
+
+
 class ExportReport:
     """Counts of what an export left out. Pass one to an exporter as ``report=`` and read it afterwards.
 
@@ -80,8 +86,7 @@ class ExportReport:
         Raises:
             ValueError: ``strict`` is none of its values.
         """
-        if strict not in (False, True, "metadata"):
-            raise ValueError(f"strict={strict!r}: expected True, False or 'metadata'.")
+        check_strict(strict)
         self._strict, self._exporter, self._read = strict, exporter, 0
         if self._line is not None:
             self._line.name = f"export.{exporter}"

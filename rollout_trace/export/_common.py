@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.data.trajectory import Trajectory, each_trajectory
 from rollout_trace.export._values import finite_counted
-from rollout_trace.report import ExportReport, Strict, format_counts
+from rollout_trace.report import ExportReport, Strict, check_strict, format_counts
 from rollout_trace.train.selection import LIMITS, check_options
 from rollout_trace.train.sequences import sequences
 
@@ -137,6 +137,16 @@ def plain(array: Any) -> Any:
 def one_by_one(
     exporter: str, strict: Strict, report: ExportReport | None, rows: Callable[[ExportReport], Iterable[dict[str, Any]]]
 ) -> Iterator[dict[str, Any]]:
-    """An iterator over rows, each made on demand. The warnings come after the last row."""
-    with exporting(exporter, strict, report) as counts:
-        yield from rows(counts)
+    """An iterator over rows, each made on demand. The warnings come after the last row.
+
+    Raises:
+        ValueError: at once: ``strict`` is none of its values.
+    """
+    # No generator function: that would raise at the first row, not at the call.
+    check_strict(strict)
+
+    def made() -> Iterator[dict[str, Any]]:
+        with exporting(exporter, strict, report) as counts:
+            yield from rows(counts)
+
+    return made()

@@ -75,6 +75,12 @@ def test_a_stream_checks_its_options_at_once(name: str) -> None:
         getattr(export, f"iter_{name}")([], allow="error")
 
 
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_checks_strict_at_once(name: str) -> None:
+    with pytest.raises(ValueError, match="strict='tokens': expected True, False or 'metadata'"):
+        getattr(export, f"iter_{name}")([], strict="tokens")
+
+
 def test_a_stream_says_at_its_end_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:
     failed = rt.Trajectory(steps=[rt.Step(id="a", call_id="a", status="error")])
     assert list(export.iter_trl(failed)) == []
