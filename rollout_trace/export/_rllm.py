@@ -43,15 +43,15 @@ def rllm(
     """rLLM's episodes, one dict for each run: ``Episode.from_dict(row)``.
 
     Each trajectory of a run is one of the episode, with the name of its agent: rLLM compares those of a task that have
-    one name. A step has ``prompt_ids`` (the whole prompt), ``response_ids``, ``logprobs`` (empty where the engine gave
-    none), ``chat_completions`` (the messages, the answer included), ``reward`` (the step's own, else 0.0),
-    ``advantage`` (the step's own), ``weight_version`` and the same facts again in ``model_output``, which rLLM's verl
-    backend reads. ``done`` is True on the last. ``id`` is ``TASK:INDEX``: the group, else the task, else the run, with
-    ``_`` for ``:``; ``termination_reason`` is ``env_done`` for a completed run, ``max_response_length_exceeded`` where
-    its last answer was cut off, ``error`` for a failed one, else ``unknown``.
+    one name. A step has ``prompt_ids`` (the whole prompt), ``response_ids``, ``logprobs``, ``chat_completions`` (the
+    messages, the answer included), ``reward`` (the step's own, else 0.0), ``advantage`` (the step's own),
+    ``weight_version`` and the same facts again in ``model_output``, which rLLM's verl backend reads. ``done`` is True
+    on the last. ``id`` is ``TASK:INDEX``: the group, else the task, else the run, with ``_`` for ``:``;
+    ``termination_reason`` is ``env_done`` for a completed run, ``max_response_length_exceeded`` where its last answer
+    was cut off, ``error`` for a failed one, else ``unknown``.
 
     Left out and counted: trajectories without a reward, unless their last step has one (rLLM takes that, and 0.0 for
-    none); and steps that cannot be trained on.
+    none); steps without logprobs, and those that cannot be trained on.
 
     Args:
         trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
@@ -91,7 +91,8 @@ def _episodes(
     check_step_options(options)
     ids = TrajectoryIds()
     for group in episodes(trajectories, report):
-        found = list(usable_steps(group, report, options))
+        # rLLM joins the logprobs of steps one after the other: a step without any would shift those that follow.
+        found = list(usable_steps(group, report, options, logprobs=True))
         run = outermost_of(one for one, _ in found)
         made = [row for trajectory, steps in found for row in _trajectory(trajectory, steps, report)]
         if not made:
@@ -141,8 +142,7 @@ def _step(step: Step, last: bool, report: ExportReport) -> dict[str, Any]:
     report.drop("policy versions that are no whole numbers", unknown, where=f"step {step.id}", metadata=True)
     said = answer(step, "json", report)
     message = {"role": "assistant", "content": None} if said is None else with_text(said)
-    logprobs: Any = [] if step.logprobs is None else step.logprobs
-    ids: dict[str, Any] = {"prompt_ids": step.prompt_token_ids, "logprobs": logprobs}
+    ids: dict[str, Any] = {"prompt_ids": step.prompt_token_ids, "logprobs": step.logprobs}
     text = message.get("content") if isinstance(message.get("content"), str) else None
     reasoning = None if step.completion is None else step.completion.reasoning
     advantage = None if step.advantage is None else advantage_array(step, n_sampled(step) or 0)

@@ -172,7 +172,8 @@ def _formats() -> Iterator[Format]:
     )  # fmt: skip
     yield Format(
         "rllm", "rLLM's Episode", "lines", _iterated("rllm"), True, True,
-        "episodes of trajectories of steps: ids, logprobs, messages, rewards", "runs without a reward; extras",
+        "episodes of trajectories of steps: ids, logprobs, messages, rewards",
+        "runs without a reward; calls without logprobs; extras",
     )  # fmt: skip
     yield Format(
         "art", "OpenPipe ART's TrajectoryGroup", "lines", _lines("art"), False, True,

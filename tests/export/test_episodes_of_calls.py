@@ -176,3 +176,13 @@ def test_openenv_gets_no_call_that_it_refuses() -> None:
     assert report.dropped == {"steps left out: logprobs_missing": 1}
     with pytest.raises(rt.ExportError, match="logprobs_missing"):
         export.openenv(run, strict=True)
+
+
+def test_rllm_gets_no_step_whose_logprobs_are_missing() -> None:
+    """It would shift those of the steps that follow: tests/trainers/torch/test_checkouts.py."""
+    run = trajectory_of(extras.TRACE)
+    run.steps = [replace(run.steps[0], logprobs=None), run.steps[1]]
+    report = ExportReport()
+    (episode,) = export.rllm(run, report=report)
+    assert [step["info"]["step_id"] for step in episode["trajectories"][0]["steps"]] == ["step1"]
+    assert report.dropped == {"steps left out: logprobs_missing": 1}

@@ -8,6 +8,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ import numpy as np
 import pytest
 import torch
 
+import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
 from tests.consumers import extras, recorded
 from tests.consumers.modules import skip_init
+from tests.consumers.traces import trajectory_of
 
 CHECKOUTS = os.environ.get("ROLLOUT_TRACE_CHECKOUTS")
 pytestmark = pytest.mark.filterwarnings("default")  # of the trainers themselves
@@ -56,18 +59,61 @@ def test_slime_takes_the_samples(made: Callable[[], Any]) -> None:
             assert np.array_equal(sample.rollout_routed_experts, row["rollout_routed_experts"])
 
 
-@pytest.mark.parametrize("made", [recorded.tool_agent, recorded.annotated, recorded.two_agents, recorded.failed_steps])
-def test_rllm_takes_the_episodes(made: Callable[[], Any]) -> None:
-    skip_init("rllm", "rllm.engine", "rllm.engine.rollout", "rllm.tools", "rllm.workflows", root=checkout("rllm"))
+def stub_rllm() -> None:
+    """rLLM's types, without what runs agents and trains."""
+    packages = ("engine", "engine.rollout", "tools", "workflows", "trainer", "trainer.verl")
+    skip_init("rllm", *(f"rllm.{one}" for one in packages), root=checkout("rllm"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from rllm.engine.rollout.rollout_engine import ModelOutput
     sys.modules["rllm.engine.rollout"].ModelOutput = ModelOutput  # type: ignore[attr-defined]
+    sys.modules["rllm.engine.rollout"].VerlEngine = None  # type: ignore[attr-defined]
     from enum import Enum
 
     reasons = ("env_done", "max_response_length_exceeded", "unknown", "error")
     # The module that has it imports environments and their engines.
     stub("rllm.workflows.workflow", TerminationReason=Enum("TerminationReason", {one.upper(): one for one in reasons}))
+    stub("verl")
+    stub("verl.protocol", DataProto=None)
+    stub("verl.utils")
+    stub("verl.utils.torch_functional", pad_sequence_to_length=None)
+
+
+def without_logprobs(*missing: int) -> list[rt.Trajectory]:
+    """Three calls, some of them without logprobs."""
+    run = trajectory_of([([1], [2, 3], [-1.0, -2.0]), ([1, 2, 3, 4], [5], [-3.0]), ([1, 2, 3, 4, 5, 6], [7], [-4.0])])
+    run.steps = [replace(step, logprobs=None) if at in missing else step for at, step in enumerate(run.steps)]
+    return [run]
+
+
+@pytest.mark.parametrize("made", [recorded.tool_agent, recorded.forked, recorded.drifting,
+                                  lambda: without_logprobs(0), lambda: without_logprobs(1)])  # fmt: skip
+def test_rllm_makes_the_sequences_of_its_episodes(made: Callable[[], Any]) -> None:
+    """The rows that its verl backend trains on: it has no value for a logprob that is missing."""
+    stub_rllm()
+    from rllm.trainer.verl.dataclass import AccumulatedData
+    from rllm.trainer.verl.transform import _process_trajectory
+    from rllm.types import Episode
+
+    runs = {run.id: run for run in made()}
+    for row in export.rllm(list(runs.values()), report=ExportReport()):
+        for trajectory in Episode.from_dict(row).trajectories:
+            found = AccumulatedData()
+            _process_trajectory(trajectory, "task", found)
+            expected = runs[trajectory.uid].sequences(linear=True, include=lambda step: step.logprobs is not None)
+            assert len(found.prompts) == len(found.rollout_logprobs) == len(expected)
+            columns = zip(found.prompts, found.responses, found.traj_mask, found.rollout_logprobs, strict=True)
+            for (prompt, response, mask, logprobs), own in zip(columns, expected, strict=True):
+                at = own.prompt_length
+                assert own.logprobs is not None
+                assert [*prompt.tolist(), *response.tolist()] == own.token_ids.tolist()
+                assert mask.tolist() == own.loss_mask[at:].tolist()
+                assert logprobs.tolist() == own.logprobs[at:].tolist()
+
+
+@pytest.mark.parametrize("made", [recorded.tool_agent, recorded.annotated, recorded.two_agents, recorded.failed_steps])
+def test_rllm_takes_the_episodes(made: Callable[[], Any]) -> None:
+    stub_rllm()
     from rllm.types import Episode
 
     for row in export.rllm(made(), report=ExportReport()):
