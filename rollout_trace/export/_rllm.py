@@ -50,8 +50,9 @@ def rllm(
     ``termination_reason`` is ``env_done`` for a completed run, ``max_response_length_exceeded`` where its last answer
     was cut off, ``error`` for a failed one, else ``unknown``.
 
-    Left out and counted: trajectories without a reward, unless their last step has one (rLLM takes that, and 0.0 for
-    none); steps without logprobs, and those that cannot be trained on.
+    A trajectory's ``reward`` is its own, else that of its last step, as rLLM takes it. Left out and counted:
+    trajectories without either, which rLLM would take for 0.0; steps without logprobs, and those that cannot be
+    trained on.
 
     Args:
         trajectories: one, or any iterable. Those of an episode need not stand together: 256 wait for the others.
@@ -118,7 +119,9 @@ def _trajectory(trajectory: Trajectory, steps: list[Step], report: ExportReport)
     if not steps:
         report.drop("trajectories without a step to train on", where=where)
         return
-    if trajectory.reward is None and steps[-1].reward is None:
+    # As rLLM itself does for a group in which none has one; it refuses groups in which some have.
+    reward = steps[-1].reward if trajectory.reward is None else trajectory.reward
+    if reward is None:
         report.drop("trajectories without a reward", where=where)
         return
     count_unused(
@@ -130,7 +133,7 @@ def _trajectory(trajectory: Trajectory, steps: list[Step], report: ExportReport)
         "name": trajectory.name,
         "task": _task(trajectory),
         "steps": [_step(step, step is steps[-1], report) for step in steps],
-        "reward": None if trajectory.reward is None else float(trajectory.reward),
+        "reward": float(reward),
         "info": {"status": trajectory.status, "parent_id": trajectory.parent_id, "metadata": trajectory.metadata},
     }
 
