@@ -1,0 +1,38 @@
+"""The coding agent's folder, and its program run as users run it: as a process, somewhere else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "coding_agent"
+REWARDS = {
+    "cache/1": [0.0, 1.0, 0.0, 1.0],
+    "intervals/1": [1.0, 1.0, 0.0, 0.0],
+    "invoice/1": [0.0, 0.0, 0.0, 0.0],
+    "slugs/1": [1.0, 0.0, 0.0, 0.0],
+}
+"""By task and sample: of the attempts that the scripted model makes, only those that repair everything."""
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    """Variables for a process whose temporary folders are in this one, and that finds no server or model in them."""
+    folder.mkdir(exist_ok=True)
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ANTHROPIC_", "CODING_"))
+    }
+    return {**kept, "TMPDIR": str(folder), **variables}
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, str(EXAMPLE / "collect_rollouts.py"), *options]
+
+
+def run(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The program in this folder, its temporary folders in ``temporary`` there."""
+    return subprocess.run(
+        command(*options), cwd=folder, env=environment(folder / "temporary", **variables),
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
