@@ -26,13 +26,8 @@ def environment(folder: Path, **variables: str) -> dict[str, str]:
     return {**kept, "TMPDIR": str(folder), **variables}
 
 
-def command(*options: str) -> list[str]:
-    return [sys.executable, str(EXAMPLE / "collect_rollouts.py"), *options]
-
-
 def run(folder: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """The program in this folder, its temporary folders in ``temporary`` there."""
-    return subprocess.run(
-        command(*options), cwd=folder, env=environment(folder / "temporary", **variables),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command = [sys.executable, str(EXAMPLE / "collect_rollouts.py"), *options]
+    variables = environment(folder / "temporary", **variables)
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120, check=False)
