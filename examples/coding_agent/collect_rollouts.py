@@ -50,8 +50,7 @@ def main() -> None:
     decode = None if options.base_url or options.claude else ByteTokenizer().decode
     for line in write_all(folder, rollouts, decode, "turns.parquet" if options.parquet else "turns.jsonl"):
         print(line)
-    print(f"\nNext:\n  rollout-trace view {rollouts}      a page in the browser")
-    print(f"  rollout-trace show {rollouts} 1 --tokens      the first rollout in the terminal")
+    print(f"\nNext:\n  rollout-trace view {rollouts}\n  rollout-trace show {rollouts} 1 --tokens")
     raise SystemExit(summary.exit_code)
 
 
@@ -123,11 +122,11 @@ def write_all(folder: Path, rollouts: Path, decode: Callable[[list[int]], str] |
     count = export.write_turns(folder / turns, everything, decode=decode)
     yield f"{folder / turns}: {count} calls, with ids, logprobs and reward"
     count = export.write_chat(folder / "sft.jsonl", solved)
-    yield f"{folder / 'sft.jsonl'}: {count} solved tasks, as messages"
+    yield f"{folder / 'sft.jsonl'}: {count} attempts with reward 1, as messages"
     count = export.write_trl(folder / "sft-tokens.jsonl", solved)
-    yield f"{folder / 'sft-tokens.jsonl'}: {count} solved tasks, as token ids"
+    yield f"{folder / 'sft-tokens.jsonl'}: {count} attempts with reward 1, as token ids"
     count = export.write_jsonl(folder / "dpo.jsonl", export.trl_dpo(everything))
-    yield f"{folder / 'dpo.jsonl'}: {count} pairs, the best attempt at a task over the worst"
+    yield f"{folder / 'dpo.jsonl'}: {count} pairs, the best attempt at a task over its worst"
 
 
 if __name__ == "__main__":
