@@ -47,8 +47,7 @@ def main() -> None:
     print()
     show(list(table(rollouts)))
     print()
-    decode = None if options.base_url or options.claude else ByteTokenizer().decode
-    for line in write_all(folder, rollouts, decode, "turns.parquet" if options.parquet else "turns.jsonl"):
+    for line in write_all(folder, rollouts, decoder(options), "turns.parquet" if options.parquet else "turns.jsonl"):
         print(line)
     print(f"\nNext:\n  rollout-trace view {rollouts}\n  rollout-trace show {rollouts} 1 --tokens")
     raise SystemExit(summary.exit_code)
@@ -66,6 +65,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--concurrency", type=int, default=4, help="rollouts at the same time (%(default)s)")
     parser.add_argument("--turns", type=int, help="calls of the model in a rollout")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for a rollout (%(default)g)")
+    parser.add_argument("--tokenizer", help="its tokenizer.json, for the texts of prompts in the data set of turns")
     parser.add_argument("--parquet", action="store_true", help="the data set of turns as Parquet; needs pyarrow")
     options = parser.parse_args()
     if options.claude and not {"ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"} & set(os.environ):
@@ -113,6 +113,16 @@ def show(rows: list[tuple[str, ...]]) -> None:
     widths = [max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
     for row in (HEADER, *rows):
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def decoder(options: argparse.Namespace) -> Callable[[list[int]], str] | None:
+    """Makes texts of token ids; None where there is no tokenizer."""
+    if options.tokenizer:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(options.tokenizer)
+        return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False))
+    return None if options.base_url or options.claude else ByteTokenizer().decode
 
 
 def write_all(folder: Path, rollouts: Path, decode: Callable[[list[int]], str] | None, turns: str) -> Iterator[str]:

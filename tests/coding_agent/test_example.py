@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import collect_rollouts
 import rollout_trace as rt
 from rollout_trace.testing import ByteTokenizer, ScriptedServer
 from scripted_model import script
@@ -121,6 +123,35 @@ def test_it_says_what_it_made(made: Path) -> None:
         assert f"coding-agent/{name}: {count} " in printed
     assert "rollout-trace view coding-agent/rollouts.jsonl" in printed
     assert max(map(len, printed.splitlines())) <= 100
+
+
+def blocks(kind: str) -> list[str]:
+    """Those of the page."""
+    page = (EXAMPLE.parents[1] / "docs" / "coding-agent.md").read_text()
+    return re.findall(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_shows_what_is_printed(made: Path) -> None:
+    (shown,) = blocks("text")
+    assert shown.strip() == (made / "printed.txt").read_text().strip()
+
+
+def test_the_program_of_the_page_runs(made: Path) -> None:
+    (program,) = blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=made, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("16 rows for verl\n")
+
+
+def test_the_commands_of_the_page_are_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+    found = [line for block in blocks("bash") for line in block.splitlines() if "collect_rollouts.py" in line]
+    assert len(found) == 3
+    for line in found:
+        monkeypatch.setattr(sys, "argv", line.split()[1:])
+        collect_rollouts.parsed()
 
 
 def test_nothing_is_left_in_the_temporary_folder(made: Path) -> None:
