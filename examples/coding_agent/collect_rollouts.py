@@ -44,10 +44,13 @@ def main() -> None:
             task_ids=None if options.task_ids is None else options.task_ids.split(","),
             engine=None if options.claude else options.engine or ("auto" if options.base_url else "vllm"),
         )
+    # By task and sample, however long each took. What an interruption cut off was made again.
+    whole = [one for one in rt.read(rollouts) if one.status != "aborted"]
+    found = sorted(whole, key=lambda one: (one.group_id or "", one.rollout_index or 0))
     print()
-    show(list(table(rollouts)))
+    show(list(table(found)))
     print()
-    for line in write_all(folder, rollouts, decoder(options), "turns.parquet" if options.parquet else "turns.jsonl"):
+    for line in write_all(folder, found, decoder(options), "turns.parquet" if options.parquet else "turns.jsonl"):
         print(line)
     print(f"\nNext:\n  rollout-trace view {rollouts}\n  rollout-trace show {rollouts} 1 --tokens")
     raise SystemExit(summary.exit_code)
@@ -92,9 +95,9 @@ def set_server(options: argparse.Namespace, stack: ExitStack) -> None:
         os.environ["CODING_AGENT_TURNS"] = str(options.turns)
 
 
-def table(path: Path) -> Iterator[tuple[str, ...]]:
-    """A row for each rollout of the file."""
-    for one in sorted(rt.read(path), key=lambda one: (one.group_id or "", one.rollout_index or 0)):
+def table(rollouts: list[rt.Trajectory]) -> Iterator[tuple[str, ...]]:
+    """A row for each rollout."""
+    for one in rollouts:
         metrics = one.metrics or {}
         sampled = [len(ids) for step in one.steps if (ids := step.completion_token_ids) is not None]
         yield (
@@ -125,17 +128,18 @@ def decoder(options: argparse.Namespace) -> Callable[[list[int]], str] | None:
     return None if options.base_url or options.claude else ByteTokenizer().decode
 
 
-def write_all(folder: Path, rollouts: Path, decode: Callable[[list[int]], str] | None, turns: str) -> Iterator[str]:
-    """Writes the data sets beside the rollouts; gives a line for each. What is left out of one is logged."""
-    everything = list(rt.read(rollouts))
-    solved = [one for one in everything if one.reward == 1.0]
-    count = export.write_turns(folder / turns, everything, decode=decode)
+def write_all(
+    folder: Path, rollouts: list[rt.Trajectory], decode: Callable[[list[int]], str] | None, turns: str
+) -> Iterator[str]:
+    """Writes the data sets into the folder; gives a line for each. What is left out of one is logged."""
+    solved = [one for one in rollouts if one.reward == 1.0]
+    count = export.write_turns(folder / turns, rollouts, decode=decode)
     yield f"{folder / turns}: {count} calls, with ids, logprobs and reward"
     count = export.write_chat(folder / "sft.jsonl", solved)
     yield f"{folder / 'sft.jsonl'}: {count} attempts with reward 1, as messages"
     count = export.write_trl(folder / "sft-tokens.jsonl", solved)
     yield f"{folder / 'sft-tokens.jsonl'}: {count} attempts with reward 1, as token ids"
-    count = export.write_jsonl(folder / "dpo.jsonl", export.trl_dpo(everything))
+    count = export.write_jsonl(folder / "dpo.jsonl", export.trl_dpo(rollouts))
     yield f"{folder / 'dpo.jsonl'}: {count} pairs, the best attempt at a task over its worst"
 
 

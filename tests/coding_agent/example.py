@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import rollout_trace as rt
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "coding_agent"
 REWARDS = {
     "cache/1": [0.0, 1.0, 0.0, 1.0],
@@ -31,3 +33,8 @@ def run(folder: Path, *options: str, **variables: str) -> subprocess.CompletedPr
     command = [sys.executable, str(EXAMPLE / "collect_rollouts.py"), *options]
     variables = environment(folder / "temporary", **variables)
     return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=120, check=False)
+
+
+def recorded(path: Path) -> list[rt.Trajectory]:
+    """The rollouts of a file by task and sample, as the data sets have them."""
+    return sorted(rt.read(path), key=lambda one: (str(one.group_id), one.rollout_index or 0))

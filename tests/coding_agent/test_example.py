@@ -17,16 +17,16 @@ import collect_rollouts
 import rollout_trace as rt
 from rollout_trace.testing import ByteTokenizer, ScriptedServer
 from scripted_model import script
-from tests.coding_agent.example import EXAMPLE, REWARDS, environment, run
+from tests.coding_agent.example import EXAMPLE, REWARDS, environment, recorded, run
 
 
 def rewards(path: Path) -> dict[str, list[float | None]]:
     """By task, in the order of the samples."""
     found: dict[str, list[float | None]] = defaultdict(list)
-    for one in sorted(rt.read(path), key=lambda one: one.rollout_index or 0):
+    for one in recorded(path):
         assert one.group_id is not None
         found[one.group_id].append(one.reward)
-    return dict(sorted(found.items()))
+    return dict(found)
 
 
 def lines(path: Path) -> list[Any]:
@@ -82,7 +82,7 @@ def test_every_token_is_the_engines_and_every_rollout_one_sequence(made: Path) -
 
 
 def test_the_turns_are_the_steps(made: Path) -> None:
-    steps = [(one, step) for one in rt.read(made / "coding-agent" / "rollouts.jsonl") for step in one.steps]
+    steps = [(one, step) for one in recorded(made / "coding-agent" / "rollouts.jsonl") for step in one.steps]
     rows = lines(made / "coding-agent" / "turns.jsonl")
 
     assert len(rows) == len(steps)
@@ -110,7 +110,10 @@ def test_the_solved_ones_are_for_fine_tuning_and_pairs_for_preferences(made: Pat
     assert all(len(row["input_ids"]) == len(row["labels"]) for row in tokens)
     pairs = lines(folder / "dpo.jsonl")
     assert len(pairs) == sum(len(set(some)) > 1 for some in REWARDS.values())
-    assert all(row["chosen"] != row["rejected"] and row["prompt"] and row["tools"] for row in pairs)
+    assert all(row["prompt"] and len(row["tools"]) == 4 for row in pairs)
+    ends = [[row[name][-1]["content"] for name in ("chosen", "rejected")] for row in pairs]
+    assert {chosen for chosen, _ in ends} == {"All tests pass, and the issue's other cases are covered."}
+    assert {rejected for _, rejected in ends} == {"The tests pass.", "The tests pass now."}
 
 
 def test_it_says_what_it_made(made: Path) -> None:
