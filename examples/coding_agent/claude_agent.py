@@ -41,7 +41,7 @@ def work(client: Anthropic, model: str, workspace: Workspace, issue: str) -> str
         answer = client.messages.create(
             model=model, system=SYSTEM, messages=messages, tools=tools, max_tokens=MOST_TOKENS
         )
-        messages.append({"role": "assistant", "content": [block.model_dump() for block in answer.content]})
+        messages.append({"role": "assistant", "content": answer.content})
         results = [result_of(workspace, block) for block in answer.content if block.type == "tool_use"]
         if not results:
             return answer.stop_reason or "unknown"

@@ -1,4 +1,4 @@
-"""The reward: what the tests of the repository say of the files that the agent left."""
+"""The reward: whether the tests of the repository pass with the files that the agent left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def grade(
     changed = sorted(name for name in {*original, *attempt.files} if original.get(name) != attempt.files.get(name))
     expected = {"pass_to_pass": task["PASS_TO_PASS"], "fail_to_pass": task["FAIL_TO_PASS"]}
     passed = passing(task["repo"], attempt.files, [name for names in expected.values() for name in names], limits)
-    parts = {part: sum(name in passed for name in names) / len(names) for part, names in expected.items()}
+    parts = {part: sum(name in passed for name in names) / len(names) for part, names in expected.items() if names}
     count = sum(map(len, expected.values()))
     return {
         "reward": float(len(passed) == count),

@@ -2,7 +2,7 @@
 
     python -I report_tests.py FILE NAME...
 
-The code under test runs in this process: one that sets out to deceive it can. What ends the process, or shadows a
+The code under test runs in this process, and can be written to deceive it. Code that ends the process, or shadows a
 module of the standard library, makes no test pass.
 """
 

@@ -73,7 +73,7 @@ class Workspace:
 
         Args:
             name: of the tool.
-            arguments: JSON, as OpenAI's API gives them, or what that says.
+            arguments: JSON, as OpenAI's API gives them, or decoded, as Anthropic's does.
             tool_call_id: the model's.
 
         Raises:
@@ -122,11 +122,11 @@ class Workspace:
     def run(self, command: str) -> str:
         """What a Python command printed, and how it ended."""
         try:
-            program, *arguments = shlex.split(command)
+            program, *arguments = shlex.split(command) or [""]
         except ValueError as error:
             raise ToolError(f"the command cannot be read: {error}") from None
         if program not in ("python", "python3"):
-            raise ToolError(f"{program} cannot be run here, only python")
+            raise ToolError(f"{program!r} cannot be run here, only python")
         done = sandbox.run([sys.executable, *arguments], self.folder, self.home, self.limits)
         end = f"killed after {self.limits.seconds:g} s" if done.timed_out else f"exit code {done.returncode}"
         # The same whatever the folder is called: else equal attempts would have different tokens.
@@ -134,7 +134,10 @@ class Workspace:
 
     def _path(self, name: str) -> Path:
         """The place of a file inside the folder, links followed."""
-        place = (self.folder / name).resolve()
+        try:
+            place = (self.folder / name).resolve()
+        except RuntimeError as error:  # links in a circle
+            raise ToolError(str(error)) from None
         if not place.is_relative_to(self.folder):
             raise ToolError(f"{name} is outside of the repository")
         return place

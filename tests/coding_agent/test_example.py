@@ -64,7 +64,7 @@ def test_what_the_attempts_did_is_in_the_file(made: Path) -> None:
     assert "[exit code 0]" in str(next(run.result for run in cheat.tool_runs if run.name == "run"))
     assert {run.error.message for run in lost.tool_runs if run.error} >= {
         "../../etc/passwd is outside of the repository",
-        "pip cannot be run here, only python",
+        "'pip' cannot be run here, only python",
     }
 
 

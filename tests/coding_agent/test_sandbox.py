@@ -141,6 +141,12 @@ def test_links_are_neither_listed_nor_taken_along(workspace: Workspace) -> None:
     assert workspace.call("list_files", {}, "call_2").split() == ["program.py", *before.split()]
 
 
+def test_links_in_a_circle_are_for_the_model_to_read(workspace: Workspace) -> None:
+    program(workspace, "import os; os.symlink('one', 'two'); os.symlink('two', 'one')")
+    with pytest.raises(ToolError, match=r"Symlink loop|there is no file one"):
+        workspace.call("read_file", {"path": "one"}, "call_1")
+
+
 def test_a_pipe_is_not_waited_for(workspace: Workspace) -> None:
     program(workspace, "import os; os.mkfifo('pipe')")
     with pytest.raises(ToolError, match="there is no file pipe"):
@@ -151,9 +157,9 @@ def test_a_pipe_is_not_waited_for(workspace: Workspace) -> None:
     ("tool", "arguments", "message"),
     [
         ("delete", "{}", "there is no tool 'delete'"),
-        ("run", '{"command": "rm -rf ."}', "rm cannot be run here"),
+        ("run", '{"command": "rm -rf ."}', "'rm' cannot be run here"),
         ("run", '{"command": "python -c \'"}', "the command cannot be read"),
-        ("run", '{"command": ""}', "the command cannot be read"),
+        ("run", '{"command": ""}', "'' cannot be run here"),
         ("run", '{"command": 1}', "the arguments of run are texts"),
         ("run", "{}", "run takes the arguments command"),
         ("run", '["python"]', "run takes the arguments command"),

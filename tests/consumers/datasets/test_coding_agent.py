@@ -35,11 +35,14 @@ def test_the_turns_are_the_recorded_calls(made: Path) -> None:
     for row, (one, step) in zip(rows, steps, strict=True):
         assert (row["repo"], row["instance_id"], row["turn"]) == ("slugs", TASK, step.index)
         assert row["reward"] == one.reward
-        assert np.array_equal(row["prompt_ids"], step.prompt_token_ids)
-        assert np.array_equal(row["gold_completion_ids"], step.completion_token_ids)
+        recorded_ids = (step.prompt_token_ids, step.completion_token_ids)
+        assert all(ids is not None for ids in recorded_ids)
+        for name, ids in zip(("prompt_ids", "gold_completion_ids"), recorded_ids, strict=True):
+            assert np.array_equal(row[name], np.array(ids))
+        assert step.logprobs is not None
         assert np.array_equal(np.array(row["logprobs"], np.float32), step.logprobs)
         assert row["prompt"].startswith("<|im_start|>system")
-        assert [message["role"] for message in row["messages"]] == [message["role"] for message in step.messages]
+        assert [message["role"] for message in row["messages"]] == [message["role"] for message in step.messages or ()]
     rewards = {(one.rollout_index, one.reward) for one, _ in steps}
     assert rewards == set(enumerate(REWARDS[TASK]))
 
@@ -52,7 +55,7 @@ def test_the_files_for_fine_tuning_and_preferences_have_their_columns(made: Path
     assert {"input_ids", "labels"} <= set(tokens.column_names)
     trained = [id for id, label in zip(tokens[0]["input_ids"], tokens[0]["labels"], strict=True) if label != -100]
     (solved,) = (one for one in recorded(made / "rollouts.jsonl") if one.reward == 1.0)
-    assert np.array_equal(trained, np.concatenate([step.completion_token_ids for step in solved.steps]))
+    assert np.array_equal(trained, np.concatenate([np.array(step.completion_token_ids) for step in solved.steps]))
     assert set(pairs.column_names) == {"prompt", "chosen", "rejected", "tools"}
     assert [message["role"] for message in pairs[0]["prompt"]] == ["system", "user"]
     assert pairs[0]["chosen"][-1]["content"].startswith("All tests pass")
