@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import Limits
-from tests.coding_agent.example import EXAMPLE
+from tests.coding_agent.example import EXAMPLE, environment
 from workspace import ToolError, Workspace
 
 FORKS = """
@@ -89,7 +89,7 @@ def test_no_process_is_left_where_this_one_is_killed(tmp_path: Path) -> None:
         f"place = pathlib.Path({str(tmp_path)!r})\n"
         f"sandbox.run([sys.executable, '-c', {inner!r}], place, place, sandbox.Limits(seconds=1000.0))"
     )
-    with listener, subprocess.Popen([sys.executable, "-c", outer]) as process:
+    with listener, subprocess.Popen([sys.executable, "-c", outer], env=environment(tmp_path)) as process:
         connection, _ = listener.accept()
         with connection:
             pid = int(connection.recv(100))
