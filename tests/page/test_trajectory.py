@@ -231,6 +231,19 @@ def test_steps_that_cannot_be_loaded_are_said(pages: Pages) -> None:
     pages.expect_error("500")
 
 
+def test_metadata_of_several_lines_is_text(pages: Pages) -> None:
+    """Such as the patch of a coding agent."""
+    one = child(2)
+    patch = "--- sums.py\n+++ sums.py\n-a - b\n+a + b"
+    one.outline = msgspec.structs.replace(one.outline, metadata={"seed": 3, "patch": patch, "tests": ["a\nb"]})
+    page, _ = opened(pages, [one])
+    fold = page.locator('.fold:has-text("Metadata")')
+    fold.locator("summary").click()
+    assert fold.locator("h3").all_inner_texts() == ["patch"]
+    shown = fold.locator("pre").all_inner_texts()
+    assert shown == ['{\n  "seed": 3,\n  "tests": [\n    "a\\nb"\n  ]\n}', patch]
+
+
 def hostile() -> One:
     one = solver(2)
     one.steps[0].new = [

@@ -70,8 +70,20 @@ RT.details = (() => {
   function folded(title, value) {
     if (!known(value) || (typeof value === "object" && !Object.keys(value).length)) return null;
     const box = el("details", { class: "fold" }, el("summary", {}, title));
-    box.addEventListener("toggle", () => box.children.length === 1 && box.append(json(value)), { once: true });
+    box.addEventListener("toggle", () => box.children.length === 1 && box.append(el("div", {}, contents(value))), { once: true });
     return box;
+  }
+
+  /** A value of the user's: texts of several lines, such as a patch, each under its name; all else as JSON. */
+  function contents(value) {
+    if (typeof value !== "object" || Array.isArray(value)) return json(value);
+    const isLong = ([, one]) => typeof one === "string" && one.includes("\n");
+    const entries = Object.entries(value);
+    const others = entries.filter((entry) => !isLong(entry));
+    return [
+      others.length ? json(Object.fromEntries(others)) : null,
+      entries.filter(isLong).map(([name, text]) => [el("h3", {}, name), json(text)]),
+    ];
   }
 
   function about(outline) {
