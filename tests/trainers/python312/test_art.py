@@ -49,6 +49,6 @@ def test_its_tokens_are_the_sequences() -> None:
 
 def test_the_block_of_the_page() -> None:
     found = run_blocks(
-        "export.md", "OpenPipe ART", art=art.trajectories, export=export, trajectories=recorded.tool_agent()
+        "docs/export.md", "OpenPipe ART", art=art.trajectories, export=export, trajectories=recorded.tool_agent()
     )
     assert [len(group.trajectories) for group in found["groups"]] == [3, 3]
