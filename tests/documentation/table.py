@@ -7,7 +7,7 @@ import re
 from page_blocks import Block, blocks_of, pages
 
 ELSEWHERE: dict[tuple[str, str], str] = {
-    ("docs/export.md", "export.iter_trl(rt.read"): "tests/consumers/datasets/test_datasets.py",
+    ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", 'datasets.load_dataset("parquet"'): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "export.dataset(export.steps"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "TRL: "): "tests/consumers/torch/test_pages.py",

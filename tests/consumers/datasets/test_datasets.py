@@ -205,7 +205,7 @@ def test_the_blocks_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for one in runs:
             out.write(one)
     names = {"rt": rt, "export": export, "datasets": datasets, "trajectories": runs, "rows": export.trl(runs)}
-    parts = ("export.iter_trl(rt.read", 'datasets.load_dataset("parquet"', "export.dataset(export.steps")
+    parts = ("Dataset.from_generator", 'datasets.load_dataset("parquet"', "export.dataset(export.steps")
     for part in parts:
         (block,) = [one for one in blocks_of("docs/export.md") if part in one.text]
         run_block(block, names)

@@ -49,7 +49,7 @@ def test_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {
         "SFTTrainer": made(SFTTrainer), "SFTConfig": sft, "GRPOTrainer": made(GRPOTrainer), "tokenizer": tokenizer,
         "itertools": itertools, "model": tiny.model(), "trajectories": runs, "run_my_agent": lambda prompt: runs[0],
-        "prompts": export.dataset(export.trl_prompts(runs)), 
+        "prompts": export.dataset(export.trl_prompts(runs)),
         "config": GRPOConfig(**settings_of(tmp_path, 6, num_generations=3)),
         "DPOTrainer": lambda *given, **more: DPOTrainer(*given, ref_model=tiny.model(), **more),
     }  # fmt: skip
