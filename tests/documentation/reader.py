@@ -218,6 +218,7 @@ _RULES = (
     (r"\b[0-9a-f]{8,32}\b(?<!\d{8})", "ID"),
     (r"\b127\.0\.0\.1:\d+\S*", "ADDRESS"),
     (r"\b(\d+ ?(h|m|min) ?)?\d+(\.\d+)? ?(ms|s|min|µs|us|rollouts/s)\b", "DURATION"),
+    (r"[━─]{3,}", "─"),
     (r"\s+", " "),  # the width of columns, and where long lines are broken
 )
 """What differs from run to run and from machine to machine: places, times, ids, addresses, durations, widths."""

@@ -10,10 +10,10 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", 'datasets.load_dataset("parquet"'): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "export.dataset(export.steps"): "tests/consumers/datasets/test_datasets.py",
-    ("docs/export.md", "TRL: "): "tests/consumers/torch/test_pages.py",
-    ("docs/export.md", "verl: "): "tests/consumers/torch/test_pages.py",
-    ("docs/export.md", "SkyRL"): "tests/consumers/torch/test_pages.py",
-    ("docs/export.md", "NeMo-RL"): "tests/consumers/torch/test_pages.py",
+    ("docs/export.md", "TRL: "): "tests/consumers/torch/test_export_page.py",
+    ("docs/export.md", "verl: "): "tests/consumers/torch/test_export_page.py",
+    ("docs/export.md", "SkyRL"): "tests/consumers/torch/test_export_page.py",
+    ("docs/export.md", "NeMo-RL"): "tests/consumers/torch/test_export_page.py",
     ("docs/export.md", "AReaL"): "tests/trainers/torch/test_areal.py",
     ("docs/export.md", "OpenPipe ART"): "tests/trainers/python312/test_art.py",
     ("docs/export.md", "Agent-lightning"): "tests/consumers/readers/test_agent_lightning.py",
@@ -28,7 +28,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/test-asserts.md", ""): "tests/testing/test_asserts_page.py",
     ("docs/training.md", "reinforce.py"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",
-    ("docs/training.md", "torch.log_softmax"): "tests/consumers/torch/test_pages.py",
+    ("docs/training.md", "torch.log_softmax"): "tests/consumers/torch/test_export_page.py",
 }
 """Blocks that another test runs: the page, a text that the block has or a heading above begins with, the test."""
 ELSEWHERE |= {
