@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +19,13 @@ from openai import OpenAI
 from tokenizers import Tokenizer
 
 import rollout_trace as rt
-from rollout_trace.data.model import ErrorInfo, Step, TokenIssue
-from rollout_trace.testing import Fault, Reply
+from rollout_trace.data.model import Step, TokenIssue
+from rollout_trace.testing import Reply
 from tests import test_drift
 from tests.consumers import recorded
 
-from . import evaluated
-from .stage import PROGRAM, Setting, Stage, adding
+from . import commands, evaluated
+from .stage import Setting, Stage, adding
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -283,97 +281,6 @@ def unmodified(stage: Stage) -> Iterator[None]:
     yield
 
 
-IDS = [f"{begin}9a7d4e21b8c0f3a6" for begin in ("5f0c3b1e", "77ab01d2", "3f9a20c4", "77c1e5b0", "1f0c9a4e", "8e21b7aa")]
-
-
-def named_runs(*, runs_of_a_task: int = 1) -> list[rt.Trajectory]:
-    """Six runs with ids and tasks that the pages name."""
-    found = []
-    for number, (id_, one) in enumerate(zip(IDS, recorded.tool_agent(), strict=True)):
-        task, index = f"gsm8k/{17 + number // runs_of_a_task}", number % runs_of_a_task
-        place: dict[str, Any] = {"task": rt.Task(id=task), "group_id": task, "rollout_index": index}
-        found.append(replace(one, id=id_, episode_id=id_, name="solver", **place))
-    return found
-
-
-def without_ids(run: rt.Trajectory) -> rt.Trajectory:
-    """The last step of a run was cut off, and has no ids."""
-    issue = TokenIssue(code="ids_missing", message="the server sent no completion token ids.")
-    last = replace(run.steps[-1], finish_reason="length", token_issue=issue, completion_token_ids=None, logprobs=None)
-    return replace(run, status="failed", steps=[*run.steps[:-1], last])
-
-
-def later(stage: Stage) -> Iterator[None]:
-    async def ask_the_judge(data: Any, answer: Any) -> float:
-        return 1.0
-
-    runs = named_runs(runs_of_a_task=4)
-    stage.record("rollouts.jsonl", runs)
-    stage.record("more/a.jsonl.gz", [replace(one, id=f"m{n}") for n, one in enumerate(runs[:2])])
-    stage.names |= {"ask_the_judge": ask_the_judge, "trajectory_id": runs[0].id}
-    yield
-
-
-def look(stage: Stage) -> Iterator[None]:
-    runs = named_runs()
-    stage.record("rollouts.jsonl", runs)
-    stage.record("runs/a.jsonl", runs)
-    stage.record("before.jsonl", runs[:3])
-    stage.record("after.jsonl", [replace(runs[0], reward=0.25), *runs[1:3]])
-    yield
-
-
-def page_server(stage: Stage) -> Iterator[None]:
-    stage.record("runs/1/rollouts.jsonl.gz", named_runs())
-    yield
-
-
-def lists(stage: Stage) -> Iterator[None]:
-    one, two, *_ = named_runs()
-    stage.record("rollouts.jsonl", [one, without_ids(two)])
-    stage.record("run/a.jsonl", named_runs(runs_of_a_task=3))
-    yield
-
-
-def filter_(stage: Stage) -> Iterator[None]:
-    runs = [replace(one, metadata={"split": "train"}) for one in named_runs()]
-    stage.record("rollouts.jsonl", runs)
-    stage.record("runs/a.jsonl", [replace(runs[0], error=ErrorInfo(type="RolloutTimeout", message="timeout of 60 s"))])
-    Path("rollouts.jsonl.gz").write_bytes(gzip.compress(Path("rollouts.jsonl").read_bytes()))
-    yield
-
-
-_FAILING = """
-    try:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Fail."}])
-    except OpenAIError:
-        print("The agent goes on.")
-"""
-
-
-def run(stage: Stage) -> Iterator[None]:
-    stage.write("tests/test_agent.py", "def test_it():\n    import agent\n")
-    stage.write("agent.py", PROGRAM + _FAILING)
-
-    def answer(request: Mapping[str, Any]) -> Any:
-        return Fault(status=500) if "Fail." in str(request) else adding(request)
-
-    stage.answer = answer
-    yield
-
-
-def validate(stage: Stage) -> Iterator[None]:
-    stage.record("runs/a.jsonl", named_runs())
-    lines = [json.loads(line) for line in Path("runs/a.jsonl").read_text().splitlines()]
-    lines[4]["steps"][2]["tokens"]["logprobs"].pop()
-    stage.write("runs/a.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-    stage.record("runs/b.jsonl", [replace(one, id=f"b{n}", episode_id=None) for n, one in enumerate(named_runs())])
-    for number in range(3):
-        rt.annotate("runs/b.jsonl", f"b{number}", reward=1.0)
-    rt.annotate("runs/b.jsonl", "5f0c", reward=1.0)
-    yield
-
-
 STAGES: dict[str, Setting] = {
     "README.md": readme,
     "docs/checks.md": checks,
@@ -383,16 +290,16 @@ STAGES: dict[str, Setting] = {
     "docs/export.md": export_,
     "docs/extras.md": extras,
     "docs/file-format.md": file_format,
-    "docs/filter.md": filter_,
+    "docs/filter.md": commands.filter_,
     "docs/google.md": google,
     "docs/import.md": import_,
     "docs/integrations.md": integrations,
-    "docs/later.md": later,
-    "docs/look.md": look,
-    "docs/look-lists.md": lists,
-    "docs/look-terminal.md": look,
-    "docs/page-server.md": page_server,
-    "docs/run.md": run,
+    "docs/later.md": commands.later,
+    "docs/look.md": commands.look,
+    "docs/look-lists.md": commands.lists,
+    "docs/look-terminal.md": commands.look,
+    "docs/page-server.md": commands.page_server,
+    "docs/run.md": commands.run,
     "docs/sequences.md": sequences,
     "docs/shards.md": shards,
     "docs/steps.md": steps,
@@ -401,5 +308,5 @@ STAGES: dict[str, Setting] = {
     "docs/threads.md": threads,
     "docs/training.md": training,
     "docs/unmodified.md": unmodified,
-    "docs/validate.md": validate,
+    "docs/validate.md": commands.validate,
 }
