@@ -1,4 +1,5 @@
-"""The integration that docs/integrations.md shows: one file, for a framework of its own, with a real client."""
+"""The integration that docs/integrations.md shows (its `class Hooks`, and `record(agent, engine="vllm")`): one file,
+for a framework of its own, with a real client."""
 
 from __future__ import annotations
 

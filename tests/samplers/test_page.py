@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from page_blocks import ROOT, run_blocks
 
 import rollout_trace as rt
 from rollout_trace.wire import PROTOCOLS
-from tests.samplers.page import PAGE, run_block
 from tests.samplers.standin import LLM, SamplingParams, outputs
 
 
@@ -21,14 +21,15 @@ def test_the_block_for_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     module.LLM = lambda name: LLM(outputs("chat"))  # type: ignore[attr-defined]
     module.SamplingParams = SamplingParams  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "vllm", module)
-    run_block("vLLM", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run_blocks("docs/samplers.md", "vLLM")
     (run,) = rt.read(tmp_path / "rollouts.jsonl")
     assert [step.protocol for step in run.steps] == ["vllm.llm"]
     assert run.reward is not None
 
 
 def test_the_tables_name_what_there_is() -> None:
-    text = PAGE.read_text()
+    text = (ROOT / "docs" / "samplers.md").read_text()
     rows = set(re.findall(r"^\| `rt\.(\w+)` \|", text, re.M))
     assert rows == {"wrap_vllm", "wrap_tinker", "wrap_transformers"}
     named = set(re.findall(r"`((?:vllm|tinker|transformers)\.(?:llm|sample|generate))` \|$", text, re.M))

@@ -26,9 +26,9 @@ def test_the_example_of(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before, with_, after = code.partition("with rt.recording")
     # In a coroutine, with a session, which the page leaves out.
     body = f"{before}session = await new_session(runner)\n{with_}{after}"
-    source = "async def example(agent, question, grade, new_session):\n" + textwrap.indent(body, "    ")
+    source = "async def example(agent, question, grade, new_session, tools):\n" + textwrap.indent(body, "    ")
     with ScriptedServer("391") as server:
-        source = source.replace("http://localhost:8000/v1", server.base_url).replace("tools=[...]", "tools=[]")
+        source = source.replace("http://localhost:8000/v1", server.base_url)
         names: dict[str, Any] = {}
         exec(source, names)
 
@@ -40,7 +40,7 @@ def test_the_example_of(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         def grade(event: Any) -> float:
             return float("391" in str(event.content))
 
-        asyncio.run(names["example"](agent_of(litellm(server)), content_of("What is 17 * 23?"), grade, new_session))
+        asyncio.run(names["example"](agent_of(litellm(server)), content_of("What is 17 * 23?"), grade, new_session, []))
     (trajectory,) = rt.read("rollouts.jsonl")
     assert (trajectory.reward, len(trajectory.steps)) == (1.0, 1)
     assert trajectory.steps[0].completion_token_ids is not None

@@ -14,8 +14,8 @@ import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "inspect.md"
-README = ROOT / "integrations" / "rollout-trace-inspect" / "README.md"
+PAGE = ROOT / "docs/inspect.md"
+README = ROOT / "integrations/rollout-trace-inspect/README.md"
 TASK = """
 from inspect_ai import Task, task
 from inspect_ai.dataset import Sample

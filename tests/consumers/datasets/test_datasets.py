@@ -12,8 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from page_blocks import blocks_of, run_block
 
 import rollout_trace as rt
+from rollout_trace import export
 from rollout_trace.export._arrow import arrow, dataset
 from rollout_trace.export._chat import chat, write_chat
 from rollout_trace.export._files import write_jsonl, write_parquet
@@ -192,3 +194,20 @@ def test_numbers_in_json_keep_ten_decimals(tmp_path: Path) -> None:
     assert write_jsonl(tmp_path / "rows.jsonl", rows) == write_parquet(tmp_path / "rows.parquet", rows, types) == 3
     assert load(tmp_path / "rows.jsonl")[0]["logprobs"] == [-3.1e-9, -0.123456789]
     assert load(tmp_path / "rows.parquet")[0]["logprobs"] == rows[0]["logprobs"]
+
+
+def test_the_blocks_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of docs/export.md that need datasets or its tables."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    runs = recorded.tool_agent()
+    with rt.JSONLWriter("rollouts.jsonl") as out:
+        for one in runs:
+            out.write(one)
+    names = {"rt": rt, "export": export, "datasets": datasets, "trajectories": runs, "rows": export.trl(runs)}
+    parts = ("Dataset.from_generator", 'datasets.load_dataset("parquet"', "export.dataset(export.steps")
+    for part in parts:
+        (block,) = [one for one in blocks_of("docs/export.md") if part in one.text]
+        run_block(block, names)
+        assert part != parts[0] or len(names["data"]) == len(runs)  # type: ignore[arg-type]
+    assert len(names["data"]) == sum(len(one.steps) for one in runs)  # type: ignore[arg-type]

@@ -51,5 +51,5 @@ def test_its_adapter_makes_triplets_of_spans() -> None:
 
 def test_the_block_of_the_page() -> None:
     names = {"export": export, "RolloutLegacy": RolloutLegacy, "trajectories": recorded.tool_agent()}
-    found = run_blocks("export.md", "Agent-lightning", **names)
+    found = run_blocks("docs/export.md", "Agent-lightning", **names)
     assert [len(rollout.triplets) for rollout in found["rollouts"]] == [3] * 6

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 import tinker
+from page_blocks import run_blocks
 from tinker.lib.public_interfaces.api_future import APIFuture
 
 import rollout_trace as rt
 from rollout_trace.wire import decode
 from tests.consumers.tinker.service import Sample, Script, Service, serving
-from tests.samplers.page import run_block
 
 PARAMS = tinker.SamplingParams(max_tokens=4, temperature=0.7)
 
@@ -264,9 +264,10 @@ def test_other_objects() -> None:
             rt.wrap_tinker(wrong)
 
 
-def test_the_page(tmp_path: Path) -> None:
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with serving(counting) as service:
-        run_block("Tinker", tmp_path, BASE_URL=service.url, API_KEY="tml-0")
+        run_blocks("docs/samplers.md", "Tinker", BASE_URL=service.url, API_KEY="tml-0")
     (run,) = rt.read(tmp_path / "rollouts.jsonl")
     assert [ids(step) for step in run.steps] == [([101, 7592, 102], [103, 104])]
     assert (run.steps[0].policy_version, run.reward) == ("tinker://run/sampler_weights/7", 1.0)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from page_blocks import run_blocks
 from peft import LoraConfig, get_peft_model
 from transformers import (
     GenerationConfig,
@@ -29,7 +30,6 @@ import rollout_trace as rt
 from rollout_trace.train.shaping import biased
 from rollout_trace.wire import decode
 from tests.consumers.torch import tiny
-from tests.samplers.page import run_block
 
 pytestmark = pytest.mark.filterwarnings("default")  # of transformers
 
@@ -430,10 +430,12 @@ def test_mistakes_of_the_users(model: Any, wrong: dict[str, Any], message: str) 
         rt.wrap_transformers(model, logprobs_mode="cooked")  # type: ignore[arg-type]
 
 
-def test_the_page(tmp_path: Path) -> None:
+def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     model = tmp_path / "model"
     tiny.model().save_pretrained(model)
-    run_block("transformers", tmp_path, MODEL=model, inputs={"input_ids": PROMPTS, "attention_mask": MASK})
+    inputs = {"input_ids": PROMPTS, "attention_mask": MASK}
+    run_blocks("docs/samplers.md", "transformers", MODEL=model, inputs=inputs)
     (run,) = rt.read(tmp_path / "rollouts.jsonl")
     assert [ids(step)[0] for step in run.steps] == [[5, 6], [7, 8, 9, 10], [1, 2, 3]]
     assert all(step.logprobs is not None for step in run.steps)

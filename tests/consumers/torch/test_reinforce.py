@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_blocks import blocks_of
 
 import rollout_trace as rt
 
@@ -60,6 +61,14 @@ def test_the_reward_rises(learned: tuple[Path, str]) -> None:
     rewards = [float(value) for value in re.findall(r"reward (\d\.\d+) ", learned[1])]
     assert len(rewards) == ITERATIONS
     assert sum(rewards[-3:]) > 4 * sum(rewards[:3]), rewards
+
+
+def test_the_page_shows_lines_as_they_are_printed(learned: tuple[Path, str]) -> None:
+    """docs/training.md: what `python examples/reinforce.py` prints ("ratio off by" and so on), save its numbers."""
+    (shown,) = [one.text for one in blocks_of("docs/training.md") if one.kind == "text"]
+    forms = {re.sub(r"[\d.e+-]+|\s+", " ", line).split().__repr__() for line in learned[1].splitlines()}
+    for line in shown.splitlines():
+        assert line == "…" or re.sub(r"[\d.e+-]+|\s+", " ", line).split().__repr__() in forms, line
 
 
 def test_the_first_ratios_are_one(learned: tuple[Path, str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from datasets import Dataset, load_dataset
 from hypothesis import given, settings
-from page_blocks import blocks
+from page_blocks import blocks_below
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, KTOConfig, KTOTrainer, SFTConfig, SFTTrainer
 from trl.experimental.async_grpo.async_rollout_worker import TurnRecord, _chain_to_sequences
 
@@ -171,10 +171,10 @@ def test_the_page_replays_recorded_runs(tmp_path: Path) -> None:
         seen.append((others["trajectory_id"], others["trajectory_ids"], reward))
         return reward
 
-    (block,) = [one for one in blocks("export.md", "TRL") if "def replay" in one]
+    (block,) = [one for one in blocks_below("docs/export.md", "TRL") if "def replay" in one.text]
     config = GRPOConfig(**settings_of(tmp_path, len(trajectories), num_generations=3, beta=0.0))
     tiny_trainer = partial(GRPOTrainer, processing_class=tiny.tokenizer())
-    code = block.replace('"rollouts.jsonl"', repr(str(tmp_path / "rollouts.jsonl")))
+    code = block.text.replace('"rollouts.jsonl"', repr(str(tmp_path / "rollouts.jsonl")))
     code = code.replace("GRPOTrainer(", "trainer = GRPOTrainer(")
     names: dict[str, Any] = {"rt": rt, "export": export, "itertools": itertools, "config": config}
     names |= {"GRPOTrainer": tiny_trainer, "model": tiny.model(), "recorded_reward": recorded_reward}

@@ -75,6 +75,6 @@ def test_what_it_trains_on_was_sampled_once(run: rt.Trajectory) -> None:
 
 def test_the_block_of_the_page() -> None:
     found = run_blocks(
-        "export.md", "OpenPipe ART", art=art.trajectories, export=export, trajectories=recorded.tool_agent()
+        "docs/export.md", "OpenPipe ART", art=art.trajectories, export=export, trajectories=recorded.tool_agent()
     )
     assert [len(group.trajectories) for group in found["groups"]] == [3, 3]

@@ -1,0 +1,88 @@
+"""Where each block of the documentation is run, and why a few are not."""
+
+from __future__ import annotations
+
+import re
+
+from page_blocks import Block, blocks_of, pages
+
+ELSEWHERE: dict[tuple[str, str], str] = {
+    ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
+    ("docs/export.md", 'datasets.load_dataset("parquet"'): "tests/consumers/datasets/test_datasets.py",
+    ("docs/export.md", "export.dataset(export.steps"): "tests/consumers/datasets/test_datasets.py",
+    ("docs/export.md", "TRL: "): "tests/consumers/torch/test_export_page.py",
+    ("docs/export.md", "verl: "): "tests/consumers/torch/test_export_page.py",
+    ("docs/export.md", "SkyRL"): "tests/consumers/torch/test_export_page.py",
+    ("docs/export.md", "NeMo-RL"): "tests/consumers/torch/test_export_page.py",
+    ("docs/export.md", "AReaL"): "tests/trainers/torch/test_areal.py",
+    ("docs/export.md", "OpenPipe ART"): "tests/trainers/python312/test_art.py",
+    ("docs/export.md", "Agent-lightning"): "tests/consumers/readers/test_agent_lightning.py",
+    ("docs/export.md", "OpenEnv"): "tests/consumers/openenv/test_openenv.py",
+    ("docs/export.md", "Tinker"): "tests/consumers/tinker/test_tinker.py",
+    ("docs/filter.md", "Expressions"): "tests/documentation/test_expressions.py",
+    ("docs/integrations.md", "class Hooks"): "tests/test_integration_example.py",
+    ("docs/integrations.md", "record(agent, engine"): "tests/test_integration_example.py",
+    ("docs/samplers.md", "vLLM"): "tests/samplers/test_page.py",
+    ("docs/samplers.md", "Tinker"): "tests/consumers/tinker/test_sampling.py",
+    ("docs/samplers.md", "transformers"): "tests/consumers/torch/test_generate.py",
+    ("docs/test-asserts.md", ""): "tests/testing/test_asserts_page.py",
+    ("docs/training.md", "reinforce.py"): "tests/consumers/torch/test_reinforce.py",
+    ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",
+    ("docs/training.md", "torch.log_softmax"): "tests/consumers/torch/test_export_page.py",
+}
+"""Blocks that another test runs: the page, a text that the block has or a heading above begins with, the test."""
+ELSEWHERE |= {
+    (page, ""): f"integrations/rollout-trace-{name}/tests/test_page.py"
+    for name in ("google-adk", "inspect", "langchain", "openai-agents", "pydantic-ai", "smolagents", "strands")
+    for page in (f"docs/{name}.md", f"integrations/rollout-trace-{name}/README.md")
+}
+NOT_RUN: dict[tuple[str, str], str] = {
+    ("README.md", "make demo"): "the targets of make: among them the one that runs this",
+    ("README.md", "uv pip compile"): "resolves all packages anew",
+    ("docs/collect.md", "ray start"): "starts a cluster of several machines; one of a machine is in tests/collect_ray",
+    ("docs/collect.md", "rt.RayExecutor"): "needs that cluster, and a bucket; the same call is in tests/collect_ray",
+    ("docs/engines.md", "make test-engines"): "needs inference engines",
+    ("docs/engines.md", "vLLM on a CPU"): "makes a vLLM of 3.4 GB",
+    ("docs/engines.md", "llama-server"): "compiles llama.cpp for ten minutes",
+    ("docs/export.md", "polars.read_parquet"): "needs polars, which no environment of the tests of exports has",
+    (
+        "docs/export.md",
+        "slime",
+    ): "slime is on no index; its class gets these rows in tests/trainers/torch/test_checkouts.py",
+    (
+        "docs/export.md",
+        "rLLM",
+    ): "rLLM is on no index; its class gets these rows in tests/trainers/torch/test_checkouts.py",
+    (
+        "docs/export.md",
+        "OpenRLHF",
+    ): "a class for OpenRLHF to call; its rows are in tests/trainers/torch/test_openrlhf.py",
+    ("docs/page-server.md", "ssh"): "needs a second machine",
+}
+"""Blocks that no test can run, with the reason."""
+
+
+def matches(key: tuple[str, str], block: Block) -> bool:
+    """Whether an entry of the tables is about a block."""
+    page, text = key
+    return page == block.page and (text in block.text or any(one.startswith(text) for one in block.headings))
+
+
+def place(block: Block) -> str:
+    """Where a block is run: a test, a reason why it is not, or nothing: then its page is read here."""
+    for key, where in [*ELSEWHERE.items(), *NOT_RUN.items()]:
+        if matches(key, block):
+            return where
+    if not re.sub(r"^pip install .*\n", "", block.text, flags=re.MULTILINE):
+        return "tests/install/test_commands.py"
+    return ""
+
+
+def is_read_here(block: Block) -> bool:
+    """Whether `test_pages` runs it."""
+    return not place(block)
+
+
+def pages_read_here() -> list[str]:
+    """The pages with blocks that `test_pages` runs."""
+    return [page for page in pages() if any(map(is_read_here, blocks_of(page)))]
