@@ -62,11 +62,12 @@ class Link(NamedTuple):
 
 
 class Document(HTMLParser):
-    """What a page of the site holds: ids, and addresses."""
+    """What a page of the site holds: ids, classes and addresses."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.ids: set[str] = set()
+        self.classes: set[str] = set()
         self.links: list[Link] = []
         self.feed(text)
 
@@ -74,6 +75,8 @@ class Document(HTMLParser):
         for attribute, value in attrs:
             if attribute == "id" and value:
                 self.ids.add(value)
+            elif attribute == "class" and value:
+                self.classes.update(value.split())
             elif attribute in ("href", "src", "data") and value is not None:
                 self.links.append(Link(tag, attribute, value))
 
@@ -111,9 +114,9 @@ class Site:
             return {name: item.uri.replace("$", name) for name, item in Inventory.parse_sphinx(file).items()}
 
     def search_index(self) -> dict[str, Any]:
-        """Titles in the search index, by address."""
-        index = json.loads((self.folder / "search" / "search_index.json").read_text())
-        return {entry["location"]: entry["title"] for entry in index["docs"]}
+        """What the search looks through."""
+        index: dict[str, Any] = json.loads((self.folder / "search" / "search_index.json").read_text())
+        return index
 
 
 def public_names() -> list[str]:
