@@ -6,6 +6,8 @@ PYTHON ?= python3
 export PYTHON
 # Written wherever it is unset: the tests start thousands of processes, which would each compile what they import.
 export PYTHONDONTWRITEBYTECODE :=
+# Without it mkdocs-material prints at each build that its support ends in May 2027.
+export NO_MKDOCS_2_WARNING := 1
 BIN := .venv/bin
 
 # The tests of an older SDK or HTTP library, of each integration, of agents, and of what trainers read of our exports, run
@@ -37,7 +39,7 @@ TRAINERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/trainers-*.t
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(TRAINERS) $(AGENTS)
 
-.PHONY: demo test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-trainers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo docs test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-trainers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -47,6 +49,11 @@ demo: environment
 	@echo '  $(BIN)/rollout-trace run -o mine.jsonl --engine vllm agent.py      records a program of yours, unmodified'
 	@echo '  $(BIN)/rollout-trace collect agent.py:solve --tasks tasks.jsonl -o runs/mine.jsonl      runs an agent over tasks'
 	@echo '  The documentation begins in docs/index.md.'
+
+# The documentation at http://127.0.0.1:8000/, built again when a file changes. Another port: make docs PORT=8001
+PORT := 8000
+docs: environment
+	$(BIN)/mkdocs serve --strict --dev-addr 127.0.0.1:$(PORT)
 
 # Two at a time, all of them whatever fails, and one table at the end. The environment that two of them share is made first;
 # if it cannot be, they are the ones that fail.

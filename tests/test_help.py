@@ -31,6 +31,7 @@ def test_help_shows_every_field_of_a_record(name: str) -> None:
     assert head
     assert re.findall(r"^    (\w+) \(", listed, re.M) == [one.name for one in fields(kind) if one.name[0] != "_"]
     assert all(line.startswith(("    ", "")) for line in listed.splitlines())
+    assert re.findall(r"^    (\w+) \(.*\)$", listed, re.M) == [], "fields without a text"
     assert "Attributes:" in pydoc.plain(pydoc.render_doc(kind))
 
 
@@ -38,7 +39,7 @@ def test_a_field_has_the_text_that_stands_below_it() -> None:
     said = inspect.getdoc(rt.Step) or ""
     assert "    logprobs (FloatArray | None): float32 [completion length], natural logarithm, finite and <= 0." in said
     assert "    index (int): Position within the trajectory, in the order the calls began.\n" in said
-    assert "    finish_reason (str | None)\n" in said
+    assert "    response_id (str | None): The provider's id of the answer.\n" in said
     lines = (inspect.getdoc(rt.Sequence) or "").splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("    token_source (TokenSource | None): "))
     assert lines[at + 1 : at + 3] == ["", "        Retokenised ids are never in one row with others."]

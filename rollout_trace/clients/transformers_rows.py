@@ -54,7 +54,8 @@ class TransformersGeneration:
 
     Args:
         model: the model.
-        args, kwargs: the arguments of the call.
+        args: the positional arguments of the call.
+        kwargs: its keyword arguments.
         logprobs: whether scores are asked for where the caller does not.
     """
 

@@ -31,6 +31,7 @@ class CollectSummary:
     """
 
     run_id: str
+    """Id of this run of ``collect``."""
     output: str
     """Path or address."""
     planned: int

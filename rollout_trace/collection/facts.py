@@ -32,10 +32,13 @@ class CallTotals:
     failed: int = 0
     """Of these, those that ended with an error."""
     input_tokens: int = 0
+    """Tokens of prompts."""
     input_unknown: int = 0
     """Calls that used tokens without a count of their prompt's."""
     output_tokens: int = 0
+    """Tokens that were sampled."""
     output_unknown: int = 0
+    """Calls that used tokens without a count of those sampled."""
     amounts: dict[tuple[str, str], float] = field(default_factory=dict)
     """Costs by currency and source."""
     cost_unknown: int = 0

@@ -70,11 +70,15 @@ class Job:
     """One attempt at one rollout. ``run()`` makes it, in any process."""
 
     work: Work
+    """What all jobs of the run share: the agent, the output, the options."""
     task: TaskItem
+    """The task."""
     index: int
     """Position among the samples of the task, from 0."""
     seed: int | None = None
+    """Seed of the rollout; None without one."""
     attempt: int = 1
+    """From 1."""
     retry_of: str | None = None
     """Id of the trajectory of the attempt before."""
     failures: int = 0
@@ -113,8 +117,11 @@ class Outcome:
     """What came of one attempt at one rollout."""
 
     key: Key
+    """The rollout that was attempted."""
     attempt: int
+    """From 1."""
     trajectory_id: str
+    """Id of the trajectory of the attempt."""
     status: str
     """``completed``, ``failed`` (the agent raised), ``timeout`` or ``aborted``."""
     error: ErrorInfo | None = None
@@ -122,7 +129,9 @@ class Outcome:
     error_kinds: tuple[str, ...] = ()
     """Names of the exception's class and of its bases, most derived first."""
     reward: float | None = None
+    """Reward of the trajectory; None: not scored."""
     rewards: Mapping[str, float] | None = None
+    """Named parts of the reward."""
     reward_errors: tuple[str, ...] = ()
     """Why rewards are missing: the name of each function that failed, with its exception."""
     will_retry: bool = False

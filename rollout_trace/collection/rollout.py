@@ -16,6 +16,7 @@ class Rollout:
     """One attempt of an agent at one task, for ``agent(task, rollout)``."""
 
     task_id: str
+    """Id of the task."""
     group: str
     """Id shared by the samples of the task."""
     index: int

@@ -21,7 +21,9 @@ class Progress:
     """How far a run is."""
 
     run_id: str
+    """Id of this run of ``collect``."""
     output: str
+    """Path or address."""
     state: State = "running"
     """``running``, ``stopping`` (no further rollouts are begun) or ``ended``."""
     planned: int

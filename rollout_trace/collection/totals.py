@@ -26,8 +26,11 @@ class Percentiles:
     count: int
     """Number of values."""
     p50: float
+    """The median."""
     p90: float
+    """90 % of the values are at most this."""
     p99: float
+    """99 % of the values are at most this."""
 
 
 def percentiles(values: array[float]) -> Percentiles | None:
@@ -167,6 +170,7 @@ class PassRate:
     """A chance to pass, averaged over tasks."""
 
     value: float
+    """From 0 to 1."""
     tasks: int
     """Tasks that it is the mean of: those with at least k scored runs."""
 

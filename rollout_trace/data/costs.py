@@ -34,10 +34,15 @@ class Price:
     """
 
     input: float
+    """For tokens of the prompt."""
     output: float
+    """For tokens of the completion."""
     cache_read: float | None = None
+    """For tokens read from the prompt cache."""
     cache_write: float | None = None
+    """For tokens written to the prompt cache."""
     currency: str = "USD"
+    """Its code, such as ``USD``."""
 
 
 class HasSteps(Protocol):

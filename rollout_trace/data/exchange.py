@@ -20,10 +20,13 @@ class Exchange:
     """One recorded request and its response, byte for byte. A cassette replays it."""
 
     name: str
+    """Its name among recorded exchanges."""
     method: str
+    """HTTP method."""
     path: str
     """May include a query. Never a host."""
     request: bytes
+    """Body of the request, without content encoding."""
     status: int | None
     """None: no answer had begun when the exchange ended."""
     headers: tuple[tuple[str, str], ...]
@@ -33,6 +36,7 @@ class Exchange:
     chunk_sizes: tuple[int, ...]
     """Sizes of the pieces in which the response arrived, in bytes; they add up to its length."""
     request_content_type: str | None = None
+    """``content-type`` of the request."""
     protocol: str | None = None
     """As ``Step.protocol``; None: the request generates nothing (a list of models, embeddings), or it is not known."""
     call_id: str | None = None
@@ -43,6 +47,7 @@ class Exchange:
     """How it ended: ``complete``, ``cut`` (the server closed the connection before the end), ``unreachable`` (there was
     no answer at all), ``closed`` (the caller went away: a timeout, a cancellation, a stream that was closed early)."""
     started_at: datetime | None = None
+    """When the request was sent."""
     duration: float | None = None
     """Seconds to its end."""
 

@@ -144,8 +144,11 @@ class PolicySpan(NamedTuple):
     """Positions ``[begin, end)`` of a completion that one version of the weights sampled."""
 
     begin: int
+    """The first position."""
     end: int
+    """The position after the last one."""
     version: str | int
+    """Version of the weights, as the engine names it."""
 
 
 def as_policy_spans(values: Any, name: str = "policy_spans") -> tuple[PolicySpan, ...]:
@@ -178,6 +181,7 @@ class ExtraIssue:
     sends it in answers of this kind, streamed or not; ``refused``: the server refuses to be asked for it;
     ``not_sent``: asked for, and not in the answer."""
     message: str
+    """A sentence with what was found."""
 
     def __post_init__(self) -> None:
         if credentials.any_known():

@@ -57,6 +57,7 @@ class ErrorInfo:
     type: str
     """Class of the exception, or the provider's error type."""
     message: str
+    """Text of the exception, or the provider's message."""
     code: str | int | None = None
     """The provider's code."""
     status: int | None = None
@@ -91,7 +92,9 @@ class TokenIssue:
     """Why token ids or logprobs of a step are missing, incomplete or withheld: a stable code and a sentence."""
 
     code: str
+    """Stable. All codes: docs/checks.md."""
     message: str
+    """A sentence with what was found."""
 
     def __post_init__(self) -> None:
         _cut_keys(self, "message")
@@ -103,10 +106,15 @@ class Usage:
     """Token counts of one call, as reported by the engine. With ``n > 1`` they include all choices of the call."""
 
     input: int | None = None
+    """Tokens of the whole prompt, with those that were read from or written to a cache."""
     output: int | None = None
+    """Tokens that were sampled."""
     cache_read: int | None = None
+    """Of ``input``, those that were read from the provider's cache."""
     cache_write: int | None = None
+    """Of ``input``, those that were written to the provider's cache."""
     reasoning: int | None = None
+    """Tokens of the reasoning, where the provider counts them."""
     extra: Mapping[str, Any] | None = None
     """Further counts, under the provider's own names; nulls are left out."""
 
@@ -119,6 +127,7 @@ class Cost:
     amount: float
     """In units of ``currency``."""
     currency: str = "USD"
+    """Its code, such as ``USD``."""
     source: CostSource = "unknown"
     """``override``: set by the user; ``table``: from token counts and prices; ``provider``: from the answer."""
 
@@ -129,14 +138,17 @@ class Attempt:
     """One HTTP exchange of a call."""
 
     started_at: datetime | None = None
+    """When the request was sent."""
     duration: float | None = None
     """Seconds from sending the request to the end of the answer or to the failure."""
     status: int | None = None
     """HTTP status; None when no answer came."""
     error: ErrorInfo | None = None
+    """Why it failed; None when it was answered without an error."""
     request_id: str | None = None
     """The server's ``x-request-id``."""
     content_type: str | None = None
+    """``content-type`` of the answer."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "duration", nanoseconds(self.duration))
@@ -149,10 +161,13 @@ class ToolCall:
     """A tool call in a completion."""
 
     id: str | None = None
+    """The provider's id of the call, which the tool's result refers to."""
     name: str | None = None
+    """Name of the tool."""
     arguments: str | None = None
     """The raw argument string, exactly as sampled: usually JSON, but not checked."""
     type: str = "function"
+    """The provider's type of tool."""
     extra: Mapping[str, Any] | None = None
     """The provider's other fields, under its own names."""
 
@@ -163,11 +178,15 @@ class Completion:
     """The message that the model sampled. An empty text beside other parts (tool calls, reasoning, ...) is None."""
 
     role: str = "assistant"
+    """Role of the message."""
     content: str | Sequence[Any] | None = None
     """The text, or the provider's list of content parts."""
     reasoning: str | None = None
+    """Text of the reasoning, where the provider sends it."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """The tool calls, in the order in which they were sampled."""
     refusal: str | None = None
+    """Text with which the model refused, where the provider sends it apart from the content."""
     extra: Mapping[str, Any] | None = None
     """Other fields of the message (audio, annotations, ...), under the provider's names; nulls are left out."""
 
@@ -178,7 +197,9 @@ class Task:
     """The task a trajectory worked on."""
 
     id: str | None = None
+    """Id of the task."""
     data: Any = None
+    """What belongs to the task: question, answer, ..."""
 
 
 @document_fields
@@ -187,13 +208,17 @@ class ToolRun:
     """One execution of a tool."""
 
     tool_call_id: str | None = None
+    """Id of the ``ToolCall`` that it answers."""
     name: str | None = None
+    """Name of the tool."""
     arguments: Any = None
     """Arguments of the execution: the raw argument string, or the decoded value."""
     result: object = None
     """The tool's result. Pydantic objects, dataclasses, paths, enums and dates are written as the values they hold."""
     error: ErrorInfo | None = None
+    """The exception that the tool raised."""
     started_at: datetime | None = None
+    """When the tool was called."""
     duration: float | None = None
     """Seconds."""
     step_id: str | None = None
@@ -214,7 +239,9 @@ class Step:
     """
 
     id: str
+    """Unique."""
     call_id: str
+    """Shared by the steps of one call."""
     choice: int = 0
     """Index of the choice within its call."""
     index: int = 0
@@ -228,7 +255,9 @@ class Step:
     model: str | None = None
     """The model named in the request."""
     response_model: str | None = None
+    """The model named in the answer."""
     response_id: str | None = None
+    """The provider's id of the answer."""
     messages: Sequence[Any] | None = None
     """The messages as sent, in the provider's format. The list cannot be changed; ``list(...)`` makes a copy.
 
@@ -239,8 +268,11 @@ class Step:
     sampling: Mapping[str, Any] | None = None
     """Other fields of the request as sent (temperature, seed, tool_choice, ...), without ``stream`` and its options."""
     completion: Completion | None = None
+    """The sampled message; None where none came."""
     finish_reason: str | None = None
+    """Why the sampling ended, in the provider's words: ``stop``, ``length``, ``tool_calls``, ``end_turn``, ..."""
     stop_reason: str | int | None = None
+    """The stop text or token id that ended it, where the provider sends it."""
     prompt_token_ids: IntArray | None = None
     """int32 [prompt length], as reported by the engine."""
     completion_token_ids: IntArray | None = None
@@ -256,21 +288,30 @@ class Step:
     was sampled, special tokens included. A character that several tokens make is in the last of them, and the others
     are empty; what is no UTF-8 is U+FFFD. Kept packed: each reading builds a new list."""
     token_source: TokenSource | None = None
+    """``engine``: ids from fields made for them; ``logprobs``: from the names of tokens beside their logprobs;
+    ``retokenized``: made from the text on request. None without ids."""
     logprobs_mode: LogprobsMode | None = None
     """``raw``: of the model at temperature 1; ``processed``: after temperature, top-p, ...; ``constrained``: a grammar,
     or a list of allowed tokens, was in force, and the logprobs include it; None: unknown."""
     token_issue: TokenIssue | None = None
+    """Why ids or logprobs are missing or withheld; None where nothing is wrong."""
     usage: Usage | None = None
+    """Token counts of the call: the same on each of its choices."""
     cost: Cost | None = None
     """Cost of the call, on its first choice only. Give a cost that you set yourself ``source="override"``."""
     started_at: datetime | None = None
+    """When the call began."""
     latency: float | None = None
     """Seconds from the start of the call to the end of its answer."""
     time_to_first_token: float | None = None
     """Seconds from the start of the last attempt to the first bytes of a streamed answer."""
     attempts: tuple[Attempt, ...] = ()
+    """The HTTP exchanges of the call, in order."""
     status: StepStatus = "ok"
+    """``ok``, ``error``, ``cancelled``, ``abandoned`` (the stream was closed early), ``cached`` (a framework answered
+    without a call), ``superseded`` (sampled, then thrown away by a framework) or ``running``."""
     error: ErrorInfo | None = None
+    """Why the call failed."""
     reward: float | None = None
     """A finite number (a numpy or torch scalar too; True is 1.0), or None: not scored."""
     advantage: float | Sequence[float] | None = None

@@ -68,7 +68,9 @@ class Trajectory(_Referable):
     """One agent's run of one task: its steps in the order their calls began, rewards, tool runs and metadata."""
 
     id: str = field(default_factory=new_id)
+    """Unique."""
     name: str = "agent"
+    """Name of the agent."""
     episode_id: str | None = None
     """Shared by all trajectories of one run; the outermost one's own id."""
     parent_id: str | None = None
@@ -82,7 +84,9 @@ class Trajectory(_Referable):
     task: Task | None = None
     """An id, or a mapping or an object with the task's data, is converted to a ``Task`` on assignment."""
     steps: list[Step] = field(default_factory=list)
+    """In the order in which their calls began."""
     tool_runs: list[ToolRun] = field(default_factory=list)
+    """The tools that were run."""
     reward: float | None = None
     """A finite number (a numpy or torch scalar too; True is 1.0). None: not scored, never a stand-in for zero."""
     rewards: dict[str, float] | None = None
@@ -92,9 +96,13 @@ class Trajectory(_Referable):
     status: str = "completed"
     """``running``, ``completed``, ``failed`` (the agent raised), ``aborted`` (cancelled), or a text set by the user."""
     stop_reason: str | None = None
+    """Why the agent stopped."""
     error: ErrorInfo | None = None
+    """The exception that ended the run."""
     started_at: datetime | None = None
+    """When it was opened."""
     ended_at: datetime | None = None
+    """When it was closed; None while it is open."""
     environment: dict[str, Any] | None = None
     """What ran: versions (``rollout_trace``, ``python``, ``platform``, ``packages``), ``host``, ``pid``,
     ``process_started``, ``command`` (without its secrets), ``git`` (``commit``, ``branch``, ``dirty``), the ``prices``

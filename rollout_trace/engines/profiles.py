@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
 
 EngineName: TypeAlias = Literal["vllm", "sglang", "llama-server", "fireworks", "together", "openai", "auto"]
+"""What serves the model; ``auto``: found out with requests before the first call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

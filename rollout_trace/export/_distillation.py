@@ -58,8 +58,8 @@ def distillation(
 ) -> Rows:
     """Rows for distillation: one for each sequence, with the likeliest tokens of a teacher at each position.
 
-    Each has ``input_ids`` and ``loss_mask`` [length]; ``topk_ids`` and ``topk_logprobs`` [length][k], likeliest first;
-    ``teacher_logprobs`` [length]: the teacher's logprob of the row's own token; ``teacher``, ``reward`` and
+    Each has ``input_ids`` and ``loss_mask`` [length]; ``topk_ids`` and ``topk_logprobs`` ``[length][k]``, likeliest
+    first; ``teacher_logprobs`` [length]: the teacher's logprob of the row's own token; ``teacher``, ``reward`` and
     ``trajectory_id``. Position i is about token i given those before it: for logits, whose row i predicts token i + 1,
     take ``topk_ids[1:]`` with ``logits[:-1]``. Where nothing is known, which is always so at position 0, and beyond the
     tokens that a position has, ids are 0 and logprobs ``filler``.

@@ -142,7 +142,9 @@ def trl_rollout(
     Args:
         several: for a trajectory with several sequences (drift, forks): ``raise``, or ``longest``: use the one with the
             most sampled tokens and count the steps of the others.
-        strict, report, **options: as for ``trl``.
+        strict: as for ``trl``.
+        report: as for ``trl``.
+        **options: as for ``trl``.
 
     Raises:
         ExportError: a trajectory has no sequence, or has several and ``several="raise"``; or as for ``trl``.

@@ -67,7 +67,8 @@ def trl_kto(
         trajectories: one, or any iterable; without a threshold all runs of a group must be in it.
         threshold: the label is True for a reward of at least this. None: True for a reward above the mean of the run's
             group; runs exactly at the mean are left out.
-        strict, report: as for ``trl_dpo``.
+        strict: as for ``trl_dpo``.
+        report: as for ``trl_dpo``.
 
     Raises:
         ExportError: ``strict``, and something would be left out.

@@ -223,8 +223,9 @@ def verl_prompts(
     Args:
         ground_truth: returns the text that a reward function compares with; by default the task's data, as JSON unless
             it is a string.
-        strict, report: as for ``verl``. Left out are trajectories that were opened inside another, those without
-            messages, prompts of more than roles and texts, tools, and what a chat message has no place for.
+        strict: as for ``verl``. Left out are trajectories that were opened inside another, those without messages,
+            prompts of more than roles and texts, tools, and what a chat message has no place for.
+        report: as for ``verl``.
 
     Raises:
         ExportError: ``strict``, and something would be left out.

@@ -33,8 +33,11 @@ class Integration:
     """An installed integration."""
 
     name: str
+    """Of its entry point."""
     distribution: str
+    """Name of its distribution."""
     version: str
+    """Its installed version."""
     framework: str
     """Name of the framework's distribution."""
     framework_version: str | None

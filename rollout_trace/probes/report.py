@@ -93,6 +93,7 @@ class ProbeReport:
     """What an endpoint serves. ``str(report)`` is a table of the calls and the conclusions."""
 
     model: str
+    """The model that was asked."""
     engine: str | None
     """The engine, as named or detected; None if it is unknown: then no field was added to the calls."""
     prompt_ids: bool

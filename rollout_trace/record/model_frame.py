@@ -34,6 +34,7 @@ class ModelFrame(Frame):
     """
 
     holds_others = False
+    """A model call has no children."""
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class ModelFrame(Frame):
         """
         super().__init__(parent, agent)
         self.metadata = {"framework": framework, **(metadata or {})}
+        """For the ``metadata`` of the steps."""
         self.calls: list[Call] = []
         """Recorded calls that began in its context."""
         self.response_id: str | None = None

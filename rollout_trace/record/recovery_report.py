@@ -41,6 +41,7 @@ class RecoveryReport:
     """What was found in the journals of an output. ``str()`` of it is a text to read."""
 
     output: Path
+    """Path of the output whose journals were read."""
     journals: list[Path] = field(default_factory=list)
     """Journals of dead processes that were read."""
     live: list[Path] = field(default_factory=list)

@@ -76,6 +76,7 @@ class Frame:
         self.trajectory: Trajectory | None = self.scope if self.parent is None else self.parent.trajectory
         """The trajectory it is recorded in; None without one, and once the frame has ended."""
         self.is_open = True
+        """Whether it has not ended."""
         self._inner: dict[Frame, None] = {}
         if self.parent is not None:
             self.parent._inner[self] = None

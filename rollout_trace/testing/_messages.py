@@ -28,18 +28,30 @@ class ConnectionStalled(ConnectionCut):
 class RequestRecord:
     """One request and its answer. Filled in while it is served; final once `LoopbackServer.wait_idle` returns."""
 
-    index: int  # order in which requests began, from 0
-    connection: int  # number of the TCP connection it came on, from 0
+    index: int
+    """Order in which requests began, from 0."""
+    connection: int
+    """Number of the TCP connection it came on, from 0."""
     method: str
-    path: str  # without the query
+    """HTTP method."""
+    path: str
+    """Without the query."""
     query: str
-    headers: dict[str, str]  # lower-case names; the last of repeated headers
+    """Without the question mark."""
+    headers: dict[str, str]
+    """Lower-case names; the last of repeated headers."""
     body: bytes
-    status: int | None = None  # None until the answer's head is sent
+    """As sent, before any decoding."""
+    status: int | None = None
+    """None until the answer's head is sent."""
     response_headers: list[tuple[str, str]] = field(default_factory=list)
-    response_chunks: list[bytes] = field(default_factory=list)  # what was sent, without the HTTP chunk framing
-    completed: bool = False  # the whole response was sent
-    socket: socket.socket | None = field(default=None, repr=False, compare=False)  # of the connection
+    """Of the answer, as they were sent."""
+    response_chunks: list[bytes] = field(default_factory=list)
+    """What was sent, without the HTTP chunk framing."""
+    completed: bool = False
+    """The whole response was sent."""
+    socket: socket.socket | None = field(default=None, repr=False, compare=False)
+    """Of the connection."""
 
     @property
     def json(self) -> Any:
@@ -66,10 +78,14 @@ class Response:
     headers: Sequence[tuple[str, str]] = JSON_HEADERS
     parts: Sequence[Part] = ()
     chunked: bool = False
-    before: Sequence[Callable[[], None]] = ()  # run before the head is sent
-    stream: Generator[bytes, None, None] | None = None  # instead of `parts`
-    length: int | None = None  # of the body, where it is not that of `parts`
-    after: Sequence[Callable[[], None]] = ()  # run once it is sent, or was broken off
+    before: Sequence[Callable[[], None]] = ()
+    """Run before the head is sent."""
+    stream: Generator[bytes, None, None] | None = None
+    """Instead of `parts`."""
+    length: int | None = None
+    """Of the body, where it is not that of `parts`."""
+    after: Sequence[Callable[[], None]] = ()
+    """Run once it is sent, or was broken off."""
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

@@ -22,7 +22,9 @@ class LoopbackServer:
     def __init__(self, *, port: int = 0) -> None:
         self._port = port
         self.errors: list[BaseException] = []
+        """Exceptions that were raised while answering."""
         self.closing = threading.Event()
+        """Set once ``close`` is called: answers that wait are cut."""
         self._changed = threading.Condition()
         self._requests: list[RequestRecord] = []
         self._active = 0
@@ -98,6 +100,7 @@ class LoopbackServer:
             raise self.errors[0]
 
     def begin(self, record: RequestRecord) -> None:
+        """Adds a request to the log; called on the connection's thread."""
         with self._changed:
             record.index = len(self._requests)
             self._requests.append(record)
@@ -105,11 +108,13 @@ class LoopbackServer:
             self._changed.notify_all()
 
     def end(self) -> None:
+        """Counts a request as answered."""
         with self._changed:
             self._active -= 1
             self._changed.notify_all()
 
     def respond(self, record: RequestRecord) -> Response:
+        """The response to one request: that of ``answer``, or HTTP 400 where it raised."""
         try:
             response = self.answer(record)
         except ConnectionCut:

@@ -43,6 +43,7 @@ class ReplayServer(LoopbackServer):
         super().__init__(port=port)
         exchanges = load_exchanges(source) if isinstance(source, (str, Path)) else source
         self.exchanges = {exchange.name: exchange for exchange in exchanges}
+        """The recorded exchanges, by name."""
         self._match = match or matches
         self._answered: set[str] = set()
         self._lock = threading.Lock()

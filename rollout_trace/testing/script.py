@@ -14,7 +14,9 @@ class ToolCall(NamedTuple):
     """A tool call of a reply. `arguments` is the raw string, sent unchanged, valid JSON or not."""
 
     name: str
+    """Name of the tool."""
     arguments: str = "{}"
+    """The raw argument string."""
 
 
 @dataclass(frozen=True)
@@ -22,20 +24,34 @@ class Reply:
     """One answer of the model. Every field is optional; `Reply("text")` is the simplest."""
 
     text: str | None = None
+    """The text."""
     tool_calls: Sequence[ToolCall | tuple[str, str]] = ()
-    reasoning: str | None = None  # goes to `message.reasoning`; its tokens stand between `<think>` and `</think>`
+    """Tool calls, or pairs of a name and the raw argument string."""
+    reasoning: str | None = None
+    """Goes to `message.reasoning`; its tokens stand between `<think>` and `</think>`."""
     _: KW_ONLY
-    token_ids: Sequence[int] | None = None  # the exact ids, instead of those of `text`; no stop token is added
-    logprobs: Sequence[float] | None = None  # instead of the generated ones; of any length and value
-    finish_reason: str | None = None  # default: as vLLM; "length" leaves the stop token out
+    token_ids: Sequence[int] | None = None
+    """The exact ids, instead of those of `text`; no stop token is added."""
+    logprobs: Sequence[float] | None = None
+    """Instead of the generated ones; of any length and value."""
+    finish_reason: str | None = None
+    """Default: as vLLM; "length" leaves the stop token out."""
     stop_reason: str | int | None = None
-    usage: Mapping[str, Any] | None = None  # merged over the counted usage
-    extra_message: Mapping[str, Any] = field(default_factory=dict)  # more fields of the message (first delta)
-    extra: Mapping[str, Any] = field(default_factory=dict)  # more top-level fields of the response, or of every chunk
-    headers: Mapping[str, str] = field(default_factory=dict)  # more response headers
-    tool_index: Literal["normal", "null", "missing"] = "normal"  # `index` of streamed tool calls
-    compress: Compression | None = None  # content-encoding; "br" needs brotli, "zstd" needs zstandard
-    chunk_bytes: int | None = None  # cut the bytes of the body into HTTP chunks of this size
+    """``stop_reason`` of the answer."""
+    usage: Mapping[str, Any] | None = None
+    """Merged over the counted usage."""
+    extra_message: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of the message (first delta)."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """More top-level fields of the response, or of every chunk."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """More response headers."""
+    tool_index: Literal["normal", "null", "missing"] = "normal"
+    """`index` of streamed tool calls."""
+    compress: Compression | None = None
+    """Content-encoding; "br" needs brotli, "zstd" needs zstandard."""
+    chunk_bytes: int | None = None
+    """Cut the bytes of the body into HTTP chunks of this size."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +62,36 @@ class Fault:
     """
 
     reply: str | Reply = "ok"
+    """The reply that fails or is delayed."""
     _: KW_ONLY
-    status: int | None = None  # answer with this error instead of the reply
+    status: int | None = None
+    """Answer with this error instead of the reply."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: str | bytes | Mapping[str, Any] | None = None  # of the error; default: an error object in vLLM's shape
-    delay: float = 0.0  # seconds before the answer begins; if the server closes meanwhile, the connection is cut
-    hold: bool = False  # nothing is sent until `server.release()`
-    hold_after: int | None = None  # hold after this many chunks
-    cut_after: int | None = None  # close the connection after this many chunks, without a proper end
-    reset: bool = False  # reset the connection (RST): before the answer, or where `cut_after` cuts it
-    stall: bool = False  # no answer; the connection stays open until the client leaves
-    stall_after: int | None = None  # after this many chunks nothing more comes, until the client leaves
-    chunk_delay: float = 0.0  # seconds before each chunk of a stream but the first
-    error_event_after: int | None = None  # after this many chunks of a stream, an error event and the end
-    no_done: bool = False  # the stream ends without `data: [DONE]`
-    bad_json: bool = False  # status 200 with a body (or a second event) that is not JSON
+    """More response headers."""
+    body: str | bytes | Mapping[str, Any] | None = None
+    """Of the error; default: an error object in vLLM's shape."""
+    delay: float = 0.0
+    """Seconds before the answer begins; if the server closes meanwhile, the connection is cut."""
+    hold: bool = False
+    """Nothing is sent until `server.release()`."""
+    hold_after: int | None = None
+    """Hold after this many chunks."""
+    cut_after: int | None = None
+    """Close the connection after this many chunks, without a proper end."""
+    reset: bool = False
+    """Reset the connection (RST): before the answer, or where `cut_after` cuts it."""
+    stall: bool = False
+    """No answer; the connection stays open until the client leaves."""
+    stall_after: int | None = None
+    """After this many chunks nothing more comes, until the client leaves."""
+    chunk_delay: float = 0.0
+    """Seconds before each chunk of a stream but the first."""
+    error_event_after: int | None = None
+    """After this many chunks of a stream, an error event and the end."""
+    no_done: bool = False
+    """The stream ends without `data: [DONE]`."""
+    bad_json: bool = False
+    """Status 200 with a body (or a second event) that is not JSON."""
 
     @property
     def hides_reply(self) -> bool:
@@ -76,6 +107,7 @@ class Fault:
 
 
 Answer = str | Reply | Fault | Sequence[str | Reply | Fault]
+"""What a request is answered with. A list: the answers of its attempts, in order; the last one counts for the rest."""
 ScriptFunction = Callable[..., Answer]
 AnyScript = ScriptFunction | Sequence[Answer] | str | Reply | Fault
 Faults = Mapping[int, Fault] | Callable[[int], Fault | None]

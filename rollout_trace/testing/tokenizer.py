@@ -61,6 +61,7 @@ class ByteTokenizer:
 
     def __init__(self, words: Sequence[str] = ()) -> None:
         self.special_ids = {token: _FIRST_SPECIAL + i for i, token in enumerate(SPECIAL_TOKENS)}
+        """Ids of the special tokens, by their text."""
         first_word = _FIRST_SPECIAL + len(SPECIAL_TOKENS)
         self._words = {word.encode(): first_word + i for i, word in enumerate(dict.fromkeys(words))}
         self._bytes = [bytes([i]) for i in range(256)] + [token.encode() for token in SPECIAL_TOKENS] + [*self._words]

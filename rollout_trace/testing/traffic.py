@@ -16,11 +16,16 @@ from ._messages import ConnectionCut
 class Latency:
     """How long the answers of a scripted server take, in seconds. The same request takes the same time in every run."""
 
-    first_token: float = 0.0  # before the first token
-    per_token: float = 0.0  # between tokens; an unstreamed answer comes after all of them
-    per_prompt_token: float = 0.0  # more before the first token, for each token of the prompt
-    jitter: float = 0.0  # share by which the times of one request are longer or shorter: 0.2 is up to 20 %
-    seed: int = 0  # of the jitter
+    first_token: float = 0.0
+    """Seconds before the first token."""
+    per_token: float = 0.0
+    """Seconds between tokens; an unstreamed answer comes after all of them."""
+    per_prompt_token: float = 0.0
+    """Seconds more before the first token, for each token of the prompt."""
+    jitter: float = 0.0
+    """Share by which the times of one request are longer or shorter: 0.2 is up to 20 %."""
+    seed: int = 0
+    """Of the jitter."""
 
     def __post_init__(self) -> None:
         for name in ("first_token", "per_token", "per_prompt_token", "jitter"):
@@ -42,9 +47,12 @@ class Latency:
 class RateLimit:
     """When a scripted server answers with status 429 and a `retry-after`, in place of an answer from the script."""
 
-    requests: int | None = None  # most requests in any `seconds`
+    requests: int | None = None
+    """Most requests in any `seconds`."""
     seconds: float = 1.0
-    in_flight: int | None = None  # most requests at the same time
+    """The time in which ``requests`` are counted."""
+    in_flight: int | None = None
+    """Most requests at the same time."""
 
     def __post_init__(self) -> None:
         if self.requests is None and self.in_flight is None:

@@ -38,7 +38,10 @@ class Finding:
     code: str
     """A key of ``CODES``, or the code of a ``token_issue`` that a newer version wrote."""
     grade: Grade
+    """``fatal``: the step, or the trajectory, cannot be trained on. ``warning``: it can, but may spoil training.
+    ``info``: no fault."""
     message: str
+    """A sentence with what was found."""
     step_id: str | None = None
     """None for a finding on the whole trajectory."""
     position: int | None = None

@@ -36,6 +36,7 @@ class Comparison:
     mean_a: float
     """Mean of a over the tasks in both: of the tasks' means."""
     mean_b: float
+    """The same of b."""
     both: int
     """Tasks with scored runs in a and in b: those that are compared."""
     only_a: int
@@ -49,9 +50,11 @@ class Comparison:
     worse: int
     """Tasks with a lower mean in b."""
     equal: int
+    """Tasks with equal means."""
     unscored_runs_a: int
     """Runs of a without this reward: they are in no mean."""
     unscored_runs_b: int
+    """The same of b."""
     differences: dict[Hashable, float]
     """b - a by task."""
 

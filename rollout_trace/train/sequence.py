@@ -171,7 +171,9 @@ class SequenceReport:
     """Counts over a trajectory: steps used and left out, tokens, truncated rows, breaks between sequences."""
 
     sequences: int
+    """Number of sequences."""
     steps_used: int
+    """Number of steps that are in a sequence."""
     left_out: dict[str, tuple[str, ...]]
     """Ids of the steps in no sequence, by reason: one that ``allow`` may name, ``excluded``, ``policy_version``,
     ``drift``, ``max_length``, ``max_prompt_length`` or ``max_response_length``. ``constrained_sampling`` is a reason
@@ -225,6 +227,7 @@ class Sequences(list[Sequence]):
     def __init__(self, rows: Iterable[Sequence], report: SequenceReport) -> None:
         super().__init__(rows)
         self.report = report
+        """What is in the rows, and what was left out."""
 
     def _repr_html_(self) -> str:
         """The picture of the rows in a notebook."""
