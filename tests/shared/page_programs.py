@@ -1,8 +1,9 @@
-"""Runs a page of the documentation as its reader does: its files, programs and commands, in one folder, in their order.
+"""Runs a page of the documentation as its reader does: its files, programs and commands, in one folder.
 
-A block below a line that ends with a file's name (``agent.py``:) is that file. Any other block ``python`` is a program, a
-block ``bash`` are commands, and a block ``text`` is what the latest of them printed: each of its lines, in their order, with
-other lines between. Ids, times and durations may be others. Blocks of other kinds (``sh``, ``json``) are left alone.
+A block below a line that ends with a file's name (``agent.py``:) is that file. Any other block ``python`` is a program,
+a block ``bash`` are commands, and a block ``text`` is what the latest of them printed: each of its lines, in their
+order, with other lines between. Ids, times and durations may be others. Blocks of other kinds (``sh``, ``json``) are
+left alone.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ def page_blocks(page: Path) -> Iterator[Block]:
         yield Block(section, found["kind"], found["text"], name and name["name"])
 
 
-def run_page(page: Path, folder: Path, variables: Mapping[str, str], *, skip: Collection[str] = ()) -> None:
+def run_page(
+    page: Path, folder: Path, variables: Mapping[str, str], *, skip: Collection[str] = (), only: Collection[str] = ()
+) -> None:
     """Runs a page's blocks in a folder; fails at the first that fails, or printed something else than the page shows.
 
     Args:
@@ -57,12 +60,13 @@ def run_page(page: Path, folder: Path, variables: Mapping[str, str], *, skip: Co
         folder: where files are written and programs run; it must be there.
         variables: added to the environment.
         skip: sections to leave out.
+        only: sections to run; empty: all.
     """
     environment = {**os.environ, **_commands(folder.with_name(f"{folder.name}-bin")), "PYTHONPATH": str(ROOT)}
     environment |= {"COLUMNS": "100", "PYTHONWARNINGS": "error,ignore::ResourceWarning", **variables}
     printed = ""
     for number, block in enumerate(page_blocks(page)):
-        if block.section in skip:
+        if block.section in skip or (only and block.section not in only):
             continue
         if block.file is not None:
             (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
