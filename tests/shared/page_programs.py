@@ -8,6 +8,8 @@ left alone.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -82,6 +84,23 @@ def run_page(
             assert done.returncode == 0, f"{page.name}:\n{block.text}\n{printed}"
 
 
+def exec_page(page: Path, *, skip: Collection[str] = ()) -> None:
+    """As `run_page`, in this process and its folder: programs alone, each with names of its own.
+
+    For programs whose imports take longer than they do.
+    """
+    printed = io.StringIO()
+    for number, block in enumerate(page_blocks(page)):
+        if block.section in skip or block.kind not in ("python", "text"):
+            continue
+        if block.kind == "text":
+            assert_printed(block.text, printed.getvalue())
+            continue
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(block.text, f"{page.name}, block {number}", "exec"), {"__name__": "__main__"})
+
+
 def assert_printed(shown: str, printed: str) -> None:
     """Each shown line was printed, in this order; a line of dots stands for any."""
     lines = iter(map(_plain, printed.splitlines()))
@@ -98,7 +117,7 @@ def _plain(line: str) -> str:
 
 def _commands(folder: Path) -> dict[str, str]:
     """``rollout-trace`` and ``python`` are those of this interpreter."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "rollout-trace").write_text(_COMMAND)
     (folder / "rollout-trace").chmod(0o755)
     return {"PATH": os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])}
