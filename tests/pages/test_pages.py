@@ -12,7 +12,11 @@ from page_programs import ROOT, run_page
 
 from rollout_trace.testing import ScriptedServer
 
-SKIPPED = {"start.md": ("Train",), "which-way.md": ("A framework",)}
+SKIPPED = {
+    "start.md": ("Train",),
+    "web-services.md": ("One trajectory a request",),
+    "which-way.md": ("A framework",),
+}
 """Sections whose programs need another environment: tests/consumers/torch and tests/mixed run them."""
 
 
@@ -21,7 +25,7 @@ def model(request: Mapping[str, Any]) -> str:
     return f"It is {sum(map(int, re.findall(r'[0-9]+', request['messages'][-1]['content'])))}."
 
 
-@pytest.mark.parametrize("name", ["start.md", "tokens.md", "which-way.md", "multi-agent.md"])
+@pytest.mark.parametrize("name", ["start.md", "tokens.md", "which-way.md", "multi-agent.md", "web-services.md"])
 def test_the_page_runs_as_pasted(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "page"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""A loopback service that Tinker's training client talks to, in place of the one that trains: it keeps what it was sent."""
+"""A loopback service that Tinker's training client talks to: it trains nothing, and keeps what it was sent."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from page_programs import ROOT, assert_printed, exec_page, page_blocks, run_page
 PAGE = ROOT / "docs" / "train-prime-rl.md"
 FROM_A_CHECKOUT = "Training samples of prime-rl"
 CHECKOUTS = os.environ.get("ROLLOUT_TRACE_CHECKOUTS")
-"""A folder with checkouts ``prime-rl`` and ``verifiers`` of one day: prime-rl is on no index, and needs that verifiers."""
+"""A folder with checkouts ``prime-rl``, which is on no index, and ``verifiers``, of one day."""
 _BEFORE = """\
 import importlib, sys
 from pathlib import Path
