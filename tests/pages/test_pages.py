@@ -25,7 +25,9 @@ def model(request: Mapping[str, Any]) -> str:
     return f"It is {sum(map(int, re.findall(r'[0-9]+', request['messages'][-1]['content'])))}."
 
 
-@pytest.mark.parametrize("name", ["start.md", "tokens.md", "which-way.md", "multi-agent.md", "web-services.md", "security.md"])
+@pytest.mark.parametrize(
+    "name", ["start.md", "tokens.md", "which-way.md", "multi-agent.md", "web-services.md", "security.md"]
+)
 def test_the_page_runs_as_pasted(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "page"
     folder.mkdir()
