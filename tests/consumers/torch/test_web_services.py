@@ -61,6 +61,6 @@ def test_workers_write_one_file(tmp_path: Path, variables: dict[str, str]) -> No
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)
     found = list(rt.read(folder / "requests.jsonl"))
-    assert sorted(one.metadata["question"] for one in found) == sorted(map(str, range(60)))
+    assert sorted((one.metadata or {})["question"] for one in found) == sorted(map(str, range(60)))
     assert all(any(one.id.encode() in answer for answer in answers) for one in found)
-    assert len({one.environment["pid"] for one in found}) > 1
+    assert len({(one.environment or {})["pid"] for one in found}) > 1
