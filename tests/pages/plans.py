@@ -11,7 +11,7 @@ WAYS = (
     ("A program you do not change?", "rollout-trace run", "no change at all"),
     ("A supported framework?", "record(agent)", "agents, tools, retries"),
     ("You make the client yourself?", "rt.wrap_openai", "one line at the client"),
-    ("A client made somewhere inside?", "rt.instrument()", "one line in the process"),
+    ("Made somewhere inside?", "rt.instrument()", "one line in the process"),
 )
 
 
