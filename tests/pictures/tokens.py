@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer, load_exchanges
 from rollout_trace.wire import decode
-from tests.pages.figure import WIDTH, Figure
+from tests.pictures.figure import WIDTH, Figure
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 MODEL = DATA / "tiny-model"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import rollout_trace as rt
 from tests.consumers import recorded
-from tests.pages.figure import WIDTH, Figure
+from tests.pictures.figure import WIDTH, Figure
 
 WAYS = (
     ("Many runs over a list of tasks?", "rt.collect", "the agent is a function"),

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.pages import draw
+from tests.pictures import draw
 
 DRAWN = draw.pictures()
 
@@ -18,7 +18,7 @@ def test_the_folder_has_these_pictures() -> None:
 
 @pytest.mark.parametrize("name", sorted(DRAWN))
 def test_the_committed_file_is_drawn_from_the_recordings(name: str) -> None:
-    """After a change: ``python -m tests.pages.draw``."""
+    """After a change: ``python -m tests.pictures.draw``."""
     assert (draw.FOLDER / name).read_text(encoding="utf-8") == DRAWN[name]
     ElementTree.fromstring(DRAWN[name])
 

@@ -1,11 +1,11 @@
-"""Draws docs/pictures/ from recordings: ``python -m tests.pages.draw``."""
+"""Draws docs/pictures/ from recordings: ``python -m tests.pictures.draw``."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tests.consumers import recorded
-from tests.pages import plans, strips, tokens
+from tests.pictures import plans, strips, tokens
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence as Several
 from typing import NamedTuple
 
 import rollout_trace as rt
-from tests.pages.figure import WIDTH, Figure
+from tests.pictures.figure import WIDTH, Figure
 
 LETTERS = "ABCDEFGH"
 COLOURS = "abcd"
