@@ -26,6 +26,8 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("integra
 SOURCES = sorted([*ROOT.glob("rollout_trace/**/*.py"), *ROOT.glob("examples/*.py")])
 # An inference engine of 3.4 GB, and an engine's own package index.
 NOT_RUN = {"docs/engines.md": "how to build a vLLM for the engine tests"}
+# Gigabytes of PyTorch: the programs that need them run in the environments of tests/consumers.
+TRAINERS = {"trl"}
 
 # As in the documentation: of the core, and of a distribution beside it.
 BY_PIP = {"'.[openai]'", ". ./integrations/rollout-trace-smolagents"}
@@ -41,7 +43,9 @@ def in_pages() -> Iterator[tuple[str, str]]:
         if name not in NOT_RUN:
             for found in _COMMAND.finditer(page.read_text()):
                 # README's first line has it in a comment.
-                yield name, re.sub(r" in a checkout$", "", found["rest"].partition(" # ")[0].strip())
+                command = re.sub(r" in a checkout$", "", found["rest"].partition(" # ")[0].strip())
+                if command not in TRAINERS:
+                    yield name, command
 
 
 def in_sources() -> Iterator[tuple[str, str]]:

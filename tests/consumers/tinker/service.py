@@ -34,8 +34,8 @@ class Service:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def answer(self, path: str, body: dict[str, Any]) -> bytes | dict[str, Any]:
-        """The answer of an endpoint: JSON, or the bytes of a message."""
+    def answer(self, path: str, body: Any) -> bytes | dict[str, Any]:
+        """The answer of an endpoint, JSON or the bytes of a message, to a body of either kind."""
         if path == "/api/v1/client/config":
             return {"use_pyqwest_transport": False}
         if path == "/api/v1/create_session":
@@ -83,8 +83,11 @@ class Service:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                length = int(self.headers.get("Content-Length") or 0)
-                self._send(service.answer(self.path, json.loads(self.rfile.read(length) or b"{}")))
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                sent = (
+                    body if self.headers.get("Content-Type") == "application/x-protobuf" else json.loads(body or b"{}")
+                )
+                self._send(service.answer(self.path, sent))
 
             def do_GET(self) -> None:
                 self._send(service.answer(self.path, {}))

@@ -1,0 +1,40 @@
+"""docs/train-tinker.md, run as pasted on what the page Start records, with Tinker's SDK and a loopback service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from page_programs import ROOT, exec_page, run_page
+
+import rollout_trace as rt
+from tests.consumers.tinker.training import TrainingService
+
+
+def test_the_service_gets_what_start_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "page"
+    folder.mkdir()
+    (folder / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(folder)
+    run_page(ROOT / "docs" / "start.md", folder, {}, only=("Record",))
+    service = TrainingService()
+    service.start()
+    try:
+        monkeypatch.setenv("TINKER_BASE_URL", service.url)
+        monkeypatch.setenv("TINKER_API_KEY", "tml-0")
+        exec_page(ROOT / "docs" / "train-tinker.md")
+    finally:
+        service.stop()
+    ((loss, sent),) = service.batches
+    assert (loss, len(service.updates)) == ("importance_sampling", 1)
+    runs = list(rt.read("rollouts.jsonl"))
+    for row, run in zip(sent, runs, strict=True):
+        (sequence,) = run.sequences()
+        assert sequence.logprobs is not None
+        assert row["model_input"] == sequence.token_ids[:-1].tolist()
+        assert row["target_tokens"] == sequence.token_ids[1:].tolist()
+        assert row["logprobs"] == sequence.logprobs[1:].tolist()
+        assert (
+            np.sign(row["advantages"]).tolist() == (sequence.loss_mask[1:] * np.sign((run.reward or 0) - 0.5)).tolist()
+        )
