@@ -1,0 +1,173 @@
+"""`docs/comparison.md` and the proxies' table of the README, from the results: nothing of them is written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.peers import OTHERS, OURS, PEERS, PROXIES, Peer
+from benchmarks.peers.tables import COLUMNS, behaviour_table, better, ratio_cells, table
+from benchmarks.peers.words import BEHAVIOUR, METHOD, NOT_MEASURED, OTHER_STRENGTHS, TASKS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "comparison.md"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- made by make bench-peers: begin -->", "<!-- made by make bench-peers: end -->"
+Results = dict[str, Any]
+
+
+def write_page(results: Results) -> None:
+    """Writes both."""
+    PAGE.write_text(render(results))
+    README.write_text(with_block(README.read_text(), results))
+
+
+def with_block(readme: str, results: Results) -> str:
+    """The README with its block made anew. Raises ValueError where the marks are missing."""
+    before, _, rest = readme.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"README.md needs the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n{readme_block(results)}{END}{after}"
+
+
+def readme_block(results: Results) -> str:
+    """What a hop through a proxy costs, and what recording in the process does."""
+    lines = [*_proxy_rows(results, ("small", "large")), "", *_in_process(results)]
+    return "\n".join(lines) + "\n"
+
+
+def render(results: Results) -> str:
+    """The page."""
+    return "\n".join(_lines(results)).rstrip() + "\n"
+
+
+def _lines(results: Results) -> Iterator[str]:
+    load = results["load"]
+    yield "# Comparison"
+    yield ""
+    yield (
+        "What other recorders of model calls cost and keep, beside this one. Everything on this page is made by "
+        "`make bench-peers` from one run; a test compares the page with its results, `benchmarks/peers/results.json`."
+    )
+    yield ""
+    python = results["versions"]["bare"]["python"]
+    yield (
+        f"Run of {results['begun']}: {results['machine']}, Python {python}, {results['rounds']} rounds, "
+        f"load {load[0]:.1f} at the beginning and {max(load):.1f} at most."
+    )
+    if max(load) > BUSY:
+        yield "Other work ran on the machine: ratios are rough, absolute times and calls a second are too bad."
+    yield from ("", "## Who", "")
+    yield from _who(results)
+    yield from ("", "## What a call costs", "", METHOD, "")
+    yield from table(*ratio_cells(results, ("cpu", "process")))
+    yield from ("", TASKS, "")
+    yield from table(*ratio_cells(results, ("rate", "tasks process")))
+    yield from ("", "## Memory and import", "")
+    yield from _memory_and_imports(results)
+    yield from ("", "## What is kept", "", BEHAVIOUR, "")
+    for title, names in COLUMNS.items():
+        yield from (f"### {title}", "")
+        yield from table(*behaviour_table(results, names))
+        yield ""
+    yield from ("## Beside a proxy", "")
+    yield from _proxies(results)
+    yield from ("", "## Where another is better", "")
+    yield from (f"- {sentence}" for sentence in (*better(results), *OTHER_STRENGTHS))
+    yield from ("", "## Not in the tables", "")
+    yield from (f"- {sentence}" for sentence in NOT_MEASURED)
+    for name, reason in results["missing"].items():
+        yield f"- {name} could not be run: {reason}."
+
+
+BUSY = 2.5
+
+
+def versions_of(results: Results, peer: Peer) -> str:
+    """Names and versions of a peer's packages, with the openai client beside them."""
+    found = results["versions"].get(peer.name, {})
+    own = [f"{name} {found[name]}" for name in peer.packages if name in found]
+    return ", ".join([*own, f"openai {found['openai']}"] if "openai" in found else own)
+
+
+def _who(results: Results) -> Iterator[str]:
+    rows = [[peer.title, versions_of(results, peer), peer.kept] for peer in PEERS if peer.name in results["versions"]]
+    yield from table(["", "versions", "its records are kept in"], rows)
+
+
+def _memory_and_imports(results: Results) -> Iterator[str]:
+    yield (
+        f"*Memory*: growth of the process that keeps {results['kept']:,} of the 63 kB calls, all different, beyond "
+        "that of the bare client. *Import*: CPU time of importing it after `openai`, with compiled modules; median "
+        "and quartiles."
+    )
+    yield ""
+    rows = []
+    for peer in (*OURS, *OTHERS):
+        memory, imports = results["memory"].get(peer.name), results["imports"].get(peer.name)
+        if peer.name in results["versions"]:
+            rows.append([peer.title, _memory(peer, memory), _seconds(imports)])
+    yield from table(["", f"{results['kept']:,} calls kept", "import"], rows)
+
+
+def _memory(peer: Peer, value: float | str | None) -> str:
+    if not peer.memory:
+        return f"kept in {peer.kept}"
+    return f"{value:.0f} MB" if isinstance(value, float) else f"not measured: {value}"
+
+
+def _seconds(values: Sequence[float] | None) -> str:
+    if values is None:
+        return "could not be measured"
+    low, middle, high = (value * 1000 for value in values)
+    return f"{middle:,.0f} ms [{low:,.0f}–{high:,.0f}]"
+
+
+def _proxies(results: Results) -> Iterator[str]:
+    yield (
+        "Token ids are otherwise captured by a proxy between agent and engine, for agents in any language. Time that "
+        "it adds to a call over loopback, CPU time of the proxy's process for each call, calls a second of 64 tasks, "
+        "and whether ids and logprobs reach the client as they were sent, unstreamed and streamed. Client, proxy and "
+        "server share the machine. LiteLLM runs with one worker and no callback."
+    )
+    yield ""
+    yield from _proxy_rows(results, ("small", "large", "stream"), more=True)
+
+
+def _proxy_rows(results: Results, kinds: Sequence[str], *, more: bool = False) -> list[str]:
+    names = {"small": "small call", "large": "63 kB answer", "stream": "100-chunk stream"}
+    heads = ["proxy", *(names[kind] for kind in kinds)]
+    if more:
+        heads += ["its CPU: small, 63 kB, stream", "calls/s: small, 63 kB", "ids and logprobs pass"]
+    rows = [_proxy_row(results, name, kinds, more) for name in ("direct", *PROXIES) if more or name != "direct"]
+    return list(table(heads, [row for row in rows if row]))
+
+
+def _proxy_row(results: Results, name: str, kinds: Sequence[str], more: bool) -> list[str]:
+    found = results.get("proxies", {}).get(name)
+    if found is None:
+        return []
+    title, packages = PROXIES.get(name, ("none", ()))
+    versions = ", ".join(results["versions"]["proxies"][package] for package in packages[:1])
+    row = [f"{title} {versions}".strip()]
+    if "missing" in found:
+        return [*row, *[f"could not be run: {found['missing']}"] * len(kinds)]
+    row += [f"+{found[kind]['added'][1] * 1e3:.1f} ms" if name != "direct" else "" for kind in kinds]
+    if more:
+        cpu = ", ".join(f"{found[kind]['proxy cpu'][1] * 1e3:.1f}" for kind in kinds)
+        row.append("" if name == "direct" else f"{cpu} ms")
+        row.append(", ".join(f"{found[kind]['rate'][1]:,.0f}" for kind in kinds if "rate" in found[kind]))
+        row.append("yes" if all(found[kind]["passed"] for kind in kinds) else "no")
+    return row
+
+
+def _in_process(results: Results) -> Iterator[str]:
+    calls = results["calls"].get("ours")
+    if calls is not None:
+        added = {kind: calls[f"calls {kind}"]["process"]["added"][1] * 1e3 for kind in ("small", "large")}
+        yield (
+            f"In the same run, recording in the process took {added['small']:.2f} ms of CPU time for the small call "
+            f"and {added['large']:.2f} ms for the 63 kB answer, decoding included."
+        )
