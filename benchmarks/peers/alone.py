@@ -13,12 +13,14 @@ from benchmarks.peers.process import WorkerFailed, WorkerProcess, clean_environm
 from benchmarks.peers.rounds import three
 
 _PROGRAM = """
-import openai, time
+import os, time
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # else openai's models would import a peer that is one
+import openai
 openai.OpenAI, openai.AsyncOpenAI, openai.resources.chat.completions
+del os.environ["PYDANTIC_DISABLE_PLUGINS"]
 began = time.process_time()
 {imports}
 seconds = time.process_time() - began
-import os
 os.write(1, b"seconds " + str(seconds).encode())
 """
 
@@ -66,7 +68,7 @@ def memory(peers: Sequence[Peer], calls: int, folder: Path, progress: Callable[[
             if peer.environment not in bare:
                 bare[peer.environment] = _grown(peer.environment, "bare", calls, folder)["grown"]
             grown = _grown(peer.environment, peer.name, calls, folder)
-            if grown["counted"] != calls:
+            if grown["counted"] < calls:
                 raise WorkerFailed(f"{grown['counted']} of {calls} calls were recorded")
             found[peer.name] = round(grown["grown"] - bare[peer.environment], 1)
         except WorkerFailed as failure:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.peers.peers import OTHERS, OURS, PEERS, PROXIES, Peer
 from benchmarks.peers.tables import COLUMNS, behaviour_table, better, ratio_cells, table
-from benchmarks.peers.words import BEHAVIOUR, METHOD, NOT_MEASURED, OTHER_STRENGTHS, TASKS
+from benchmarks.peers.words import BEHAVIOUR, BETTER, METHOD, NOT_MEASURED, OTHER_STRENGTHS, TASKS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "comparison.md"
@@ -54,11 +54,13 @@ def _lines(results: Results) -> Iterator[str]:
     yield ""
     python = results["versions"]["bare"]["python"]
     yield (
-        f"Run of {results['begun']}: {results['machine']}, Python {python}, {results['rounds']} rounds, "
-        f"load {load[0]:.1f} at the beginning and {max(load):.1f} at most."
+        f"Run of {results['begun']}: {results['machine']}, Python {python}, {results['rounds']} "
+        f"round{'s' * (results['rounds'] != 1)}, load {load[0]:.1f} at the beginning and {max(load):.1f} at most."
     )
     if max(load) > BUSY:
         yield "Other work ran on the machine: ratios are rough, absolute times and calls a second are too bad."
+    if "note" in results:
+        yield results["note"]
     yield from ("", "## Who", "")
     yield from _who(results)
     yield from ("", "## What a call costs", "", METHOD, "")
@@ -74,7 +76,7 @@ def _lines(results: Results) -> Iterator[str]:
         yield ""
     yield from ("## Beside a proxy", "")
     yield from _proxies(results)
-    yield from ("", "## Where another is better", "")
+    yield from ("", "## Where another is better", "", BETTER, "")
     yield from (f"- {sentence}" for sentence in (*better(results), *OTHER_STRENGTHS))
     yield from ("", "## Not in the tables", "")
     yield from (f"- {sentence}" for sentence in NOT_MEASURED)
@@ -82,7 +84,9 @@ def _lines(results: Results) -> Iterator[str]:
         yield f"- {name} could not be run: {reason}."
 
 
+NAMES = {"small": "small call", "large": "63 kB answer", "stream": "100-chunk stream"}
 BUSY = 2.5
+"""A load from which on the page has a warning."""
 
 
 def versions_of(results: Results, peer: Peer) -> str:
@@ -127,9 +131,9 @@ def _seconds(values: Sequence[float] | None) -> str:
 
 def _proxies(results: Results) -> Iterator[str]:
     yield (
-        "Token ids are otherwise captured by a proxy between agent and engine, for agents in any language. Time that "
-        "it adds to a call over loopback, CPU time of the proxy's process for each call, calls a second of 64 tasks, "
-        "and whether ids and logprobs reach the client as they were sent, unstreamed and streamed. Client, proxy and "
+        "Token ids are otherwise captured by a proxy between agent and engine, for agents in any language. CPU "
+        "time of the proxy's process for each call over loopback, time that it adds to the call, calls a second of 64 "
+        "tasks, and whether ids and logprobs reach the client as they were sent, unstreamed and streamed. Client, proxy and "
         "server share the machine. LiteLLM runs with one worker and no callback."
     )
     yield ""
@@ -137,10 +141,9 @@ def _proxies(results: Results) -> Iterator[str]:
 
 
 def _proxy_rows(results: Results, kinds: Sequence[str], *, more: bool = False) -> list[str]:
-    names = {"small": "small call", "large": "63 kB answer", "stream": "100-chunk stream"}
-    heads = ["proxy", *(names[kind] for kind in kinds)]
+    heads = ["proxy", *(f"its CPU time: {NAMES[kind]}" for kind in kinds)]
     if more:
-        heads += ["its CPU: small, 63 kB, stream", "calls/s: small, 63 kB", "ids and logprobs pass"]
+        heads += ["added: small, 63 kB, stream", "calls/s: small, 63 kB", "ids and logprobs pass"]
     rows = [_proxy_row(results, name, kinds, more) for name in ("direct", *PROXIES) if more or name != "direct"]
     return list(table(heads, [row for row in rows if row]))
 
@@ -153,13 +156,14 @@ def _proxy_row(results: Results, name: str, kinds: Sequence[str], more: bool) ->
     versions = ", ".join(results["versions"]["proxies"][package] for package in packages[:1])
     row = [f"{title} {versions}".strip()]
     if "missing" in found:
-        return [*row, *[f"could not be run: {found['missing']}"] * len(kinds)]
-    row += [f"+{found[kind]['added'][1] * 1e3:.1f} ms" if name != "direct" else "" for kind in kinds]
+        return [*row, f"could not be run: {found['missing']}", *[""] * (len(kinds) + 2 if more else len(kinds) - 1)]
+    row += [f"{found[kind]['proxy cpu'][1] * 1e3:.1f} ms" if name != "direct" else "" for kind in kinds]
     if more:
-        cpu = ", ".join(f"{found[kind]['proxy cpu'][1] * 1e3:.1f}" for kind in kinds)
-        row.append("" if name == "direct" else f"{cpu} ms")
+        added = ", ".join(f"{found[kind]['added'][1] * 1e3:+.1f}" for kind in kinds)
+        row.append("" if name == "direct" else f"{added} ms")
         row.append(", ".join(f"{found[kind]['rate'][1]:,.0f}" for kind in kinds if "rate" in found[kind]))
-        row.append("yes" if all(found[kind]["passed"] for kind in kinds) else "no")
+        lost = [NAMES[kind] for kind in kinds if not found[kind]["passed"]]
+        row.append(f"no: {', '.join(lost)}" if lost else "yes")
     return row
 
 
@@ -168,6 +172,7 @@ def _in_process(results: Results) -> Iterator[str]:
     if calls is not None:
         added = {kind: calls[f"calls {kind}"]["process"]["added"][1] * 1e3 for kind in ("small", "large")}
         yield (
-            f"In the same run, recording in the process took {added['small']:.2f} ms of CPU time for the small call "
-            f"and {added['large']:.2f} ms for the 63 kB answer, decoding included."
+            f"Recording in the process takes {added['small']:.2f} ms of CPU time for the small call and "
+            f"{added['large']:.2f} ms for the 63 kB answer, decoding included. One run of {results['begun'][:10]}, "
+            f"at a load of {max(results['load']):.0f}."
         )

@@ -99,7 +99,12 @@ def _server(name: str, folder: Path, upstream: str = "") -> Iterator[Proxy]:
     else:
         command = [str(python_of(PROXY_ENVIRONMENT)), "-m", "benchmarks.peers.proxy_server", name, str(port)]
         command += [upstream.removesuffix("/v1")] if upstream else []
-    settings = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION"}
+    settings = {
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # it listens on this machine alone
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_MODE": "PRODUCTION",
+    }
     with (folder / f"proxy-{name}.log").open("wb") as log:
         process = subprocess.Popen(
             command,

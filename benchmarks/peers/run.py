@@ -127,10 +127,8 @@ def _is_made(environment: str) -> bool:
 
 def _machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-    return f"{os.cpu_count()} cores of a {model}, {platform.system()}"
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{os.cpu_count()} cores ({models[0] if models else platform.machine()}), {platform.system()}"
 
 
 def _now() -> str:

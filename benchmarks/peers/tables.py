@@ -95,18 +95,24 @@ def better(results: Results) -> list[str]:
 
 
 def _cheaper(results: Results) -> Iterator[str]:
+    """Where the quartiles of another's ratio are all on the better side of those of our best."""
     calls = results["calls"]
     for measure, (where, columns) in MEASURES.items():
         more = -1 if measure == "rate" else 1
         for what in columns:
-            ratios = {name: more * _measured(found, measure, what)[1] for name, found in calls.items()}
-            ours = min((ratios[peer.name] for peer in OURS if peer.name in ratios), default=None)
-            if ours is None:
-                continue
-            kind = KINDS[what.split()[1]]
+            ratios = {
+                name: sorted(more * one for one in _measured(found, measure, what)) for name, found in calls.items()
+            }
+            ours = min((ratios[peer.name] for peer in OURS if peer.name in ratios), key=_middle, default=None)
             for peer in OTHERS:
-                if peer.name in ratios and ratios[peer.name] < ours:
-                    yield _sentence(peer.title, measure, where, kind, abs(ratios[peer.name]), abs(ours))
+                theirs = ratios.get(peer.name)
+                if ours is not None and theirs is not None and theirs[2] < ours[0]:
+                    kind = KINDS[what.split()[1]]
+                    yield _sentence(peer.title, measure, where, kind, abs(theirs[1]), abs(ours[1]))
+
+
+def _middle(quartiles: Sequence[float]) -> float:
+    return quartiles[1]
 
 
 def _sentence(title: str, measure: str, where: str, kind: str, theirs: float, ours: float) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+BETTER = """\
+Figures are compared where all of the other's quartiles are better than those of our best row; then plain facts that no
+figure shows."""
+
 METHOD = """\
 Ratios to the bare client of the same environment: median of the rounds, with the quartiles in brackets; 1.00 is no
 cost. *Calling thread* is the CPU time of the thread that makes the call. *Whole process* is that of all threads, for

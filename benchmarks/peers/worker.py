@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import hop, measure, probes
 from benchmarks.peers.adapters.base import Adapter
 
 
@@ -25,11 +26,9 @@ class Worker:
     """Commands, each a method that takes and returns JSON values."""
 
     def __init__(self, adapter: Adapter) -> None:
-        from benchmarks.peers.measure import Calls, Crowd
-
         self._adapter = adapter
-        self._calls: dict[str, Calls] = {}
-        self._crowds: dict[str, Crowd] = {}
+        self._calls: dict[str, measure.Calls] = {}
+        self._crowds: dict[str, measure.Crowd] = {}
 
     def versions(self, names: list[str]) -> dict[str, Any]:
         """Of packages of this environment, and of Python."""
@@ -38,33 +37,25 @@ class Worker:
 
     def calls(self, kind: str, times: int) -> dict[str, float]:
         """A block of calls on this thread."""
-        from benchmarks.peers.measure import Calls
-
         if kind not in self._calls:
-            self._calls[kind] = Calls(self._adapter, kind)
+            self._calls[kind] = measure.Calls(self._adapter, kind)
             _settle()
         return self._calls[kind].block(times)
 
     def tasks(self, kind: str, calls: int) -> dict[str, float]:
         """A block of calls of 64 tasks."""
-        from benchmarks.peers.measure import Crowd
-
         if kind not in self._crowds:
-            self._crowds[kind] = Crowd(self._adapter, kind)
+            self._crowds[kind] = measure.Crowd(self._adapter, kind)
             _settle()
         return self._crowds[kind].block(calls)
 
     def memory(self, calls: int) -> dict[str, float]:
         """What the process grows by."""
-        from benchmarks.peers.measure import memory
-
-        return memory(self._adapter, calls)
+        return measure.memory(self._adapter, calls)
 
     def probe(self, scenario: str, base_url: str) -> dict[str, Any]:
         """What was recorded of a scenario's calls to a scripted server."""
-        from benchmarks.peers.probes import probe
-
-        return probe(self._adapter, scenario, base_url)
+        return probes.probe(self._adapter, scenario, base_url)
 
     def reward(self) -> Any:
         """The reward of a trace that was given none."""
@@ -73,15 +64,11 @@ class Worker:
 
     def hop(self, kind: str, base_url: str, times: int) -> dict[str, Any]:
         """A block of calls over loopback."""
-        from benchmarks.peers.hop import block
-
-        return block(kind, base_url, times)
+        return hop.block(kind, base_url, times)
 
     def hop_tasks(self, kind: str, base_url: str, calls: int) -> dict[str, Any]:
         """A block of calls of 64 tasks over loopback."""
-        from benchmarks.peers.hop import crowd
-
-        return crowd(kind, base_url, calls)
+        return hop.crowd(kind, base_url, calls)
 
 
 def _settle() -> None:
