@@ -12,6 +12,7 @@ from typing import Any
 import openai
 
 from benchmarks.payloads import Exchange
+from benchmarks.peers.checks import Recorded, sent
 from benchmarks.peers.measure import KINDS, TASKS, arguments
 
 
@@ -60,23 +61,27 @@ def _asked(exchange: Exchange, kind: str) -> dict[str, Any]:
     return {**arguments(exchange), "model": kind}
 
 
-def _passed(client: Any, exchange: Exchange) -> bool:
-    """Whether prompt ids, completion ids and logprobs come to the client as the server sends them."""
+def _passed(client: Any, exchange: Exchange) -> str:
+    """Whether prompt ids, completion ids and logprobs come to the client as they are sent; if not, what is lost."""
     answer = client.chat.completions.create(**_asked(exchange, exchange.name))
     parts = list(answer) if exchange.streamed else [answer]
-    found = _facts([part.to_dict(mode="json") for part in parts])
-    return found == _facts(_sent(exchange))
+    text = json.dumps([part.to_dict(mode="json") for part in parts])
+    expected = sent(exchange.body, streamed=exchange.streamed)
+    if sent(_body(text, exchange.streamed), streamed=exchange.streamed) == expected:
+        return "yes"
+    found = Recorded([{"text": text}])
+    cells = {
+        "prompt ids": found.ids(expected.prompt),
+        "completion ids": found.ids(expected.completion, expected.pieces),
+        "logprobs": found.logprobs(expected.logprobs),
+    }
+    lost = [name for name, (kept, _) in cells.items() if kept == "no"]
+    return f"no {' and no '.join(lost)}" if lost else "in other fields"
 
 
-def _sent(exchange: Exchange) -> list[dict[str, Any]]:
-    if not exchange.streamed:
-        return [json.loads(exchange.body)]
-    return [json.loads(piece[6:]) for piece in exchange.pieces if piece.startswith(b"data: {")]
-
-
-def _facts(parts: list[dict[str, Any]]) -> tuple[Any, list[int], list[float]]:
-    prompt = next((part["prompt_token_ids"] for part in parts if part.get("prompt_token_ids")), None)
-    choices = [choice for part in parts for choice in part["choices"]]
-    ids = [number for choice in choices for number in choice.get("token_ids") or []]
-    entries = [entry for choice in choices for entry in (choice.get("logprobs") or {}).get("content") or []]
-    return prompt, ids, [entry["logprob"] for entry in entries]
+def _body(text: str, streamed: bool) -> bytes:
+    """The bytes that such an answer has, from what the client made of it."""
+    parts = json.loads(text)
+    if not streamed:
+        return json.dumps(parts[0]).encode()
+    return b"".join(b"data: " + json.dumps(part).encode() + b"\n\n" for part in parts)

@@ -133,8 +133,8 @@ def _proxies(results: Results) -> Iterator[str]:
     yield (
         "Token ids are otherwise captured by a proxy between agent and engine, for agents in any language. CPU "
         "time of the proxy's process for each call over loopback, time that it adds to the call, calls a second of 64 "
-        "tasks, and whether ids and logprobs reach the client as they were sent, unstreamed and streamed. Client, proxy and "
-        "server share the machine. LiteLLM runs with one worker and no callback."
+        "tasks, and whether ids and logprobs reach the client where the server put them. Client, proxy and server "
+        "share the machine. LiteLLM runs with one worker and no callback."
     )
     yield ""
     yield from _proxy_rows(results, ("small", "large", "stream"), more=True)
@@ -162,8 +162,9 @@ def _proxy_row(results: Results, name: str, kinds: Sequence[str], more: bool) ->
         added = ", ".join(f"{found[kind]['added'][1] * 1e3:+.1f}" for kind in kinds)
         row.append("" if name == "direct" else f"{added} ms")
         row.append(", ".join(f"{found[kind]['rate'][1]:,.0f}" for kind in kinds if "rate" in found[kind]))
-        lost = [NAMES[kind] for kind in kinds if not found[kind]["passed"]]
-        row.append(f"no: {', '.join(lost)}" if lost else "yes")
+        passed = {found[kind]["passed"] for kind in kinds}
+        words = [f"{NAMES[kind]}: {found[kind]['passed']}" for kind in kinds]
+        row.append(passed.pop() if len(passed) == 1 else "; ".join(words))
     return row
 
 

@@ -30,7 +30,7 @@ class Proxy:
         self.base_url = f"http://127.0.0.1:{port}/v1"
         self._process = process
         self.found: dict[str, dict[str, list[float]]] = {kind: {} for kind in TIMES}
-        self.passed: dict[str, bool] = {}
+        self.passed: dict[str, str] = {}
 
     def cpu(self) -> float:
         """Seconds of CPU that its process has used; 0 where there is none."""

@@ -108,7 +108,15 @@ def _cheaper(results: Results) -> Iterator[str]:
                 theirs = ratios.get(peer.name)
                 if ours is not None and theirs is not None and theirs[2] < ours[0]:
                     kind = KINDS[what.split()[1]]
-                    yield _sentence(peer.title, measure, where, kind, abs(theirs[1]), abs(ours[1]))
+                    sentence = _sentence(peer.title, measure, where, kind, abs(theirs[1]), abs(ours[1]))
+                    yield sentence + _without_ids(results, peer.name, what)
+
+
+def _without_ids(results: Results, name: str, what: str) -> str:
+    """What makes it cheaper, where it keeps no ids of such a call."""
+    column = "streamed: completion ids" if what.endswith("stream") else "completion ids"
+    kept = results["behaviour"].get(name, {}).get(column, ["yes"])[0]
+    return " It keeps no completion ids of that call." if kept == "no" else ""
 
 
 def _middle(quartiles: Sequence[float]) -> float:
