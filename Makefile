@@ -38,8 +38,11 @@ TRAINERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/trainers-*.t
 # Agents and frameworks as their users run them. Fewer: make test-agents AGENTS=agents-litellm
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
 NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(TRAINERS) $(AGENTS)
+# Other recorders, each beside the openai client in an environment of its own: `make bench-peers`, which CI does not run.
+PEERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/peers-*.txt))
 
 .PHONY: demo docs test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-trainers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: bench-peers $(PEERS:%=environment-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
@@ -167,6 +170,13 @@ bench: environment $(INTEGRATIONS:%=bench-%)
 $(INTEGRATIONS:%=bench-%): bench-%: environment-%
 	PYTHONPATH=benchmarks/shared .venvs/$*/bin/python integrations/$*/benchmark.py
 
+# The same calls recorded by others, half an hour: writes benchmarks/peers/results.json and docs/comparison.md. A peer whose
+# environment cannot be made is listed as such. A rough run, of some of them:
+# make bench-peers PEERS_ARGUMENTS="--rounds 2 --only ours langfuse --output rough.json"
+bench-peers: environment
+	-@$(MAKE) --keep-going --no-print-directory $(PEERS:%=environment-%)
+	$(BIN)/python -m benchmarks.peers.run $(PEERS_ARGUMENTS)
+
 fuzz: environment
 	$(BIN)/python -m tests.fuzz.run
 
@@ -175,18 +185,19 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A number that changes with the content of these files, with PYTHON and with the folder of the checkout.
-number = $(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR) $(torch)'; } | cksum))
+number = $(if $(1),$(firstword $(shell { cat $(1); echo '$(PYTHON) $(CURDIR) $(torch)'; } | cksum)))
 
-# Harbor, whose validator of ATIF is the one to ask, needs Python 3.12, and so does the SDK of OpenHands.
-python = $(if $(filter %/consumers-atif %/trainers-python312 %/agents-openhands,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
+# Harbor, whose validator of ATIF is the one to ask, needs Python 3.12, and so do the SDK of OpenHands and OpenPipe's ART.
+# All peers have the same Python: their times are compared.
+python = $(if $(filter %/consumers-atif %/trainers-python312 %/agents-openhands .venvs/peers-%,$(1)),$(shell python3.12 -c '' 2>/dev/null && echo python3.12 || echo $(PYTHON)),$(PYTHON))
 
 # PyTorch comes in many builds, one for each kind of machine: whichever pip finds, before the others and without a hash.
 torch = $(if $(filter %/consumers-torch.txt %/consumers-tinker.txt %/trainers-torch.txt,$(1)),torch==2.13.0)
 
 # $(call rules,TARGET,FOLDER,REQUIREMENTS,PACKAGES): TARGET makes an environment in FOLDER. The empty files
-# FOLDER/requirements-NUMBER and FOLDER/packages-NUMBER say what it holds.
+# FOLDER/requirements-NUMBER and FOLDER/packages-NUMBER say what it holds. PACKAGES may be empty.
 define rules
-$(1): $(2)/packages-$(call number,$(4:%=%/pyproject.toml))
+$(1): $(2)/$(if $(4),packages-$(call number,$(4:%=%/pyproject.toml)),requirements-$(call number,$(3)))
 
 $(2)/packages-$(call number,$(4:%=%/pyproject.toml)): $(2)/requirements-$(call number,$(3))
 	@$(PYTHON) tests/environment.py $(2) $(4:%=-e %)
@@ -202,8 +213,9 @@ $(2)/requirements-$(call number,$(3)):
 endef
 
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
-$(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(CONSUMERS) $(TRAINERS) $(AGENTS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+$(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(CONSUMERS) $(TRAINERS) $(AGENTS) peers-ours,$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	requirements/$(name).txt),.)))
+$(foreach name,$(filter-out peers-ours,$(PEERS)),$(eval $(call rules,environment-$(name),.venvs/$(name),requirements/$(name).txt,)))
 $(eval $(call rules,environment-$(MIXED),.venvs/$(MIXED),requirements/$(MIXED).txt,. $(NESTED:%=./integrations/%)))
 $(foreach name,$(INTEGRATIONS),$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	integrations/$(name)/tests/requirements.txt),. ./integrations/$(name))))
