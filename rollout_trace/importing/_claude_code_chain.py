@@ -67,11 +67,13 @@ class Chain:
         self._points: dict[str, _Point] = {}
         self._calls: dict[str, tuple[_Response, dict[str, Any]]] = {}
         self._interrupted = False
+        self._requests: dict[str, str] = {}
+        """The request of each response, by the response's id."""
         self._response_of: dict[str, _Response] = {}
         for line in lines:
             if line.kind == "assistant" and line.message is not None:
                 self._collect(line, line.message)
-        for line in lines:
+        for line in _parents_first(lines):
             self._follow(line)
         own = {line.uuid for line in lines}
         responses = [(one.lines[0].message, one) for one in self._responses.values() if one.step is not None]
@@ -91,11 +93,16 @@ class Chain:
         return "completed" if last is not None and last.finish_reason in _ENDED else "unknown"
 
     def _collect(self, line: Line, message: Fields) -> None:
-        key = message.name("id") or line.uuid
+        key, request = message.name("id") or line.uuid, line.fields.name("requestId")
+        if request is not None and self._requests.setdefault(key, request) != request:
+            # Some gateways give every response the same id.
+            key = f"{key} {request}"
         response = self._responses.setdefault(key, _Response())
         self._response_of[line.uuid] = response
         response.lines.append(line)
         content = message.get("content")
+        if content is None:
+            message.wrong("content", "a text or a list of blocks")
         if isinstance(content, str):
             response.content.append({"type": "text", "text": content})
         else:
@@ -138,12 +145,16 @@ class Chain:
         message = line.message
         if message is None:
             return
-        if line.fields.flag("isApiErrorMessage") or message.get("model") == "<synthetic>":
+        is_synthetic = message.get("model") == "<synthetic>"
+        if line.fields.flag("isApiErrorMessage") or (is_synthetic and line.fields.get("error") is not None):
             self.steps.append(self._failed(line, response, point))
             response.point = self._points[line.uuid] = point
             return
         thread = point.branch()
-        if all(one.uuid in self._seen for one in response.lines) or _digest(message, response) in self._seen:
+        if is_synthetic:
+            # Such as "No response requested.", which keeps the turns of a resumed session in order.
+            self._job.report.note("answers that the CLI wrote in place of a model, kept as messages alone")
+        elif all(one.uuid in self._seen for one in response.lines) or _digest(message, response) in self._seen:
             self._job.report.note("responses copied from another session, kept as messages alone")
         else:
             response.step = self._step(line, message, response, thread, point.time)
@@ -275,6 +286,25 @@ class Chain:
         )
         has_more = line.fields.get("toolUseResult") is not None
         self._job.report.drop("structured results beside what the model read", has_more)
+
+
+def _parents_first(lines: list[Line]) -> list[Line]:
+    """The lines in their order, a line that stands before its parent behind it."""
+    known, own = {""}, {line.uuid for line in lines}
+    waiting: dict[str, list[Line]] = {}
+    found: list[Line] = []
+    for line in lines:
+        if line.parent in own and line.parent not in known:
+            waiting.setdefault(line.parent or "", []).append(line)
+            continue
+        ready = [line]
+        while ready:
+            one = ready.pop()
+            found.append(one)
+            known.add(one.uuid)
+            ready += reversed(waiting.pop(one.uuid, []))
+    # Of a circle: each is above the others.
+    return [*found, *(line for left in waiting.values() for line in left)]
 
 
 def _digest(message: Fields, response: _Response) -> str:
