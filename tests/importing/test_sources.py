@@ -156,6 +156,23 @@ def test_inspect_samples() -> None:
     assert [len(step.messages or ()) for step in plain.steps] == [1, 3]
 
 
+def test_inspect_agents_inside_agents(tmp_path: Path) -> None:
+    """Each has the agent around it as its parent; one without calls of its own is none."""
+    answered = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "x"}, "stop_reason": "stop"}]}
+    events: list[dict[str, Any]] = []
+    for at, (own, above) in enumerate([("a", None), ("b", "a"), ("quiet", "b"), ("c", "quiet")]):
+        events.append({"event": "span_begin", "id": own, "parent_id": above, "type": "agent", "name": own})
+        time = {"timestamp": f"2026-10-01T00:00:0{at}Z", "completed": f"2026-10-01T00:00:0{at}Z"}
+        if own != "quiet":
+            events.append({"event": "model", "span_id": own, **time, "model": "m", "input": [], "output": answered})
+    sample = {"id": "s", "epoch": 1, "uuid": "u", "input": "x", "target": "y", "messages": [], "events": events}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"status": "success", "eval": {"task": "t"}, "samples": [sample]}))
+    first, second, third = importing.inspect(path)
+    assert (second.parent_id, second.parent_step_id) == (first.id, first.steps[0].id)
+    assert (third.parent_id, third.parent_step_id) == (second.id, second.steps[0].id)
+
+
 def test_inspect_asks_which_score_is_the_reward() -> None:
     found = load("inspect")
     assert next(found).reward is None
