@@ -188,6 +188,27 @@ def test_agents_that_began_each_other_are_the_sessions(tmp_path: Path) -> None:
             above = made.get(above.parent_id or "")
 
 
+@pytest.mark.parametrize("is_written_anew", [True, False])
+def test_a_compaction_that_keeps_the_last_messages(is_written_anew: bool, tmp_path: Path) -> None:
+    """The next prompt is the summary and what was kept; a line that is written anew was sampled before."""
+    kept = answer("a3", "s" if is_written_anew else "u3", "m3", text("third"))
+    facts = {"preservedMessages": {"anchorUuid": "s", "uuids": ["a2", "u3", "a3"]}}
+    lines = [
+        *(user("u1", None, "one"), answer("a1", "u1", "m1", text("first"))),
+        *(user("u2", "a1", "two"), answer("a2", "u2", "m2", text("second")), user("u3", "a2", "three")),
+        *([] if is_written_anew else [kept]),
+        line("system", "c", None, subtype="compact_boundary", compactMetadata=facts),
+        user("s", "c", "Summary", isCompactSummary=True),
+        *([kept] if is_written_anew else []),
+        *(user("u4", "a3", "four"), answer("a4", "u4", "m4", text("fourth"))),
+    ]
+    (one,) = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    prompts = [[message["content"] for message in to_chat(step)] for step in one.steps]
+    assert prompts[2] == ["one", "first", "two", "second", "three"]
+    assert prompts[3] == ["Summary", "second", "three", "third", "four"]
+    assert len(prompts) == 4
+
+
 def test_a_resumed_session_has_its_own_steps_alone(tmp_path: Path) -> None:
     old = [user("u1", None, "Go"), answer("a1", "u1", "m1", text("Gone"))]
     write(tmp_path / "a.jsonl", old)
