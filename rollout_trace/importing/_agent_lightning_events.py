@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -77,15 +78,18 @@ class Events:
 
     def _call(self, event: Fields, data: Fields, stores: Stores, name: str) -> list[Step]:
         request, response = data.object("request"), data.get("response")
+        is_failed = data.get("status") == "error"
         if not isinstance(response, (dict, list)):
-            data.wrong("response", "an object, or a list of chunks")
+            if response is not None or not is_failed:
+                data.wrong("response", "an object, or a list of chunks")
             response = {}
         status, ended, milliseconds = data.count("http_status"), event.time("timestamp"), data.number("latency_ms")
         seconds = None if milliseconds is None or not 0 <= milliseconds < 1e10 else milliseconds / 1e3
         body: dict[str, Any] | None = None if request is None else request.values
         began = None if ended is None or seconds is None else ended - timedelta(seconds=seconds)
-        if status is None or status > 999:
-            status = 500 if data.get("status") == "error" else 200
+        known = status if status is not None and status <= 999 else None
+        # Only for how the body is read: a failed call without an answer is an error, one with a part of it is not.
+        status = known or (500 if is_failed and not response else 200)
         steps = exchange_steps(
             stores, name, protocol_of(body, response), body, response, status=status, started_at=began, latency=seconds
         )
@@ -97,6 +101,12 @@ class Events:
         retries = data.count("retry_count")
         for step in steps:
             step.policy_version = version
+            if is_failed and step.status == "ok":
+                # Such as a stream that broke off: what came of it is kept.
+                amend(step, status="error")
+            if step.error is not None and not response:
+                amend(step, error=replace(step.error, message="", status=known))
+            amend(step, attempts=tuple(replace(one, status=known) for one in step.attempts))
             if retries:
                 step.metadata = {"retries": retries}
             if step.model is None:

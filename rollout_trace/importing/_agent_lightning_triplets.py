@@ -71,6 +71,8 @@ class Triplets:
             found = record.number("reward")
             # The reward of a run is on its last triplet.
             reward = reward if found is None or (facts is not None and facts.get("final_reward") is not None) else found
+        if facts is None or facts.get("final_reward") is None:
+            self._leave_rewards_of_the_run(records, steps)
         self._job.report.miss("rewards", reward is None)
         task = records[0].name("instance_id") if records else None
         more = None if facts is None else facts.object("metadata")
@@ -91,8 +93,22 @@ class Triplets:
             trajectory.task = Task(id=task, data=None if repo is None else {"repo": repo})
         return trajectory
 
+    def _leave_rewards_of_the_run(self, records: list[Fields], steps: list[Step]) -> None:
+        """Takes from steps the rewards that are not their own: the last is the run's, and rows of turns repeat it.
+
+        A row has the reward of the next one that has one, where its turn was given none.
+        """
+        after: float | None = None
+        for at in reversed(range(len(steps))):
+            own = steps[at].reward
+            is_repeated = _is_row(records[at]) and own == after
+            if own is not None and (at == len(steps) - 1 or is_repeated):
+                steps[at].reward = None
+                self._job.report.note("rewards of turns that are those of a later turn or the run", is_repeated)
+            after = own
+
     def _step(self, record: Fields, stores: Stores, run: str, at: int) -> Step:
-        if "gold_completion_ids" in record.values or "prompt_ids" in record.values:
+        if _is_row(record):
             prompt, completion = record.ids("prompt_ids"), record.ids("gold_completion_ids")
             sent, text, logprobs = record.get("messages") or record.get("prompt"), None, _logprobs(record)
         else:
@@ -130,6 +146,10 @@ class Triplets:
             reward=record.number("reward"),
             policy_version=None if metadata is None else _version(metadata),
         )
+
+
+def _is_row(record: Fields) -> bool:
+    return "gold_completion_ids" in record.values or "prompt_ids" in record.values
 
 
 def _version(metadata: Fields) -> str | int | None:

@@ -132,10 +132,19 @@ class _Links:
 
     def __init__(self) -> None:
         self._by_key: dict[str, tuple[Trajectory, Chain, dict[str, Any]]] = {}
+        self._step_of_call: dict[str, tuple[Trajectory, Chain]] = {}
+        self._call_of_agent: dict[str, str] = {}
+        self._call_of_prompt: dict[str | None, str] = {}
 
     def add(self, key: str, trajectory: Trajectory, chain: Chain, meta: dict[str, Any]) -> None:
         """Adds a conversation by its agent's id; empty for the session's own."""
         self._by_key.setdefault(key, (trajectory, chain, meta))
+        for call_id in chain.step_of_call:
+            self._step_of_call.setdefault(call_id, (trajectory, chain))
+        for agent, call_id in chain.call_of_agent.items():
+            self._call_of_agent.setdefault(agent, call_id)
+        for prompt, call_id in chain.call_of_prompt.items():
+            self._call_of_prompt.setdefault(prompt, call_id)
 
     def connect(self, made: list[Trajectory]) -> None:
         """Sets the parents of the sub-agents; one whose caller is not known is the session's."""
@@ -156,13 +165,12 @@ class _Links:
     def _caller(self, key: str, chain: Chain, meta: dict[str, Any]) -> tuple[Trajectory | None, str | None]:
         wanted = meta.get("toolUseId")
         around = self._by_key.get(meta.get("parentAgentId", ""))
-        for trajectory, other, _ in self._by_key.values():
-            if other is chain:
-                continue
-            by_prompt = other.call_of_prompt.get(chain.first_prompt or "")
-            for call_id in (wanted, other.call_of_agent.get(key), key, by_prompt):
-                if call_id is not None and call_id in other.step_of_call:
-                    return trajectory, other.step_of_call[call_id]
+        # Ids are certain, wherever their call is; prompts are not.
+        named = (wanted, self._call_of_agent.get(key), key, self._call_of_prompt.get(chain.first_prompt or None))
+        for call_id in named:
+            found = None if call_id is None else self._step_of_call.get(call_id)
+            if found is not None and found[1] is not chain:
+                return found[0], found[1].step_of_call[call_id or ""]
         return (None, None) if around is None else (around[0], None)
 
     def _cut_circles(self, made: list[Trajectory]) -> None:

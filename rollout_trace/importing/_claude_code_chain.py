@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, Step, ToolRun, Usage
 from rollout_trace.file.plain import dumps
+from rollout_trace.importing._claude_code_values import duration, is_count, is_texts, parents_first, text_of
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
 from rollout_trace.wire.anthropic import usage_of
@@ -51,6 +52,15 @@ class _Response:
     step: Step | None = None
 
 
+class _Kept(NamedTuple):
+    """The lines that a compaction kept behind its summary."""
+
+    first: str
+    last: str
+    before: dict[str, str]
+    """The line before each of the others."""
+
+
 class Chain:
     """The steps and tool runs of a conversation, and what connects it with those of sub-agents."""
 
@@ -65,13 +75,19 @@ class Chain:
         self._name, self._job, self._seen = name, job, seen
         self._responses: dict[str, _Response] = {}
         self._points: dict[str, _Point] = {}
+        self._begins: dict[str, int] = {}
+        """Messages before the one of a line."""
+        self._kept: dict[str, _Kept] = {}
+        """Lines that a compaction kept behind its summary, by the summary's."""
         self._calls: dict[str, tuple[_Response, dict[str, Any]]] = {}
         self._interrupted = False
+        self._requests: dict[str, str] = {}
+        """The request of each response, by the response's id."""
         self._response_of: dict[str, _Response] = {}
         for line in lines:
             if line.kind == "assistant" and line.message is not None:
                 self._collect(line, line.message)
-        for line in lines:
+        for line in parents_first(lines):
             self._follow(line)
         own = {line.uuid for line in lines}
         responses = [(one.lines[0].message, one) for one in self._responses.values() if one.step is not None]
@@ -91,11 +107,16 @@ class Chain:
         return "completed" if last is not None and last.finish_reason in _ENDED else "unknown"
 
     def _collect(self, line: Line, message: Fields) -> None:
-        key = message.name("id") or line.uuid
+        key, request = message.name("id") or line.uuid, line.fields.name("requestId")
+        if request is not None and self._requests.setdefault(key, request) != request:
+            # Some gateways give every response the same id.
+            key = f"{key} {request}"
         response = self._responses.setdefault(key, _Response())
         self._response_of[line.uuid] = response
         response.lines.append(line)
         content = message.get("content")
+        if content is None:
+            message.wrong("content", "a text or a list of blocks")
         if isinstance(content, str):
             response.content.append({"type": "text", "text": content})
         else:
@@ -104,7 +125,7 @@ class Chain:
         for name, value in () if usage is None else usage.values.items():
             known = response.usage.get(name)
             # Early lines of older releases have counts of what had been streamed by then.
-            if value is not None and not (_is_count(known) and _is_count(value) and known > value):
+            if value is not None and not (is_count(known) and is_count(value) and known > value):
                 response.usage[name] = value
         if usage is not None:
             for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
@@ -114,10 +135,33 @@ class Chain:
 
     def _follow(self, line: Line) -> None:
         """Puts a line behind the one that it follows."""
+        kept = self._kept.get(line.parent or "")
+        if kept is not None and line.uuid in kept.before:
+            # Written anew behind the summary; what it was sampled from is what stood before it.
+            self._add(line, self._points.get(kept.before[line.uuid]) or _Point(Thread(), 0))
+            self._move(line.uuid, line.parent or "", kept.first)
+            return
         point = self._points.get(line.parent or "")
         if line.parent is not None and point is None:
             self._job.report.note("lines whose parent is not in the file: a new conversation begins there")
-        point = point or _Point(Thread(), 0)
+        self._add(line, point or _Point(Thread(), 0))
+        own = self._kept.get(line.uuid)
+        if own is not None and own.last in self._points:
+            self._move(own.last, line.uuid, own.first)
+
+    def _move(self, last: str, summary: str, first: str) -> None:
+        """Lets the conversation go on behind a line as a compaction left it: the summary, then what it kept."""
+        point, before = self._points.get(last), self._points.get(summary)
+        if point is None or before is None or first not in self._begins:
+            self._job.report.note("compactions that kept messages which are not in the file")
+            return
+        kept = point.thread.items[self._begins[first] : point.length]
+        thread = Thread([*before.thread.items[: before.length], *kept])
+        moved = self._points[last] = _Point(thread, len(thread.items), point.time)
+        if last in self._response_of:
+            self._response_of[last].point = moved
+
+    def _add(self, line: Line, point: _Point) -> None:
         if line.kind == "assistant":
             self._add_response(line, self._response_of[line.uuid], point)
         elif line.kind == "user" and line.message is not None:
@@ -127,8 +171,19 @@ class Chain:
                 self.facts["compactions"] = self.facts.get("compactions", 0) + 1
                 self._job.report.miss("calls that summed up compacted conversations")
                 point = _Point(Thread(), 0, line.time)
+                self._keep(line)
             # The point itself: results of parallel calls may still come to it.
             self._points[line.uuid] = point
+
+    def _keep(self, boundary: Line) -> None:
+        facts = boundary.fields.object("compactMetadata")
+        kept = None if facts is None else facts.object("preservedMessages")
+        names = [] if kept is None else [one for one in kept.items("uuids") or () if isinstance(one, str)]
+        summary = None if kept is None else kept.name("anchorUuid")
+        if summary is not None and names:
+            self._kept[summary] = _Kept(names[0], names[-1], dict(zip(names[1:], names, strict=False)))
+        elif facts is not None and (kept is not None or facts.get("preservedSegment") is not None):
+            self._job.report.note("compactions that kept messages which are not in the file")
 
     def _add_response(self, line: Line, response: _Response, point: _Point) -> None:
         if response.point is not None:
@@ -138,16 +193,21 @@ class Chain:
         message = line.message
         if message is None:
             return
-        if line.fields.flag("isApiErrorMessage") or message.get("model") == "<synthetic>":
+        is_synthetic = message.get("model") == "<synthetic>"
+        if line.fields.flag("isApiErrorMessage") or (is_synthetic and line.fields.get("error") is not None):
             self.steps.append(self._failed(line, response, point))
             response.point = self._points[line.uuid] = point
             return
         thread = point.branch()
-        if all(one.uuid in self._seen for one in response.lines) or _digest(message, response) in self._seen:
+        if is_synthetic:
+            # Such as "No response requested.", which keeps the turns of a resumed session in order.
+            self._job.report.note("answers that the CLI wrote in place of a model, kept as messages alone")
+        elif all(one.uuid in self._seen for one in response.lines) or _digest(message, response) in self._seen:
             self._job.report.note("responses copied from another session, kept as messages alone")
         else:
             response.step = self._step(line, message, response, thread, point.time)
             self.steps.append(response.step)
+        self._begins[line.uuid] = len(thread.items)
         thread.add({"role": "assistant", "content": response.content})
         response.point = self._points[line.uuid] = _Point(thread, len(thread.items), line.time)
         for block in response.content:
@@ -223,21 +283,23 @@ class Chain:
             return
         results = list(message.objects("content")) if isinstance(content, list) else []
         results = [block for block in results if block.get("type") == "tool_result"]
-        self._interrupted = _text_of(content).startswith(_INTERRUPTED)
+        self._interrupted = text_of(content).startswith(_INTERRUPTED)
         if self.first_prompt is None and not line.fields.get("isMeta"):
-            self.first_prompt = _text_of(content)
+            self.first_prompt = text_of(content)
         given = {"role": "user", "content": content}
         caller = self._response_with(results)
         for block in results:
             self._add_run(block, line)
         if caller is not None and caller.point is not None and len(caller.point.thread.items) == caller.point.length:
             # Results of parallel calls stand on branches of their own in the file; the next prompt has all of them.
+            self._begins[line.uuid] = caller.point.length
             caller.point.thread.add(given)
             caller.point.length += 1
             caller.point.time = line.time or caller.point.time
             self._points[line.uuid] = caller.point
             return
         thread = point.branch()
+        self._begins[line.uuid] = len(thread.items)
         thread.add(given)
         self._points[line.uuid] = _Point(thread, len(thread.items), line.time)
 
@@ -260,7 +322,7 @@ class Chain:
         if line.uuid in self._seen:
             return
         content, name = block.get("content"), call.get("name")
-        result = _text_of(content) if _is_texts(content) else content
+        result = text_of(content) if is_texts(content) else content
         is_error = block.flag("is_error")
         self.tool_runs.append(
             ToolRun(
@@ -269,7 +331,7 @@ class Chain:
                 arguments=call.get("input"),
                 result=result,
                 error=ErrorInfo(type="ToolError", message=str(result)[:2000]) if is_error else None,
-                duration=_duration(line),
+                duration=duration(line),
                 step_id=None if response is None or response.step is None else response.step.id,
             )
         )
@@ -280,28 +342,3 @@ class Chain:
 def _digest(message: Fields, response: _Response) -> str:
     """Of a response, whichever lines it stands in: side questions repeat those before them under other ids of lines."""
     return blake2b(dumps([message.get("id"), response.content]), digest_size=16).hexdigest()
-
-
-def _duration(line: Line) -> float | None:
-    more = line.fields.get("toolUseResult")
-    for name in ("totalDurationMs", "durationMs") if isinstance(more, dict) else ():
-        value = more.get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12:
-            return float(value) / 1e3
-    return None
-
-
-def _is_texts(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(one, dict) and one.get("type") == "text" for one in content)
-
-
-def _text_of(content: Any) -> str:
-    """The text of a content: itself, or that of its text blocks."""
-    if isinstance(content, str):
-        return content
-    texts = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 _BEGIN = 1 << 16
+_TIME = re.compile(rb'"timestamp": ?"([0-9TZ:.+-]{1,40})"')
 
 
 @dataclass
@@ -42,7 +44,18 @@ def sessions_of(given: Given) -> list[SessionFiles]:
     known = {one.path for session in sessions.values() for one in session.agents}
     # Without their session, sub-agents are sessions of their own.
     alone = [SessionFiles(one) for one in agents if one.path not in known]
-    return [*sessions.values(), *alone]
+    # What a resumed session copied is of the session that ended before it.
+    return sorted([*sessions.values(), *alone], key=lambda one: _last_time(one.main))
+
+
+def _last_time(source: Input) -> str:
+    """The time of a file's last line with one; empty where it is compressed, or not a file on this machine."""
+    if source.is_open_file or is_address(source.path) or not source.path.endswith(".jsonl"):
+        return ""
+    with source.opened() as file:
+        file.seek(max(0, os.path.getsize(source.path) - _BEGIN))
+        found = _TIME.findall(file.read(_BEGIN))
+    return found[-1].decode() if found else ""
 
 
 def _is_agent(path: str) -> bool:

@@ -44,12 +44,20 @@ def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | No
 def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
     known: dict[str, Session] = {}
     roots: dict[str, str | None] = {}
-    for source in sources:
+    # By their names, which are times: a parent's file may stand in another folder than those of its sub-agents.
+    for source in sorted(sources, key=lambda one: one.stem):
         session = _read(source, job, known)
         if not session.has_content:
             job.report.drop("files without a conversation")
             continue
+        same = known.get(session.thread_id)
+        if same is not None and session.is_begin_of(same):
+            job.report.drop("files that hold a session of this import again")
+            continue
         trajectory = session.trajectory()
+        if _is_circle(session, known):
+            trajectory.parent_id = session.parent_id = None
+            job.report.note("sessions that are above themselves, cut off")
         parent = known.get(session.parent_id or "")
         if parent is not None:
             trajectory.parent_step_id = parent.caller_of(session.thread_id)
@@ -61,6 +69,14 @@ def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
         session.forget()
         known.setdefault(session.thread_id, session)
         yield trajectory
+
+
+def _is_circle(session: Session, known: dict[str, Session]) -> bool:
+    """Whether a session is above itself, by what the files have."""
+    above = known.get(session.parent_id or "")
+    while above is not None and above.parent_id != session.thread_id:
+        above = known.get(above.parent_id or "")
+    return above is not None
 
 
 def _read(source: Input, job: Job, known: dict[str, Session]) -> Session:

@@ -20,6 +20,21 @@ _NO_IDS = missing_ids("Codex's sessions have no token ids.")
 _WALL_TIME = re.compile(r"Wall time: ([0-9]{1,9}(?:\.[0-9]{1,9})?) seconds")
 _HEAD = 400
 
+_CONTEXT = (
+    *("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<INSTRUCTIONS>", "<skill>"),
+    *("<turn_aborted>", "<subagent_notification>", "<user_shell_command>"),
+)
+
+
+def is_context(item: Any) -> bool:
+    """Whether an item is a message in the user's name that Codex put together: it begins no turn."""
+    if not isinstance(item, dict) or item.get("role") != "user":
+        return False
+    content = item.get("content")
+    first = content[0] if isinstance(content, list) and content else None
+    text = first.get("text") if isinstance(first, dict) else content
+    return isinstance(text, str) and text.lstrip().startswith(_CONTEXT)
+
 
 class Calls:
     """The calls so far, and the conversation that the next one is sent."""
@@ -42,6 +57,8 @@ class Calls:
         self._turns: list[int] = []
         self._system = 0
         self._response_ids: set[str] = set()
+        self._is_uncounted = False
+        """Whether a count that comes is of the last step: what follows a compaction is of the call that summed up."""
 
     def set_context(self, model: str | None, effort: str | None) -> None:
         """Sets what the turn's calls are made with."""
@@ -51,7 +68,11 @@ class Calls:
     def begin_turn(self) -> None:
         """Called before a message of the user."""
         self._close()
-        self._turns.append(len(self._thread.items))
+        at = len(self._thread.items)
+        # What Codex put before it goes with it when it is taken back; what it put before the first turn stays.
+        while self._turns and is_context(self._thread.items[at - 1]):
+            at -= 1
+        self._turns.append(at)
 
     def add_read(self, item: dict[str, Any], time: datetime | None, output: Fields | None = None) -> None:
         """Adds an item that the next call is sent. ``output``: the item, where it is the result of a tool."""
@@ -71,6 +92,7 @@ class Calls:
     def replace(self, items: list[dict[str, Any]]) -> None:
         """Replaces the conversation, as a compaction does; the instructions stay."""
         self._close()
+        self._is_uncounted = False
         first = self._thread.items[:1]
         keep = first if first and first[0].get("role") == "system" and "type" not in first[0] else []
         self._thread, self._turns = Thread([*keep, *items]), []
@@ -110,7 +132,7 @@ class Calls:
             amend(self.steps[-1], response_id=own)
 
     def _set_usage(self, counts: Fields) -> None:
-        if not self.steps or self.steps[-1].usage is not None:
+        if not self._is_uncounted or self.steps[-1].usage is not None:
             return
         cached, inner = counts.count("cached_input_tokens"), counts.object("input_tokens_details")
         usage = Usage(
@@ -152,6 +174,7 @@ class Calls:
             metadata=dict(REBUILT),
         )
         self.steps.append(step)
+        self._is_uncounted = True
         self._job.report.miss("token ids")
         self._job.report.miss("logprobs")
         self._job.report.miss("stop reasons")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.plain import dumps
-from rollout_trace.importing._codex_calls import Calls
+from rollout_trace.importing._codex_calls import Calls, is_context
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,6 +47,7 @@ class Session:
         self._facts: dict[str, Any] = {}
         self._has_meta = False
         self._copied = 0
+        self._copied_from: str | None = None
         self._is_copy = False
         self._items = 0
         self._status = "unknown"
@@ -59,6 +60,10 @@ class Session:
     def has_content(self) -> bool:
         """Whether there is anything of a conversation."""
         return self._items > 0
+
+    def is_begin_of(self, other: Session) -> bool:
+        """Whether the other session has all items of this one, in the same places."""
+        return self.digests == other.digests[: len(self.digests)]
 
     def add(self, record: Fields) -> None:
         """Adds a line."""
@@ -104,6 +109,7 @@ class Session:
             if own is not None and own != self.thread_id:
                 self._facts.setdefault("copied_from", own)
                 self.parent_id = self.parent_id or own
+                self._copied_from = self._copied_from or own
                 self._is_copy = own in self._known
             return
         self._has_meta = True
@@ -112,7 +118,9 @@ class Session:
         spawned = _spawned_by(meta)
         self.parent_id = meta.name("parent_thread_id") or spawned or meta.name("forked_from_id")
         self.parent_id = None if self.parent_id == self.thread_id else self.parent_id
-        self._is_copy = self.parent_id in self._known if self.parent_id is not None else False
+        # A session that was archived, or compressed, and then went on, has two files.
+        self._copied_from = self.thread_id if self.thread_id in self._known else self.parent_id
+        self._is_copy = self._copied_from in self._known
         self._agent = meta.text("agent_role") or meta.text("agent_nickname")
         names = {"cli_version": "codex", "cwd": "cwd", "originator": "originator", "model_provider": "model_provider"}
         found = {ours: value for name, ours in names.items() if (value := meta.text(name)) is not None}
@@ -141,7 +149,7 @@ class Session:
         elif kind not in _ITEMS:
             self._job.report.drop(f"items of an unknown kind: {kind[:40]}")
         else:
-            if kind == "message" and role == "user":
+            if kind == "message" and role == "user" and not is_context(item.values):
                 self._calls.begin_turn()
             self._calls.add_read(item.values, time, output=item if kind.endswith("_output") and not is_copy else None)
         self._is_copy = is_copy
@@ -150,7 +158,7 @@ class Session:
         """Whether an item is one that the session copied from its parent."""
         values = {name: value for name, value in item.values.items() if name not in ("timestamp", "id")}
         digest = blake2b(dumps(values), digest_size=8).digest()
-        parent = self._known.get(self.parent_id or "")
+        parent = self._known.get(self._copied_from or "")
         at = len(self.digests)
         self.digests.append(digest)
         return self._is_copy and parent is not None and at < len(parent.digests) and parent.digests[at] == digest

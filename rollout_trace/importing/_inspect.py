@@ -64,6 +64,8 @@ def _trajectories(log: Log, fields: Fields, job: Job, score: str | None) -> Iter
     epoch = fields.count("epoch")
     scores, whole = _scores(fields, score, job)
     root: Trajectory | None = None
+    ids: dict[str, str] = {}
+    """Of the trajectories, by their agents'."""
     own = fields.name("uuid") or f"{log.run_id or log.name}.{name}.{epoch or 1}"
     for agent in sample.agents:
         made = Trajectory(
@@ -73,14 +75,15 @@ def _trajectories(log: Log, fields: Fields, job: Job, score: str | None) -> Iter
             tool_runs=agent.tool_runs,
             metadata={"imported": {"source": "inspect", "log": log.name}},
         )
+        ids[agent.id] = made.id
         if root is None:
             root = made
             _add_facts(made, fields, log, name, epoch)
             made.rewards, made.reward = scores or None, whole
         else:
-            parent = sample.parent_of(agent)
+            around, step = sample.parent_of(agent)
             made.episode_id, made.group_id = root.episode_id, root.group_id
-            made.parent_id, made.parent_step_id = root.id, None if parent is None else parent.id
+            made.parent_id, made.parent_step_id = ids.get(around.id, root.id), None if step is None else step.id
             times = [step.started_at for step in agent.steps if step.started_at is not None]
             made.started_at, made.rollout_index = min(times, default=None), root.rollout_index
         yield made

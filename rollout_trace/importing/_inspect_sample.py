@@ -75,12 +75,19 @@ class Sample:
         inner = [one for one in self._agents.values() if one is not self._agents[""]]
         return [self._agents[""], *(one for one in inner if one.steps or one.tool_runs)]
 
-    def parent_of(self, agent: Agent) -> Step | None:
-        """The last step before an agent's first, of the agent around it."""
-        around = self._agents.get(agent.parent or "", self._agents[""])
+    def parent_of(self, agent: Agent) -> tuple[Agent, Step | None]:
+        """The agent around an agent that has calls or tools, and its last step before the first of that one."""
+        around = self.agents[0]
+        name = agent.parent
+        while name:
+            inner = self._agents.get(name)
+            if inner is not None and any(inner is one for one in self.agents):
+                around = inner
+                break
+            name = None if inner is None else inner.parent
         began = agent.steps[0].started_at if agent.steps else None
         before = [step for step in around.steps if began and step.started_at and step.started_at <= began]
-        return before[-1] if before else None
+        return around, before[-1] if before else None
 
     def _add(self, event: Fields) -> None:
         kind = event.text("event")

@@ -138,7 +138,9 @@ def _named(value: dict[str, Any]) -> str | None:
     payload = value.get("payload")
     tests = {
         "atif": str(value.get("schema_version")).startswith("ATIF-v1."),
-        "art": value.get("format") == "art.trajectories" or bool(keys & {"messages_and_choices", "exchanges"}),
+        "art": value.get("format") == "art.trajectories"
+        or "messages_and_choices" in keys
+        or isinstance(value.get("exchanges"), dict),
         "inspect": isinstance(value.get("eval"), dict) and "status" in keys,
         "otel": "resourceSpans" in keys,
         "verifiers": _is_episode(value),
@@ -148,6 +150,7 @@ def _named(value: dict[str, Any]) -> str | None:
         "claude_code": isinstance(kind, str)
         and kind in _CLAUDE
         and payload is None
+        and _is_message(value.get("message"))
         and bool(keys & {"sessionId", "uuid", "leafUuid", "session_id", "messageId"}),
     }
     found = [name for name, holds in tests.items() if holds]
@@ -158,4 +161,11 @@ def _named(value: dict[str, Any]) -> str | None:
 def _is_episode(value: dict[str, Any]) -> bool:
     traces = value.get("traces")
     first = traces[0] if isinstance(traces, list) and traces else value
-    return isinstance(first, dict) and isinstance(first.get("nodes"), list)
+    nodes = first.get("nodes") if isinstance(first, dict) else None
+    # Graphs of many programs have nodes; those of verifiers have messages.
+    return isinstance(nodes, list) and all(isinstance(one, dict) and "message" in one for one in nodes[:1])
+
+
+def _is_message(message: Any) -> bool:
+    """Whether a line has no message, or one of Claude Code: Qwen Code's lines are alike, with ``parts`` in theirs."""
+    return message is None or (isinstance(message, dict) and "content" in message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Completion, Step, ToolCall, ToolRun, Usage
+from rollout_trace.importing import span_own
 from rollout_trace.importing.chat import arguments_text, chat_calls
 from rollout_trace.importing.fields import Fields, as_float, is_finite
 from rollout_trace.importing.span_messages import Conversation
@@ -50,12 +51,23 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
         completion = None if answer is None else _completion(answer, span)
         if completion is None and tokens["token_issue"] is not None and span.error is not None:
             tokens["token_issue"] = None
+        facts: dict[str, Any] = {
+            "call_id": name,
+            "choice": at,
+            "status": "error" if span.error is not None and answer is None else "ok",
+            "error": span.error,
+            "latency": span.seconds,
+            "cost": usd(_number(span, "llm.cost.total", "gen_ai.usage.cost")) if at == 0 else None,
+        }
+        reason = reason if isinstance(reason, str) else None
+        if span_own.is_own(span):
+            facts = span_own.step_facts(span, has_ids=tokens["completion_token_ids"] is not None)
+            reason = span_own.finish_reason(facts["status"], reason)
         found.append(
             Step(
-                **{**tokens, **_own_facts(span, has_ids=tokens["completion_token_ids"] is not None)},
+                **{**tokens, **facts},
                 id=f"{name}.{at}",
-                call_id=span.text("rollout_trace.call_id") or name,
-                choice=at,
+                agent=span.text("gen_ai.agent.name"),
                 protocol="openai.chat",
                 model=span.text("gen_ai.request.model", "llm.request.model_name", "llm.model_name"),
                 response_model=span.text("gen_ai.response.model", "llm.response.model_name", "llm.model_name"),
@@ -64,14 +76,10 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
                 tools=talk.tools,
                 sampling=_sampling(span),
                 completion=completion,
-                finish_reason=reason if isinstance(reason, str) else None,
+                finish_reason=reason,
                 usage=usage,
-                cost=usd(_number(span, "llm.cost.total", "gen_ai.usage.cost")) if at == 0 else None,
                 started_at=span.started_at,
-                latency=span.seconds,
                 time_to_first_token=_number(span, "gen_ai.response.time_to_first_chunk"),
-                status="error" if span.error is not None and answer is None else "ok",
-                error=span.error,
                 metadata={"span_id": span.id, "span": span.name},
             )
         )
@@ -91,23 +99,6 @@ def _completion(answer: dict[str, Any], span: Span) -> Completion:
     )
 
 
-def _is_ours(span: Span) -> bool:
-    return "rollout_trace.call_id" in span.attributes
-
-
-def _own_facts(span: Span, *, has_ids: bool) -> dict[str, Any]:
-    """What our own export keeps of a step beside the conventions."""
-    source, mode = span.text("rollout_trace.token_source"), span.text("rollout_trace.logprobs_mode")
-    reward = span.attributes.get("rollout_trace.reward")
-    facts = {
-        "trainable": span.attributes.get("rollout_trace.trainable") is not False,
-        "policy_version": span.text("rollout_trace.policy_version"),
-        "reward": float(reward) if is_finite(reward) else None,
-        "logprobs_mode": mode if mode in ("raw", "processed", "constrained") else None,
-    }
-    return {**facts, "token_source": source} if has_ids and source in ("logprobs", "retokenized") else facts
-
-
 def _tokens(span: Span, stores: SharedStores, usage: Usage | None, *, only: bool) -> dict[str, Any]:
     """Ids and logprobs in the attributes that Agent-lightning, and our own export, have for them."""
     prompt, completion = _ids(span, "prompt_token_ids"), _ids(span, "response_token_ids", "completion_token_ids")
@@ -120,7 +111,8 @@ def _tokens(span: Span, stores: SharedStores, usage: Usage | None, *, only: bool
         logprobs=logprobs if only else None,
         missing=_NO_IDS,
         # Our own export has spans of each choice, with the usage of all of them.
-        counted=usage.output if only and usage is not None and completion and not _is_ours(span) else None,
+        counted=usage.output if only and usage is not None and completion and not span_own.is_own(span) else None,
+        issue=span_own.token_issue(span),
     )
 
 
@@ -188,8 +180,8 @@ def _sampling(span: Span) -> dict[str, Any] | None:
     return {**found, **({} if stop is None else {"stop": stop})} or None
 
 
-def tool_run(span: Span, callers: dict[str, str]) -> ToolRun:
-    """The tool run of a span. ``callers``: the step of each tool call, by its id."""
+def tool_run(span: Span, callers: dict[str, str], *, is_own: bool) -> ToolRun:
+    """The tool run of a span. ``callers``: the step of each tool call, by its id. ``is_own``: of our own export."""
     call_id = span.text("gen_ai.tool.call.id", "tool_call.id", "tool.id")
     arguments = span.attributes.get("gen_ai.tool.call.arguments", span.attributes.get("input.value"))
     result = span.attributes.get("gen_ai.tool.call.result", span.attributes.get("output.value"))
@@ -200,6 +192,6 @@ def tool_run(span: Span, callers: dict[str, str]) -> ToolRun:
         result=result,
         error=span.error,
         started_at=span.started_at,
-        duration=span.seconds,
+        duration=span_own.duration(span) if is_own else span.seconds,
         step_id=None if call_id is None else callers.get(call_id),
     )

@@ -14,6 +14,8 @@ from rollout_trace.data.model import ErrorInfo
 from rollout_trace.importing.fields import Fields, time_of
 
 _DEPTH = 100
+_WORDS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+"""What the JSON of protobuf has for numbers that JSON does not."""
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
@@ -140,7 +142,9 @@ def any_value(value: Any, depth: int = 0) -> Any:
     for name, item in value.items():
         if name in ("intValue", "int_value"):
             return _integer(item)
-        if name in ("stringValue", "boolValue", "doubleValue", "string_value", "bool_value", "double_value"):
+        if name in ("doubleValue", "double_value"):
+            return _WORDS.get(item, item) if isinstance(item, str) else item
+        if name in ("stringValue", "boolValue", "string_value", "bool_value"):
             return item
         inner = item.get("values") if isinstance(item, dict) else None
         inner = inner if isinstance(inner, list) else []

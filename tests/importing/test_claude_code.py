@@ -188,6 +188,27 @@ def test_agents_that_began_each_other_are_the_sessions(tmp_path: Path) -> None:
             above = made.get(above.parent_id or "")
 
 
+@pytest.mark.parametrize("is_written_anew", [True, False])
+def test_a_compaction_that_keeps_the_last_messages(is_written_anew: bool, tmp_path: Path) -> None:
+    """The next prompt is the summary and what was kept; a line that is written anew was sampled before."""
+    kept = answer("a3", "s" if is_written_anew else "u3", "m3", text("third"))
+    facts = {"preservedMessages": {"anchorUuid": "s", "uuids": ["a2", "u3", "a3"]}}
+    lines = [
+        *(user("u1", None, "one"), answer("a1", "u1", "m1", text("first"))),
+        *(user("u2", "a1", "two"), answer("a2", "u2", "m2", text("second")), user("u3", "a2", "three")),
+        *([] if is_written_anew else [kept]),
+        line("system", "c", None, subtype="compact_boundary", compactMetadata=facts),
+        user("s", "c", "Summary", isCompactSummary=True),
+        *([kept] if is_written_anew else []),
+        *(user("u4", "a3", "four"), answer("a4", "u4", "m4", text("fourth"))),
+    ]
+    (one,) = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    prompts = [[message["content"] for message in to_chat(step)] for step in one.steps]
+    assert prompts[2] == ["one", "first", "two", "second", "three"]
+    assert prompts[3] == ["Summary", "second", "three", "third", "four"]
+    assert len(prompts) == 4
+
+
 def test_a_resumed_session_has_its_own_steps_alone(tmp_path: Path) -> None:
     old = [user("u1", None, "Go"), answer("a1", "u1", "m1", text("Gone"))]
     write(tmp_path / "a.jsonl", old)
@@ -197,6 +218,74 @@ def test_a_resumed_session_has_its_own_steps_alone(tmp_path: Path) -> None:
     assert [len(one.steps) for one in (first, second)] == [1, 1]
     assert [message["content"] for message in to_chat(second.steps[0])] == ["Go", "Gone", "And?"]
     assert found.report.noted["responses copied from another session, kept as messages alone"] == 1
+
+
+def test_what_was_copied_is_of_the_session_that_ended_first(tmp_path: Path) -> None:
+    """Sessions are named at random: the copy may come first by its name."""
+    old = [user("u1", None, "Go", timestamp="2026-10-01T00:00:00Z")]
+    old.append(answer("a1", "u1", "m1", text("Gone"), timestamp="2026-10-01T00:00:01Z"))
+    new = [user("u2", "a1", "And?"), answer("a2", "u2", "m2", text("Here"), timestamp="2026-10-02T00:00:00Z")]
+    write(tmp_path / "z.jsonl", [{**one, "sessionId": "z"} for one in old])
+    write(tmp_path / "a.jsonl", [{**one, "sessionId": "a"} for one in (*old, *new)])
+    made = {one.id: [step.response_id for step in one.steps] for one in importing.claude_code(tmp_path)}
+    assert made == {"z": ["m1"], "a": ["m2"]}
+
+
+def test_ids_find_the_caller_before_prompts_do(tmp_path: Path) -> None:
+    """Two agents were given the same prompt, by different steps."""
+    folder = tmp_path / "s" / "subagents"
+    folder.mkdir(parents=True)
+    write(tmp_path / "s.jsonl", [user("u", None, "Go"), answer("a", "u", "m", tool("t1", "Agent", prompt="look"))])
+    for name, call, block in (("A", "t1", tool("t2", "Agent", prompt="look")), ("B", "t2", text("Seen"))):
+        lines = [user(f"{name}u", None, "look"), answer(f"{name}a", f"{name}u", f"m{name}", block)]
+        write(folder / f"agent-{name}.jsonl", [{**one, "isSidechain": True, "agentId": name} for one in lines])
+        (folder / f"agent-{name}.meta.json").write_text(json.dumps({"toolUseId": call}))
+    main, first, second = importing.claude_code(tmp_path / "s.jsonl")
+    assert (first.parent_id, first.parent_step_id) == (main.id, main.steps[0].id)
+    assert (second.parent_id, second.parent_step_id) == (first.id, first.steps[0].id)
+
+
+def test_an_agent_without_a_prompt_was_not_called_by_an_empty_one(tmp_path: Path) -> None:
+    lines = [user("u1", None, "Go"), answer("a1", "u1", "m1", tool("t1", "Task", prompt=""))]
+    lines.append(answer("s1", None, "m2", text("x"), isSidechain=True))
+    main, agent = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    assert (agent.parent_id, agent.parent_step_id) == (main.id, None)
+
+
+def test_one_id_for_the_answers_of_two_requests(tmp_path: Path) -> None:
+    """Gateways give answers ids that are not theirs alone."""
+    lines = [
+        user("u1", None, "Go"),
+        answer("a1", "u1", "m", tool("t1"), requestId="r1"),
+        user("r1", "a1", result("t1", "one")),
+        answer("a2", "r1", "m", text("Two"), requestId="r2", stop="end_turn"),
+    ]
+    (one,) = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    first, second = one.steps
+    assert first.completion is not None
+    assert first.completion.content is None
+    assert [message["role"] for message in to_chat(second)] == ["user", "assistant", "tool"]
+
+
+def test_answers_that_the_cli_wrote_are_no_steps(tmp_path: Path) -> None:
+    """They keep the turns of a resumed session in order: nothing was sampled, nothing failed."""
+    lines = [user("u1", None, "Go"), answer("a1", "u1", "m1", text("Done"), stop="end_turn")]
+    lines += [user("u2", "a1", "x", isMeta=True), answer("a2", "u2", "m2", text("No response requested."))]
+    lines[-1]["message"]["model"] = "<synthetic>"
+    found = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    (one,) = found
+    assert ([step.response_id for step in one.steps], one.status) == (["m1"], "completed")
+    assert found.report.noted["answers that the CLI wrote in place of a model, kept as messages alone"] == 1
+
+
+def test_lines_before_their_parents(tmp_path: Path) -> None:
+    lines = [user("u1", None, "Go"), answer("a2", "u2", "m2", text("B")), user("u2", "a1", "And?")]
+    lines += [user("c1", "c2", "round"), user("c2", "c1", "and round")]
+    found = importing.claude_code(write(tmp_path / "s.jsonl", [*lines, answer("a1", "u1", "m1", text("A"))]))
+    (one,) = found
+    assert [step.response_id for step in one.steps] == ["m1", "m2"]
+    assert [message["content"] for message in to_chat(one.steps[1])] == ["Go", "A", "And?"]
+    assert found.report.noted["lines whose parent is not in the file: a new conversation begins there"] == 1
 
 
 def test_a_side_question_repeats_the_conversation(tmp_path: Path) -> None:
@@ -303,6 +392,7 @@ def test_a_session_that_is_still_written(tmp_path: Path) -> None:
         ([user("u", None, "x", timestamp="yesterday")], "$.timestamp"),
         ([answer("a", None, "m", text("x"), usage={"output_tokens": -1})], "$.message.usage.output_tokens"),
         ([answer("a", None, "m", "x")], "$.message.content[0]"),  # type: ignore[arg-type]
+        ([line("assistant", "a", None, message={"role": "model", "parts": [{"text": "x"}]})], "$.message.content"),
     ],
 )
 def test_errors_name_the_place(lines: list[dict[str, Any]], path: str, tmp_path: Path) -> None:

@@ -122,6 +122,67 @@ def test_turns_that_were_rolled_back_are_not_in_later_prompts(tmp_path: Path) ->
     assert [step.usage.output if step.usage else None for step in one.steps] == [1, 2, None]
 
 
+def texts(step: rt.Step) -> list[str]:
+    return [part["text"] for item in step.messages or () for part in item.get("content", ())]
+
+
+def test_what_codex_says_in_the_users_name_is_no_turn(tmp_path: Path) -> None:
+    """Rolling back counts what the user said; what was put before it goes with it, the first such message stays."""
+    context = "<environment_context>{}</environment_context>"
+    lines = [line("session_meta", id="t"), said("user", context.format(1)), said("user", "a"), said("assistant", "b")]
+    lines += [said("user", "c"), said("assistant", "d"), said("user", context.format(2)), said("user", "e")]
+    lines += [said("assistant", "f"), line("event_msg", type="thread_rolled_back", num_turns=1)]
+    lines += [said("user", "g"), said("assistant", "h"), line("event_msg", type="thread_rolled_back", num_turns=2)]
+    lines += [said("user", "i"), said("assistant", "j"), line("event_msg", type="thread_rolled_back", num_turns=9)]
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", [*lines, said("user", "k"), said("assistant", "l")]))
+    first = context.format(1)
+    assert texts(one.steps[3]) == [first, "a", "b", "c", "d", "g"]
+    assert texts(one.steps[4]) == [first, "a", "b", "i"]
+    assert texts(one.steps[5]) == [first, "k"]
+
+
+def test_the_count_behind_a_compaction_is_of_the_call_that_summed_up(tmp_path: Path) -> None:
+    """The turn before it was aborted: its own count never came."""
+    lines = [line("session_meta", id="t"), said("user", "a"), said("assistant", "b")]
+    lines += [line("event_msg", type="turn_aborted"), line("compacted", message="so far"), counted(77, 77)]
+    lines += [said("user", "c"), said("assistant", "d"), counted(3, 80)]
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", lines))
+    assert [step.usage.output if step.usage else None for step in one.steps] == [None, 3]
+
+
+def test_a_session_in_two_files_is_not_counted_twice(tmp_path: Path) -> None:
+    begin = [line("session_meta", id="t"), said("user", "a"), said("assistant", "b"), counted(5, 5)]
+    for name, more in (("archived", []), ("sessions", [said("user", "c"), said("assistant", "d")]), ("z", [])):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "rollout-1.jsonl", [*begin, *more])
+    found = importing.codex(tmp_path)
+    assert [[texts(step) for step in one.steps] for one in found] == [[["a"]], [["a", "b", "c"]]]
+    assert found.report.dropped == {"files that hold a session of this import again": 1}
+
+
+def test_a_sub_agent_in_a_folder_before_that_of_its_parent(tmp_path: Path) -> None:
+    call = {"type": "function_call", "name": "spawn_agent", "arguments": "{}", "call_id": "k"}
+    done = {"type": "function_call_output", "call_id": "k", "output": '{"agent_id": "kid"}'}
+    begin = [said("user", "a"), said("assistant", "b"), counted(5, 5)]
+    (tmp_path / "sessions").mkdir()
+    parent = [line("session_meta", id="top"), *begin, line("response_item", **call), line("response_item", **done)]
+    write(tmp_path / "sessions" / "rollout-1.jsonl", parent)
+    (tmp_path / "archived").mkdir()
+    kid = [line("session_meta", id="kid", parent_thread_id="top"), *begin, said("user", "c"), said("assistant", "d")]
+    write(tmp_path / "archived" / "rollout-2.jsonl", kid)
+    top, child = importing.codex(tmp_path)
+    assert (child.parent_id, child.parent_step_id, len(child.steps)) == ("top", top.steps[1].id, 1)
+
+
+def test_sessions_above_themselves(tmp_path: Path) -> None:
+    for at, (own, above) in enumerate([("a", "c"), ("b", "a"), ("c", "b")]):
+        lines = [line("session_meta", id=own, parent_thread_id=above), said("user", own), said("assistant", "x")]
+        write(tmp_path / f"rollout-{at}.jsonl", lines)
+    found = importing.codex(tmp_path)
+    assert [one.parent_id for one in found] == ["c", "a", None]
+    assert found.report.noted["sessions that are above themselves, cut off"] == 1
+
+
 def test_files_of_the_first_releases(tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"id": "old", "timestamp": "2025-05-01T00:00:00Z", "instructions": "Be kind."},

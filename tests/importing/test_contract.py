@@ -175,6 +175,20 @@ def test_files_are_known_by_their_beginning(tmp_path: Path) -> None:
     assert importing.detect([DATA / "atif", DATA / "art"]) is None
 
 
+QWEN = {"uuid": "a", "parentUuid": None, "sessionId": "s", "type": "user", "message": {"role": "user", "parts": []}}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [QWEN, {"nodes": [{"id": "n", "type": "start"}], "id": "workflow"}, {"exchanges": ["NYSE", "XETRA"]}],
+    ids=["Qwen Code", "a graph", "stock exchanges"],
+)
+def test_files_of_other_programs_are_of_no_source(other: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps(other))
+    assert importing.detect(path) is None
+
+
 def test_the_same_ids_get_numbers() -> None:
     found = load("atif", [DATA / "atif", DATA / "atif"])
     assert [one.id for one in found] == ["main-1", "sub-1", "main-1-2", "sub-1-2"]

@@ -156,6 +156,23 @@ def test_inspect_samples() -> None:
     assert [len(step.messages or ()) for step in plain.steps] == [1, 3]
 
 
+def test_inspect_agents_inside_agents(tmp_path: Path) -> None:
+    """Each has the agent around it as its parent; one without calls of its own is none."""
+    answered = {"model": "m", "choices": [{"message": {"role": "assistant", "content": "x"}, "stop_reason": "stop"}]}
+    events: list[dict[str, Any]] = []
+    for at, (own, above) in enumerate([("a", None), ("b", "a"), ("quiet", "b"), ("c", "quiet")]):
+        events.append({"event": "span_begin", "id": own, "parent_id": above, "type": "agent", "name": own})
+        time = {"timestamp": f"2026-10-01T00:00:0{at}Z", "completed": f"2026-10-01T00:00:0{at}Z"}
+        if own != "quiet":
+            events.append({"event": "model", "span_id": own, **time, "model": "m", "input": [], "output": answered})
+    sample = {"id": "s", "epoch": 1, "uuid": "u", "input": "x", "target": "y", "messages": [], "events": events}
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"status": "success", "eval": {"task": "t"}, "samples": [sample]}))
+    first, second, third = importing.inspect(path)
+    assert (second.parent_id, second.parent_step_id) == (first.id, first.steps[0].id)
+    assert (third.parent_id, third.parent_step_id) == (second.id, second.steps[0].id)
+
+
 def test_inspect_asks_which_score_is_the_reward() -> None:
     found = load("inspect")
     assert next(found).reward is None
@@ -285,6 +302,43 @@ def test_agent_lightning_events() -> None:
         "events of the kind note": 1,
         "rewards that Agent-lightning filled in (source: fallback)": 1,
     }
+
+
+def request_event(**data: Any) -> dict[str, Any]:
+    head = {"event_type": "model_request", "rollout_id": "r", "attempt_id": "1", "timestamp": 1790000000.0}
+    return {**head, "data": {"request": {"model": "m", "messages": []}, **data}}
+
+
+def test_agent_lightning_calls_that_failed(tmp_path: Path) -> None:
+    """They have no answer, or a part of one, whatever the status of HTTP was."""
+    answer = {"object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": "a"}}]}
+    path = tmp_path / "events.jsonl"
+    events = [request_event(response=None, status="error"), request_event(response=answer, status="error")]
+    events.append(request_event(response=None, status="error", http_status=503))
+    path.write_text("".join(json.dumps(one) + "\n" for one in events))
+    (run,) = importing.agent_lightning(path)
+    assert [step.status for step in run.steps] == ["error"] * 3
+    assert [step.error and (step.error.status, step.error.message) for step in run.steps] == [
+        (None, ""),
+        None,
+        (503, ""),
+    ]
+    assert [[attempt.status for attempt in step.attempts] for step in run.steps] == [[None], [None], [503]]
+    assert run.steps[1].completion is not None
+
+
+def test_agent_lightning_rewards_of_turns_are_not_added_up(tmp_path: Path) -> None:
+    """Rows repeat the reward of the run, or that of the next turn that has one; the last triplet has the run's."""
+    path = tmp_path / "turns.jsonl"
+    row = {"instance_id": "i", "prompt_ids": [1], "gold_completion_ids": [2]}
+    rows = [{**row, "turn": turn, "reward": reward} for turn, reward in enumerate([0.5, 0.5, 1.0, 1.0])]
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    (run,) = importing.agent_lightning(path)
+    assert (run.reward, [step.reward for step in run.steps]) == (1.0, [None, 0.5, None, None])
+    triplet = {"rollout_id": "r", "prompt": {"token_ids": [1]}, "response": {"token_ids": [2]}}
+    path.write_text("".join(json.dumps({**triplet, "reward": one}) + "\n" for one in (0.5, 0.5)))
+    (run,) = importing.agent_lightning(path)
+    assert (run.reward, [step.reward for step in run.steps]) == (0.5, [0.5, None])
 
 
 def test_agent_lightning_triplets_turns_and_spans() -> None:

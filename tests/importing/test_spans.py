@@ -1,0 +1,135 @@
+"""Spans: what our own export sent comes back, agents around agents, and hostile trees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import rollout_trace as rt
+from rollout_trace import export, importing
+from rollout_trace.importing.imported import Imported
+from rollout_trace.report import ExportReport
+from tests.consumers import recorded
+
+from .files import ids
+
+FIELDS = ("status", "trainable", "reward", "call_id", "choice", "token_source", "response_id", "model", "agent")
+# Steps of `engines` share ids, as several of its files hold the same answer.
+EVERY = (*(make for make in recorded.EVERY if make is not recorded.engines), recorded.anthropic_agent)
+AGENT, CHAT, TOOL = ({"gen_ai.operation.name": name} for name in ("invoke_agent", "chat", "execute_tool"))
+
+
+def through_otlp(runs: Any) -> Imported:
+    """Exports with the SDK, and imports what its OTLP exporter would send, as JSON."""
+    memory, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    export.otel(runs, provider=provider, tokens=True, report=ExportReport())
+    sent = MessageToDict(encode_spans(memory.get_finished_spans()))
+    return importing.otel(BytesIO(json.dumps(sent).encode()))
+
+
+def span(own: int, above: int | None, at: int, **attributes: Any) -> dict[str, Any]:
+    """A span of one second, as the SDK's own JSON has it."""
+    return {
+        "name": "a span",
+        "context": {"trace_id": "0xaa", "span_id": f"0x{own:016x}"},
+        "parent_id": None if above is None else f"0x{above:016x}",
+        "start_time": f"2026-10-01T00:{at // 60 % 60:02}:{at % 60:02}Z",
+        "end_time": f"2026-10-01T00:{at // 60 % 60:02}:{at % 60:02}.5Z",
+        "attributes": attributes,
+    }
+
+
+def imported(*spans: dict[str, Any]) -> Imported:
+    return importing.otel(BytesIO("".join(json.dumps(one) + "\n" for one in spans).encode()))
+
+
+@pytest.mark.parametrize("make", EVERY, ids=lambda make: make.__name__)
+def test_what_was_exported_comes_back(make: Callable[[], list[rt.Trajectory]]) -> None:
+    made = {one.id: one for one in make()}
+    found = {one.id: one for one in through_otlp(made.values())}
+    assert found.keys() == {name for name, one in made.items() if one.steps or one.tool_runs or one.reward is not None}
+    for name, back in found.items():
+        one = made[name]
+        facts = ("name", "reward", "group_id", "rollout_index", "parent_id", "episode_id", "status", "stop_reason")
+        assert {fact: getattr(back, fact) for fact in facts} == {fact: getattr(one, fact) for fact in facts}
+        assert (back.rewards or {}, back.metrics or {}) == (one.rewards or {}, one.metrics or {})
+        steps = {step.id: step for step in back.steps}
+        assert steps.keys() == {step.id for step in one.steps}
+        for step in one.steps:
+            same = steps[step.id]
+            for name in FIELDS:
+                assert getattr(same, name) == getattr(step, name), name
+            # In the words of the conventions; in whole microseconds.
+            assert (same.finish_reason is None) == (step.finish_reason is None)
+            assert same.latency == pytest.approx(step.latency, abs=1e-6)
+            for array in ("prompt_token_ids", "completion_token_ids", "logprobs"):
+                assert (ids(getattr(same, array)) or None) == (ids(getattr(step, array)) or None)
+            code, other = (None if issue is None else issue.code for issue in (same.token_issue, step.token_issue))
+            assert code == other
+            # An answer from a cache is sent without the usage of the call that filled it.
+            usage = None if step.status == "cached" else step.usage
+            assert (same.usage and same.usage.output) == (usage and usage.output)
+        rows = [(ids(row.token_ids), ids(row.loss_mask), ids(row.logprobs), row.reward) for row in one.sequences()]
+        assert [
+            (ids(row.token_ids), ids(row.loss_mask), ids(row.logprobs), row.reward) for row in back.sequences()
+        ] == rows
+
+
+@pytest.mark.parametrize("status", ["ok", "error", "cancelled", "abandoned", "cached", "superseded"])
+def test_a_status_comes_back(status: Any) -> None:
+    """A stream that was left has part of an answer: it is no ``ok``, and its ids are not trained on."""
+    (run,) = recorded.bad_arguments()
+    first = replace(run.steps[0], status=status, latency=None, finish_reason=None)
+    run.steps = [first, *run.steps[1:]]
+    run.status = "aborted"
+    (back,) = through_otlp(run)
+    same = back.steps[0]
+    assert (same.status, same.error, same.finish_reason, same.latency) == (status, None, None, None)
+    assert ids(same.completion_token_ids) == ids(first.completion_token_ids)
+    assert (back.status, back.error) == ("aborted", None)
+    assert len(back.sequences()) == len(run.sequences())
+
+
+def test_ids_with_an_issue_come_back_with_it() -> None:
+    (run,) = recorded.bad_arguments()
+    issue = rt.TokenIssue(code="redacted", message="x")
+    run.steps = [replace(run.steps[0], token_issue=issue), *run.steps[1:]]
+    (back,) = through_otlp(run)
+    assert back.steps[0].token_issue is not None
+    assert back.steps[0].token_issue.code == "redacted"
+    assert len(back.sequences()) == len(run.sequences())
+
+
+def test_an_agent_around_agents_stays() -> None:
+    """One without a call of its own has the reward, the tools, and is the parent of those inside it."""
+    outer = span(1, None, 0, **AGENT, **{"rollout_trace.reward": 0.5})
+    empty = span(9, 1, 5, **AGENT)
+    root, inner = imported(outer, span(5, 1, 1, **TOOL), span(2, 1, 2, **AGENT), span(3, 2, 3, **CHAT), empty)
+    assert (root.reward, len(root.steps), len(root.tool_runs)) == (0.5, 0, 1)
+    assert (inner.parent_id, inner.episode_id, len(inner.steps)) == (root.id, root.id, 1)
+
+
+def test_spans_above_themselves_are_cut_off_once() -> None:
+    found = imported(span(1, 3, 0), span(2, 1, 1), span(3, 2, 2, **CHAT), span(4, 3, 3, **CHAT))
+    (one,) = found
+    # The third is around the fourth.
+    assert len(one.steps) == 1
+    assert found.report.noted["spans that are above themselves, cut off"] == 1
+
+
+def test_spans_nested_deeply() -> None:
+    count = 20_000
+    deep = [span(at + 1, at or None, at) for at in range(count)]
+    (one,) = imported(*deep, span(count + 1, count, count, **CHAT))
+    assert len(one.steps) == 1
