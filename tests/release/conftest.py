@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,8 +56,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 def unpacked(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The core's sdist, unpacked: the whole project, without git."""
     folder = tmp_path_factory.mktemp("unpacked")
-    with tarfile.open(built.sdist("rollout-trace")) as archive:
-        archive.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    shutil.unpack_archive(built.sdist("rollout-trace"), folder, filter="data")
     (found,) = folder.iterdir()
     return found
 
