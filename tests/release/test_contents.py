@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import re
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -16,7 +17,7 @@ from packaging.metadata import Metadata
 from readme_renderer import markdown
 
 from tests.release.conftest import NAMES, Built
-from tests.release.distributions import ROOT, check, projects
+from tests.release.distributions import ROOT, check, projects, run
 
 EACH = pytest.mark.parametrize("name", NAMES)
 
@@ -103,6 +104,19 @@ def test_a_sdist_holds_what_its_reader_needs(name: str, built: Built) -> None:
     assert {one for one in files if one.startswith(f"{package}/")} == {
         one for one in contents(built.wheel(name)) if one.startswith(f"{package}/")
     }
+
+
+def test_tests_run_in_an_unpacked_sdist(unpacked: Path) -> None:
+    where = "import rollout_trace; print(rollout_trace.__file__)"
+    assert run(sys.executable, "-c", where, cwd=unpacked).strip() == str(unpacked / "rollout_trace" / "__init__.py")
+    assert run(sys.executable, "-m", "rollout_trace", "--version", cwd=unpacked).startswith("rollout-trace ")
+    tests = (
+        "tests/test_house.py",
+        "tests/file/test_format.py",
+        "tests/wire/test_places.py",
+        "tests/test_quickstart.py",
+    )
+    assert " passed in " in run(sys.executable, "-m", "pytest", "-q", *tests, cwd=unpacked)
 
 
 @EACH
