@@ -25,6 +25,8 @@ MIXED := mixed
 NESTED := rollout-trace-langchain rollout-trace-pydantic-ai rollout-trace-openai-agents
 # The page in a browser.
 PAGE := page
+# What is built of the project to be published.
+RELEASE := release
 # The same tests beside the oldest release of the framework that they pass with.
 OLDEST := $(patsubst integrations/%/tests/requirements-oldest.txt,%-oldest,$(wildcard \
 	integrations/*/tests/requirements-oldest.txt))
@@ -37,11 +39,11 @@ CONSUMERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/consumers-*
 TRAINERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/trainers-*.txt))
 # Agents and frameworks as their users run them. Fewer: make test-agents AGENTS=agents-litellm
 AGENTS := $(patsubst requirements/%.txt,%,$(wildcard requirements/agents-*.txt))
-NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(MIXED) $(CONSUMERS) $(TRAINERS) $(AGENTS)
+NAMES := $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(RAY) $(PAGE) $(RELEASE) $(MIXED) $(CONSUMERS) $(TRAINERS) $(AGENTS)
 # Other recorders, each beside the openai client in an environment of its own: `make bench-peers`, which CI does not run.
 PEERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/peers-*.txt))
 
-.PHONY: demo docs test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-trainers test-sequences test-engines $(NAMES:%=test-%)
+.PHONY: demo dist docs test check check-core bench fuzz properties kills collect-stress clean test-core test-collect test-plugin test-install test-agents test-consumers test-trainers test-sequences test-engines $(NAMES:%=test-%)
 .PHONY: bench-peers $(PEERS:%=environment-%)
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
@@ -62,7 +64,7 @@ docs: environment
 # if it cannot be, they are the ones that fail.
 test:
 	-@$(MAKE) --silent environment
-	@$(PYTHON) tests/everything.py core collect plugin install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(MIXED) $(RAY) $(PAGE)
+	@$(PYTHON) tests/everything.py core collect plugin install $(CLIENTS) $(INTEGRATIONS) $(OLDEST) $(MIXED) $(RAY) $(PAGE) $(RELEASE)
 
 test-core: environment
 	$(BIN)/python -m pytest -q $(COLLECT:%=--ignore=%) $(PLUGIN:%=--ignore=%)
@@ -100,6 +102,14 @@ test-$(MIXED): test-%: environment-%
 # Needs Debian's chromium, or a browser that ROLLOUT_TRACE_BROWSER names; without one the tests are skipped.
 $(PAGE:%=test-%): test-%: environment-%
 	.venvs/$*/bin/python -m pytest -q tests/page
+
+# The distributions: what is in them, and that they work where nothing else of the project is. It takes a package registry.
+$(RELEASE:%=test-%): test-%: environment-%
+	.venvs/$*/bin/python -m pytest -q tests/release
+
+# The distributions in dist/, checked and ready to upload, which is left to you: CONTRIBUTING.md.
+dist: environment-$(RELEASE)
+	.venvs/$(RELEASE)/bin/python -m tests.release.distributions dist
 
 # What trainers and other readers make of our exports: minutes to install, with PyTorch.
 test-consumers:
@@ -213,7 +223,7 @@ $(2)/requirements-$(call number,$(3)):
 endef
 
 $(eval $(call rules,environment,.venv,requirements/dev.txt,.))
-$(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(CONSUMERS) $(TRAINERS) $(AGENTS) peers-ours,$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
+$(foreach name,$(CLIENTS) $(RAY) $(PAGE) $(RELEASE) $(CONSUMERS) $(TRAINERS) $(AGENTS) peers-ours,$(eval $(call rules,environment-$(name),.venvs/$(name),$(strip \
 	requirements/$(name).txt),.)))
 $(foreach name,$(filter-out peers-ours,$(PEERS)),$(eval $(call rules,environment-$(name),.venvs/$(name),requirements/$(name).txt,)))
 $(eval $(call rules,environment-$(MIXED),.venvs/$(MIXED),requirements/$(MIXED).txt,. $(NESTED:%=./integrations/%)))

@@ -23,6 +23,7 @@ COMMANDS = {
     "stats": "Sum up: rewards, tokens, cost, times, findings.",
     "tail": "Print the last trajectories of files, and those that come.",
     "validate": "Check files against the format, line by line.",
+    "versions": "Print the versions that a report of a defect needs.",
     "view": "Look at trajectories on a page in the browser.",
 }
 """``NAME`` is ``NAME`` in ``rollout_trace/cli/NAME.py``: a ``click.Command`` that returns its exit code; one that

@@ -78,8 +78,11 @@ def _class_for(base: Any, mark: str, settings: Any, methods: Methods, is_pickled
     if is_pickled:
         attributes["__reduce_ex__"] = _reducer(base, (base, mark, settings, methods))
     # By the base's metaclass, which may be ABCMeta.
-    kind: type = type(base)(base.__name__, (base,), attributes)
-    return kind
+    kind: Any = type(base)(base.__name__, (base,), attributes)
+    # Made, the class needs the name no more; `dir` of a client would show it.
+    del kind.__slots__
+    made: type = kind
+    return made
 
 
 def _reducer(base: Any, class_arguments: tuple[Any, ...]) -> Any:

@@ -4,6 +4,7 @@ their files.
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,8 @@ def _without_field_docs(part: Any) -> Any:
         return part
     result = {name: _without_field_docs(item) for name, item in part.items()}
     if isinstance(result.get("description"), str):
-        result["description"] = result["description"].partition("\n\nAttributes:")[0]
+        # From Python 3.13 on, docstrings have no indentation.
+        result["description"] = inspect.cleandoc(result["description"]).partition("\n\nAttributes:")[0]
     return result
 
 

@@ -32,7 +32,9 @@ RULES = {
     "not-utf8": Rule("A line is UTF-8.", "Write it as UTF-8; half a surrogate pair is escaped (\\ud83d)."),
     "not-json": Rule("A line is one JSON object.", f"Is this a file of trajectories? {_REWRITE}"),
     "json-constant": Rule("Numbers are finite: JSON has no NaN and no Infinity.", "Write null in their place."),
-    "too-deep": Rule("Values are nested less than about 1,000 levels deep.", _WRITER),
+    "too-deep": Rule(
+        "Values are nested no deeper than Python can read: about 1,000 levels, and more from Python 3.12 on.", _WRITER
+    ),
     "duplicate-key": Rule("A name occurs once in an object: readers keep the last value, some the first.", _WRITER),
     "unknown-schema": Rule(
         "schema is rollout-trace/1 (of notes: rollout-trace-note/1).", "Give files of trajectories."

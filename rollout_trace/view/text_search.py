@@ -65,8 +65,7 @@ class TextSearch:
                 while len(self._searches) > _KEPT:
                     self._searches.popitem(last=False)[1].is_wanted = False
             self._searches.move_to_end(text)
-        search.go_on()
-        search.thread.join(wait)
+        search.go_on(wait)
         return list(search.rows), search.share
 
     def close(self) -> None:
@@ -89,17 +88,17 @@ class _Search:
         self.is_wanted = True
         self.rows: list[int] = []
         self.share = 0.0
-        self.thread = threading.Thread(target=lambda: None)
-        self.thread.start()
+        self._thread: threading.Thread | None = None
 
-    def go_on(self) -> None:
-        """Starts to search, unless nothing is new, or it is being done."""
+    def go_on(self, wait: float) -> None:
+        """Starts to search, unless nothing is new, or it is being done. Waits at most so many seconds for the end."""
         with self._lock:
-            state = self._state()
-            if self.thread.is_alive() or state == self._searched:
-                return
-            self.thread = threading.Thread(target=self._run, args=(state,), daemon=True)
-            self.thread.start()
+            state, thread = self._state(), self._thread
+            if state != self._searched and (thread is None or not thread.is_alive()):
+                self._thread = thread = threading.Thread(target=self._run, args=(state,), daemon=True)
+                thread.start()
+        if thread is not None:
+            thread.join(wait)
 
     def _state(self) -> str:
         return "|".join(f"{file.id}:{file.state}:{file.done}" for file in self._store.files())

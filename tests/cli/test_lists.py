@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -47,11 +48,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def on_a_terminal(folder: Path, *args: str, columns: int = 80, **environment: str) -> str:
-    """What the command prints to a terminal of this width."""
+    """What the command prints to a terminal of this width, then what to stderr, which is none.
+
+    On a terminal stderr would have a bar after a second.
+    """
     parent, child = pty.openpty()
     variables = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color", "PYTHONUTF8": "1", **environment}
     program = [sys.executable, "-W", "error", "-m", "rollout_trace", *args]
-    process = subprocess.Popen(program, cwd=folder, stdout=child, stderr=child, stdin=child, env=variables)
+    errors = TemporaryFile()  # noqa: SIM115
+    process = subprocess.Popen(program, cwd=folder, stdout=child, stderr=errors, stdin=child, env=variables)
     os.close(child)
     parts = []
     while True:
@@ -64,7 +69,9 @@ def on_a_terminal(folder: Path, *args: str, columns: int = 80, **environment: st
         parts.append(part)
     os.close(parent)
     process.wait()
-    return b"".join(parts).decode().replace("\r\n", "\n")
+    with errors:
+        errors.seek(0)
+        return b"".join(parts).decode().replace("\r\n", "\n") + errors.read().decode()
 
 
 # ls

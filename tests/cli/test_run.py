@@ -28,7 +28,7 @@ STARTED = "import pathlib; pathlib.Path('started').touch()"
         (["./data"], "./data is not executable; if it is a Python script, run: python ./data"),
         (["./folder"], "./folder is a folder without a __main__.py, which is no program."),
         (["-m", "no_such_module"], f"this Python ({sys.executable}) has no module no_such_module that can be run"),
-        (["-m", "json"], "has no module json that can be run with -m."),
+        (["-m", "email"], "has no module email that can be run with -m."),
         (["-m", "json.nothing"], "has no module json.nothing that can be run with -m."),
         (["-m"], "-m needs a module."),
         (["-c"], "-c needs a program text."),

@@ -168,7 +168,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (2500, limits[1]))
 written += [files.append(form.pack(form.CALL, b"{}", [b"2" * 900]), pin) for _ in range(3)]
 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 written.append(files.append(form.pack(form.CALL, b"{}", [b"3" * 900]), pin))
-print(written, files.failures)
+print(written, files.failures, flush=True)
 os._exit(0)
 """
 

@@ -2,4 +2,6 @@
 
 from rollout_trace.integration import About
 
+__version__ = "0.1.0"
+
 ABOUT = About(framework="google-adk", tested=("2.0", "2.13"))

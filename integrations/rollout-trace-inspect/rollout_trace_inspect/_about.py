@@ -2,4 +2,6 @@
 
 from rollout_trace.integration import About
 
+__version__ = "0.1.0"
+
 ABOUT = About(framework="inspect-ai", tested=("0.3.230", "0.3.285"))

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollout_trace.integration import lazy_package
-from rollout_trace_langchain._about import ABOUT
+from rollout_trace_langchain._about import ABOUT, __version__
 
 if TYPE_CHECKING:
     from rollout_trace_langchain.clients import record
@@ -24,4 +24,4 @@ else:
     _NAMES = {"clients": ("record",), "handler": ("RolloutCallbackHandler",)}
     __getattr__, __dir__ = lazy_package(__name__, _NAMES, ABOUT)
 
-__all__ = ["RolloutCallbackHandler", "record"]
+__all__ = ["RolloutCallbackHandler", "__version__", "record"]

@@ -4,4 +4,6 @@ from __future__ import annotations
 
 from rollout_trace.integration import About
 
+__version__ = "0.1.0"
+
 ABOUT = About(framework="langchain-core", tested=("1.2.7", "1.8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollout_trace.integration import lazy_package
-from rollout_trace_openai_agents._about import ABOUT
+from rollout_trace_openai_agents._about import ABOUT, __version__
 
 if TYPE_CHECKING:
     from rollout_trace_openai_agents.entry import RolloutRunHooks, RolloutTracingProcessor, record
@@ -14,4 +14,4 @@ else:
         __name__, {"entry": ("RolloutRunHooks", "RolloutTracingProcessor", "record")}, ABOUT
     )
 
-__all__ = ["RolloutRunHooks", "RolloutTracingProcessor", "record"]
+__all__ = ["RolloutRunHooks", "RolloutTracingProcessor", "__version__", "record"]

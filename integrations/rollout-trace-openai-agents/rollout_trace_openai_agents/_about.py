@@ -2,4 +2,6 @@
 
 from rollout_trace.integration import About
 
+__version__ = "0.1.0"
+
 ABOUT = About(framework="openai-agents", tested=("0.18.2", "0.24"))

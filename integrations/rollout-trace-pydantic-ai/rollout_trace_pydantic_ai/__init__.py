@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rollout_trace.integration import lazy_package
-from rollout_trace_pydantic_ai._about import ABOUT
+from rollout_trace_pydantic_ai._about import ABOUT, __version__
 
 if TYPE_CHECKING:
     from rollout_trace_pydantic_ai.agents import record
@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = lazy_package(__name__, {"agents": ("record",), "capability": ("RolloutCapability",)}, ABOUT)
 
-__all__ = ["RolloutCapability", "record"]
+__all__ = ["RolloutCapability", "__version__", "record"]

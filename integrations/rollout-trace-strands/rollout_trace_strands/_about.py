@@ -2,4 +2,6 @@
 
 from rollout_trace.integration import About
 
+__version__ = "0.1.0"
+
 ABOUT = About(framework="strands-agents", tested=("1.50.1", "1.62"))
