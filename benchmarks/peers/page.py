@@ -40,7 +40,7 @@ def _lines(results: Results) -> Iterator[str]:
         f"round{'s' * (results['rounds'] != 1)}, load {load[0]:.1f} at the beginning and {max(load):.1f} at most."
     )
     if max(load) > BUSY:
-        yield "Other work ran on the machine: ratios are rough, absolute times and calls a second are worse than on an idle one."
+        yield "Other work ran on the machine: ratios are rough, times and calls a second worse than on an idle one."
     if "note" in results:
         yield results["note"]
     yield from ("", "## Who", "")

@@ -28,7 +28,7 @@ counts as *yes* if the tokens until then are there and the call is marked as fai
 counts as *yes* if it is in the trace that started the thread, without a change of the program."""
 
 PROXY = """\
-The other way to capture token ids is a proxy between agent and engine, for agents in any language and without anything in
+The other way to capture token ids is a proxy between agent and engine, for agents in any language, with nothing in
 their process. The table has the CPU time of the proxy's process for each call over loopback, the time that it adds to
 the call, the calls a second of 64 tasks, and whether ids and logprobs reach the client where the server put them.
 Client, proxy and server share the machine. LiteLLM runs with one worker and no callback."""
