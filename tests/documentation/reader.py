@@ -22,7 +22,7 @@ from rollout_trace.process.instrument import Instrumentation
 from rollout_trace.testing import ScriptedServer
 
 from .shell import Shell
-from .stage import Setting, Stage
+from .stage import Setting, Stage, programs
 
 tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 SHELL = ("bash", "sh", "console")
@@ -52,6 +52,11 @@ def read_page(
             for block in filter(wanted, blocks_of(page)):
                 reader.read(block)
             reader.run_tests()
+
+
+def record_start(folder: Path) -> None:
+    """Records what docs/start.md does, in ``rollouts.jsonl``, for pages that go on with it."""
+    read_page("docs/start.md", folder, programs, wanted=lambda block: "Record" in block.headings)
 
 
 class Reader:

@@ -7,6 +7,7 @@ import re
 from page_blocks import Block, blocks_of, pages
 
 ELSEWHERE: dict[tuple[str, str], str] = {
+    ("docs/coding-agent.md", ""): "tests/coding_agent/test_example.py",
     ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", 'datasets.load_dataset("parquet"'): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "export.dataset(export.steps"): "tests/consumers/datasets/test_datasets.py",
@@ -34,7 +35,6 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "torch.log_softmax"): "tests/consumers/torch/test_export_page.py",
     ("docs/web-services.md", "One trajectory a request"): "tests/consumers/torch/test_web_services.py",
-    ("docs/web-services.md", "Several workers"): "tests/consumers/torch/test_web_services.py",
     ("docs/which-way.md", "A framework"): "tests/mixed/test_page.py",
 }
 """Blocks that another test runs: the page, a text that the block has or a heading above begins with, the test."""
@@ -84,6 +84,11 @@ def place(block: Block) -> str:
     if not re.sub(r"^pip install .*\n", "", block.text, flags=re.MULTILINE):
         return "tests/install/test_commands.py"
     return ""
+
+
+def is_run(block: Block) -> bool:
+    """Whether a test runs it, here or elsewhere."""
+    return place(block) not in NOT_RUN.values()
 
 
 def is_read_here(block: Block) -> bool:
