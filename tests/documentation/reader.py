@@ -70,7 +70,7 @@ class Reader:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._shell = Shell(stage.folder, stage.variables)
-        self._printed = ""  # by the block before, stderr included
+        self._printed = ""  # by the block before, stderr included save that of programs in Python
         self._has_run_tests = False
 
     def read(self, block: Block) -> None:
@@ -109,7 +109,9 @@ class Reader:
         if "__main__" in block.text or self._stage.programs:  # a program: it imports the folder's modules anew
             forget_modules_of(self._stage.folder)
         out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        # Trainers log to stderr, with bars of progress.
+        err = io.StringIO() if self._stage.programs else out
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             run_block(block, names, server=self._stage.server.url)
         self._printed = out.getvalue()
 

@@ -53,10 +53,7 @@ class Shell:
         Raises:
             AssertionError: one failed.
         """
-        lines = text.splitlines()
-        if not all(self._program(line) or not line.strip() for line in lines) and not ENDLESS.search(text):
-            return self._run_by_bash(text)
-        return "".join(self._run_line(line) for line in lines if line.strip())
+        return "".join(self._run_command(one) for one in commands_of(text))
 
     def on_terminal(self, typed: str) -> str:
         """What a command prints on a terminal, without colours; then what it writes to stderr.
@@ -85,7 +82,7 @@ class Shell:
             errors.seek(0)
             return _COLOUR.sub("", printed.decode().replace("\r\n", "\n")) + errors.read()
 
-    def _run_line(self, line: str) -> str:
+    def _run_command(self, line: str) -> str:
         found = self._program(line)
         if found is None:
             return self._run_by_bash(line)
@@ -142,6 +139,19 @@ class Shell:
             "BROWSER": "true",
         }
         return environment() | fixed | self.variables
+
+
+def commands_of(text: str) -> list[str]:
+    """The commands of a script. Where one is about the shell itself, the script is one command."""
+    if re.search(r"^(cd|export|for|if|while) ", text, re.MULTILINE):
+        return [text]
+    found = [""]
+    for line in text.splitlines(keepends=True):
+        found[-1] += line
+        with contextlib.suppress(ValueError):  # a quoted text goes on
+            if shlex.split(found[-1], comments=True) and not line.endswith("\\\n"):
+                found.append("")
+    return [one for one in found if one.strip()]
 
 
 def _good_ends(line: str) -> tuple[int, ...]:
