@@ -145,7 +145,7 @@ _RULES = (
     (r"/(?:[\w.-]+/)+(?=[\w.-])", ""),  # folders of this machine
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?( UTC|Z)?", "TIME"),
     (r"\b\d\d:\d\d:\d\d\b", "TIME"),
-    (r"\b[0-9a-f]{8,32}\b(?<!\d{8})", "ID"),
+    (r"\b(?!\d+\b)[0-9a-f]{8,32}\b", "ID"),
     (r"\b127\.0\.0\.1:\d+\S*", "ADDRESS"),
     (r"\b(\d+ ?(h|m|min) ?)?\d+(\.\d+)? ?(ms|s|min|µs|us|rollouts/s)\b", "DURATION"),
     (r"[━─]{3,}", "─"),
