@@ -17,8 +17,8 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
 import rollout_trace as rt
 from rollout_trace import export
 from tests.consumers import recorded
-from tests.consumers.torch import test_skyrl as with_skyrl
-from tests.consumers.torch import test_verl as with_verl
+from tests.consumers.torch import test_skyrl as of_skyrl
+from tests.consumers.torch import test_verl as of_verl
 from tests.consumers.torch import tiny
 from tests.consumers.torch.test_trl import settings_of
 
@@ -61,7 +61,7 @@ def test_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_verl() -> None:
-    names: dict[str, Any] = {"export": export, "torch": torch, "AgentLoopOutput": vars(with_verl)["AgentLoopOutput"]}
+    names: dict[str, Any] = {"export": export, "torch": torch, "AgentLoopOutput": vars(of_verl)["AgentLoopOutput"]}
     advantages = np.array([0.5, -0.5], dtype=object)
     names["batch"] = SimpleNamespace(
         batch={"response_mask": torch.ones(2, 3)}, non_tensor_batch={"advantage": advantages}
@@ -72,7 +72,7 @@ def test_verl() -> None:
 
 
 def test_skyrl() -> None:
-    names = {"export": export, "TrajectoryID": vars(with_skyrl)["TrajectoryID"], "trajectories": recorded.tool_agent()}
+    names = {"export": export, "TrajectoryID": vars(of_skyrl)["TrajectoryID"], "trajectories": recorded.tool_agent()}
     assert len(run_blocks(EXPORT, "SkyRL", **names)["output"]["trajectory_ids"]) == 6
 
 
