@@ -3,57 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import rollout_trace as rt
+from tests.consumers.torch import example
 
-torch = pytest.importorskip("torch", reason="the example trains with PyTorch, which is not installed")
-
-ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "examples" / "reinforce.py"
 ITERATIONS = 12
 
 
 @pytest.fixture(scope="module")
 def reinforce() -> Any:
-    """The script as a module, found by its path: other distributions have a package ``examples`` too."""
-    spec = importlib.util.spec_from_file_location("reinforce", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reinforce"] = module
-    spec.loader.exec_module(module)
-    return module
+    return example.load("reinforce")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def settings_of_torch() -> Iterator[None]:
-    """As the script has it here; other tests of this process get torch as they know it."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with example.settings_of_torch():
+        yield
 
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The recorded files of a run of the script, and what it printed."""
     folder = tmp_path_factory.mktemp("rollouts")
-    command = [sys.executable, "-W", "error", str(SCRIPT), "--iterations", str(ITERATIONS), "--out", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder, done.stdout
+    arguments = ("--iterations", str(ITERATIONS), "--out", str(folder))
+    return folder, example.printed("reinforce", *arguments, options=("-W", "error"))
 
 
 def test_the_reward_rises(learned: tuple[Path, str]) -> None:

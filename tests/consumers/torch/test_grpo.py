@@ -1,0 +1,196 @@
+"""TRL's GRPOTrainer trains on what was recorded of an agent, in fewer steps than the example runs by itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollout_trace as rt
+from tests.consumers.torch import example
+
+STEPS = 10
+
+pytestmark = [  # of the trainer itself
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("ignore:You are using 'rollout_func':UserWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings_of_torch() -> Iterator[None]:
+    with example.settings_of_torch():
+        yield
+
+
+@pytest.fixture(scope="module")
+def grpo() -> Any:
+    return example.load("grpo_trl")
+
+
+@pytest.fixture
+def small(grpo: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script with less training beforehand and smaller groups, for runs of a step or two."""
+    monkeypatch.setattr(grpo, "WARM_UP_STEPS", 60)
+    monkeypatch.setattr(grpo, "ROLLOUTS", 8)
+    return grpo
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[rt.Trajectory], str]:
+    """What a run of the script recorded, and what it printed."""
+    folder = tmp_path_factory.mktemp("rollouts")
+    text = example.printed("grpo_trl", "--steps", str(STEPS), "--out", str(folder))
+    return list(rt.read(folder / "rollouts.jsonl")), text
+
+
+def test_the_reward_rises(learned: tuple[list[rt.Trajectory], str]) -> None:
+    rewards = [float(value) for value in re.findall(r"^ +\d+ +(\d\.\d+) ", learned[1], re.MULTILINE)]
+    assert len(rewards) == STEPS
+    assert sum(rewards[-3:]) / 3 > rewards[0] + 0.15, rewards
+    assert learned[1].endswith("rollouts.jsonl\n")
+
+
+def test_trl_measures_ratios_of_one(learned: tuple[list[rt.Trajectory], str]) -> None:
+    """At the first step, and wherever the server got the new weights in time."""
+    ratios = [float(value) for pair in re.findall(r"(\d\.\d{6}) to (\d\.\d{6})", learned[1]) for value in pair]
+    assert len(ratios) == 2 * STEPS
+    assert ratios == pytest.approx([1.0] * len(ratios), abs=1e-3)
+
+
+def test_the_file_holds_groups_of_the_runs(learned: tuple[list[rt.Trajectory], str], grpo: Any) -> None:
+    """One row a run, with all that was sampled; runs with and without the tool, and answers that were cut."""
+    trajectories, printed = learned
+    groups = rt.groups(trajectories)
+    assert {len(group.trajectories) for group in groups} == {grpo.ROLLOUTS}
+    assert len(groups) == STEPS * len(grpo.DRAWERS)
+    for run in trajectories:
+        (row,) = run.sequences()
+        assert row.loss_mask.sum() == run.n_output_tokens
+        assert {str(step.policy_version) for step in run.steps} == {(run.group_id or "").split("/")[0]}
+    assert {len(run.steps) for run in trajectories} >= {1, 2}
+    assert {step.finish_reason for run in trajectories for step in run.steps} == {"stop", "length", "tool_calls"}
+    means = [
+        np.mean([run.reward for run in trajectories if (run.group_id or "").startswith(f"{at}/")]) for at in (0, 9)
+    ]
+    assert f"mean reward: {means[0]:.3f} at first, {means[1]:.3f} at last\n" in printed
+
+
+def test_the_batch_of_the_trainer_is_what_was_recorded(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ids token for token, the mask, logprobs and rewards; no token of a tool's result is trained on."""
+    batches: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
+
+    class Watched(small.GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            batches.append(super()._generate_and_score_completions(inputs))
+            return batches[-1]
+
+    def reward(reward: list[float], **others: Any) -> list[float]:
+        seen.append({**others, "reward": reward})
+        return reward
+
+    monkeypatch.setattr(small, "GRPOTrainer", Watched)
+    monkeypatch.setattr(small, "recorded_reward", reward)
+    small.run(1, 0, tmp_path / "rollouts.jsonl")
+    (batch,), (given,) = batches, seen
+    recorded = {run.id: run for run in rt.read(tmp_path / "rollouts.jsonl")}
+    assert sorted(given["trajectory_id"]) == sorted(recorded)
+    tokenizer, results = small.make_tokenizer(), 0
+    for at, name in enumerate(given["trajectory_id"]):
+        run = recorded[name]
+        (row,) = run.sequences()
+        prompt = batch["prompt_ids"][at][batch["prompt_mask"][at].bool()].tolist()
+        there = batch["completion_mask"][at].bool()
+        completion, trained = batch["completion_ids"][at][there], batch["tool_mask"][at][there].bool()
+        assert prompt + completion.tolist() == row.token_ids.tolist()
+        assert prompt == list(
+            tokenizer.apply_chat_template(given["prompts"][at], add_generation_prompt=True)["input_ids"]
+        )
+        assert trained.tolist() == row.loss_mask[len(prompt) :].astype(bool).tolist()
+        assert row.logprobs is not None
+        assert np.array_equal(batch["sampling_per_token_logps"][at][there].numpy(), row.logprobs[len(prompt) :])
+        said = np.concatenate([step.completion_token_ids for step in run.steps])
+        assert completion[trained].tolist() == said.tolist()
+        tools = [message["content"] for message in run.steps[-1].messages or () if message["role"] == "tool"]
+        between = tokenizer.decode(completion[~trained]).replace("<|end|>", "")
+        assert between.split() == [word for tool in tools for word in ("<|tool|>", tool, "<|assistant|>")]
+        results += len(tools)
+        assert given["reward"][at] == run.reward
+    assert results > len(recorded) // 2
+    assert batch["num_items_in_batch"] == sum(run.n_output_tokens or 0 for run in recorded.values())
+    advantages = {
+        run.id: value or 0.0
+        for group in rt.groups(recorded.values())
+        for run, value in zip(group.trajectories, group.advantages(), strict=True)
+    }
+    assert batch["advantages"].tolist() == pytest.approx(
+        [advantages[name] for name in given["trajectory_id"]], abs=1e-3
+    )
+
+
+def stale_weights(grpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server goes on with the weights of the first step."""
+    monkeypatch.setattr(grpo.Policy, "sync_weights", lambda self: None)
+
+
+def foreign_logprobs(grpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server sends the logprobs of another temperature than it samples at."""
+    sample = grpo.sample
+
+    def hotter(*arguments: Any) -> tuple[list[int], list[float]]:
+        ids, logprobs = sample(*arguments)
+        return ids, [0.99 * value for value in logprobs]
+
+    monkeypatch.setattr(grpo, "sample", hotter)
+
+
+def results_trained_on(grpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mask lets results of the tool in."""
+    rollout = grpo.export.trl_rollout
+
+    def unmasked(trajectories: Any) -> dict[str, list[Any]]:
+        columns: dict[str, list[Any]] = rollout(trajectories)
+        return {**columns, "env_mask": [[1] * len(mask) for mask in columns["env_mask"]]}
+
+    monkeypatch.setattr(grpo.export, "trl_rollout", unmasked)
+
+
+@pytest.mark.parametrize("wrong", [stale_weights, foreign_logprobs, results_trained_on])
+def test_a_ratio_shows_what_is_wrong(
+    small: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: Any
+) -> None:
+    wrong(small, monkeypatch)
+    with pytest.raises(SystemExit, match=r"an importance ratio before an update was off by .*: the logprobs are not"):
+        small.main(["--steps", "2"])
+    first = [float(one) for one in re.findall(r"^ +1 .* (\S+) to (\S+)$", capsys.readouterr().out, re.MULTILINE)[0]]
+    assert (first == pytest.approx([1, 1], abs=1e-3)) == (wrong is stale_weights)
+
+
+def test_a_seed_decides_everything(small: Any, tmp_path: Path) -> None:
+    """Whatever the threads do."""
+    runs = [small.run(2, seed, tmp_path / f"{at}.jsonl") for at, seed in enumerate((7, 8, 7))]
+    rewards = [[logs["reward"] for logs in lines] for lines in runs]
+    grads = [[logs["grad_norm"] for logs in lines] for lines in runs]
+    assert (rewards[0], grads[0]) == (rewards[2], grads[2])
+    assert grads[0] != grads[1]
+
+
+def test_no_rise_is_a_failure(small: Any) -> None:
+    """A single step has nothing to rise from."""
+    with pytest.raises(SystemExit, match="the reward did not rise"):
+        small.main(["--steps", "1"])
+
+
+def test_recorded_rollouts_are_not_added_to(small: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rollouts.jsonl").touch()
+    with pytest.raises(SystemExit) as caught:
+        small.main(["--steps", "1", "--out", str(tmp_path)])
+    assert caught.value.code == 2
+    assert "rollouts.jsonl exists: name another folder" in capsys.readouterr().err
