@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from openai import OpenAI
+from page_blocks import blocks
 
 import rollout_trace as rt
+from rollout_trace import export
 from tests.consumers.torch import example
 
 STEPS = 10
@@ -133,6 +138,40 @@ def test_the_batch_of_the_trainer_is_what_was_recorded(
     assert batch["advantages"].tolist() == pytest.approx(
         [advantages[name] for name in given["trajectory_id"]], abs=1e-3
     )
+
+
+def test_the_page_trains(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its block, with the script's agent, model and server for a user's own; without vLLM, which takes a GPU."""
+    tokenizer = small.make_tokenizer()
+    policy = small.Policy(small.make_model(tokenizer, 0), small.make_model(tokenizer, 0).eval())
+    drawers = dict(zip(small.DRAWERS, small.THINGS, strict=True))
+
+    def solve(client: Any, prompt: Any) -> float:
+        return float(len(small.solve(client, prompt, drawers, next(seeds))[0]))
+
+    def trainer(model: Any, reward: Any, *, args: Any, rollout_func: Any, train_dataset: Any) -> Any:
+        assert args == {"use_vllm": True, "vllm_mode": "server", "vllm_server_base_url": server.url, "beta": 0.0}
+        monkeypatch.setattr(small, "recorded_reward", reward)
+        monkeypatch.setattr(small, "rollout_func_of", lambda client, seed: rollout_func)
+        made.append(small.make_trainer(None, policy, tokenizer, 1, 0, str(tmp_path)))
+        return made[0]
+
+    (block,) = [one for one in blocks("training.md", "TRL's GRPOTrainer") if "GRPOConfig(" in one]
+    made: list[Any] = []
+    seeds = itertools.count()
+    names: dict[str, Any] = {"rt": rt, "export": export, "OpenAI": OpenAI, "ThreadPoolExecutor": ThreadPoolExecutor}
+    names |= {"GRPOConfig": dict, "GRPOTrainer": trainer, "settings": {"beta": 0.0}, "solve": solve}
+    path = tmp_path / "rollouts.jsonl"
+    with small.serve(policy.served, tokenizer) as server:
+        code = block.replace("http://localhost:8000", server.url).replace('"rollouts.jsonl"', repr(str(path)))
+        exec(code, names | {"model": policy.trained, "dataset": None})
+    runs = list(rt.read(path))
+    assert len(runs) == small.ROLLOUTS * len(small.DRAWERS)
+    assert {len(group.trajectories) for group in rt.groups(runs)} == {small.ROLLOUTS}
+    assert {step.logprobs_mode for run in runs for step in run.steps} == {"processed"}
+    (logs,) = [logs for logs in made[0].state.log_history if "reward" in logs]
+    assert small.ratios(logs) == pytest.approx((1, 1), abs=1e-3)
+    assert logs["reward"] == pytest.approx(np.mean([run.reward for run in runs]))
 
 
 def stale_weights(grpo: Any, monkeypatch: pytest.MonkeyPatch) -> None:

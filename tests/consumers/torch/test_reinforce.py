@@ -114,14 +114,12 @@ def test_no_rise_is_a_failure(reinforce: Any) -> None:
 
 def test_foreign_logprobs_are_a_failure(reinforce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that reports the logprobs of another temperature than it samples at."""
-    answer = reinforce.chat_completion
+    sample = reinforce.Policy.sample
 
-    def hotter(policy: Any, request: dict[str, Any]) -> Any:
-        body = answer(policy, request)
-        for entry in body["choices"][0]["logprobs"]["content"]:
-            entry["logprob"] *= 0.99
-        return body
+    def hotter(*arguments: Any) -> tuple[list[int], list[float]]:
+        ids, logprobs = sample(*arguments)
+        return ids, [0.99 * value for value in logprobs]
 
-    monkeypatch.setattr(reinforce, "chat_completion", hotter)
+    monkeypatch.setattr(reinforce.Policy, "sample", hotter)
     with pytest.raises(SystemExit, match="the logprobs are not the policy's"):
         reinforce.main(["--iterations", "1"])
