@@ -329,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     first, last = lines[0]["reward"], lines[-1]["reward"]
     print(f"mean reward: {first:.3f} at first, {last:.3f} at last")
     if options.out:
-        print(f"{count} trajectories in {path}, to look at with: rollout-trace view {path}")
+        print(f"{count} trajectories written to {path}\nLook at them: rollout-trace view {path}")
     error = max(abs(ratio - 1) for logs in lines for ratio in ratios(logs))
     if not error <= MAX_RATIO_ERROR:
         sys.exit(f"an importance ratio before an update was off by {error:.1e}: the logprobs are not the policy's")
