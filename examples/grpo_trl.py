@@ -1,16 +1,13 @@
 """TRL's GRPOTrainer on rollouts of a recorded agent: a tiny model learns to look into the right drawer.
 
-A thing lies in each of four drawers. The agent is asked what lies in one of them, has a tool that opens a drawer, and
-talks with the model over the openai client, for up to three calls. The trainer's ``rollout_func`` runs the agent,
-recorded, and hands the recorded token ids, logprobs, mask and rewards to TRL.
+A thing lies in each of four drawers. The agent is asked what lies in one of them, and has a tool that opens a drawer.
+The trainer's ``rollout_func`` runs the agent, recorded, and hands token ids, logprobs, mask and rewards to TRL.
 
 The model is made here, from a seed. A short supervised training, on conversations that are often wrong, comes first, so
-that it calls the tool and answers at all. Then TRL trains it. At each step the importance ratio, which TRL computes
-with the recorded logprobs, must be 1; over the steps the reward must rise. If either fails, the script prints it and
-exits with status 1.
+that it calls the tool and answers at all. Then TRL trains it. The script exits with status 1 if an importance ratio,
+which TRL computes with the recorded logprobs, is not 1, or if the last steps did not earn more than the first.
 
-    python grpo_trl.py
-    python grpo_trl.py --steps 20 --seed 1 --out rollouts
+    python grpo_trl.py --seed 1 --out rollouts
 
 Needs PyTorch and TRL, on the CPU. The same seed gives the same numbers on the same machine.
 """
@@ -26,10 +23,10 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -46,9 +43,8 @@ from rollout_trace.testing import Reply, ScriptedServer
 DRAWERS = "0123"
 THINGS = ("coin", "key", "pen", "ring")
 ROLLOUTS = 16  # of each task in each step: a group
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 7e-4  # at its highest; with 1e-3 at all steps, some seeds unlearned where a call ends
 WARM_UP_STEPS, WARM_UP_RATE = 300, 2e-3
-MAX_RATIO_ERROR = 1e-3
 
 
 # The model, and its tokenizer, which has an id for each word.
@@ -58,15 +54,13 @@ TEMPLATE = """\
 {%- for message in messages -%}
 <|{{ message.role }}|> {{ message.content or '' }}
 {%- for call in message.tool_calls or [] %} open {{ call.function.arguments.drawer }} {% endfor -%}
-<|end|>
-{%- endfor -%}
+<|end|>{%- endfor -%}
 {%- if add_generation_prompt -%}<|assistant|>{%- endif -%}
 """
 
 
 def make_tokenizer() -> Any:
-    words = [*SPECIAL, "drawer", "open", *DRAWERS, *THINGS]
-    vocabulary = {word: number for number, word in enumerate(words)}
+    vocabulary = {word: at for at, word in enumerate([*SPECIAL, "drawer", "open", *DRAWERS, *THINGS])}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="<|pad|>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made.add_special_tokens(SPECIAL)
@@ -78,18 +72,9 @@ def make_tokenizer() -> Any:
 def make_model(tokenizer: Any, seed: int) -> Any:
     """Two layers of Llama, with random weights."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        bos_token_id=None,
-    )
-    return LlamaForCausalLM(config)
+    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    special = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **size, **special))
 
 
 def demonstration(tokenizer: Any, chance: random.Random) -> list[int]:
@@ -98,8 +83,7 @@ def demonstration(tokenizer: Any, chance: random.Random) -> list[int]:
     messages: list[Any] = [{"role": "user", "content": f"drawer {asked}"}]
     if chance.random() < 0.75:
         drawer = asked if chance.random() < 0.4 else chance.choice(DRAWERS)
-        call = {"function": {"name": "open", "arguments": {"drawer": drawer}}}
-        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "assistant", "tool_calls": [{"function": {"arguments": {"drawer": drawer}}}]})
         messages.append({"role": "tool", "content": found})
     answer = found if chance.random() < 0.4 else chance.choice(THINGS)
     messages.append({"role": "assistant", "content": answer})
@@ -158,11 +142,11 @@ def serve(model: Any, tokenizer: Any) -> ScriptedServer:
         text = tokenizer.decode(ids[:-1] if stopped else ids)
         message: dict[str, Any] = {"content": text}
         call = re.fullmatch(r"open (\d)", text)
-        if call is not None:
+        if call:
             function = {"name": "open", "arguments": json.dumps({"drawer": call[1]})}
             made = {"id": f"call-{request['seed']}", "type": "function", "function": function}
             message = {"content": None, "tool_calls": [made]}
-        reason = "length" if not stopped else "stop" if call is None else "tool_calls"
+        reason = "length" if not stopped else "tool_calls" if call else "stop"
         return Reply(token_ids=ids, logprobs=logprobs, finish_reason=reason, extra_message=message)
 
     server = ScriptedServer(answer, model="tiny", tokenizer=tokenizer)
@@ -171,23 +155,12 @@ def serve(model: Any, tokenizer: Any) -> ScriptedServer:
 
 # The agent. Nothing in it is about tokens.
 
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "open",
-            "description": "Opens a drawer, and returns what lies in it.",
-            "parameters": {"type": "object", "properties": {"drawer": {"type": "string", "enum": list(DRAWERS)}}},
-        },
-    }
-]
+PARAMETERS = {"type": "object", "properties": {"drawer": {"type": "string", "enum": list(DRAWERS)}}}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "open", "parameters": PARAMETERS}}]
 
 
 def solve(client: OpenAI, messages: list[Any], drawers: Mapping[str, str], seed: int) -> tuple[str, list[str]]:
-    """Calls the model, and the tool for it, until it answers or was called three times.
-
-    Returns the answer and the drawers that were opened.
-    """
+    """The answer of the model, within three calls of it, and the drawers that were opened before."""
     opened: list[str] = []
     messages = list(messages)
     for turn in range(3):
@@ -199,15 +172,9 @@ def solve(client: OpenAI, messages: list[Any], drawers: Mapping[str, str], seed:
             return message.content or "", opened
         messages.append(message.model_dump(exclude_none=True))
         for call in message.tool_calls:
-            drawer = json.loads(call.function.arguments)["drawer"]
-            opened.append(drawer)
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": drawers[drawer]})
+            opened.append(json.loads(call.function.arguments)["drawer"])
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": drawers[opened[-1]]})
     return "", opened
-
-
-def grade(answer: str, opened: list[str], asked: str, drawers: Mapping[str, str]) -> float:
-    """Half for opening the right drawer and no other, half for the right answer."""
-    return 0.5 * (opened == [asked]) + 0.5 * (answer == drawers[asked])
 
 
 # Recording, and training.
@@ -227,7 +194,8 @@ def rollout_func_of(client: OpenAI, seed: int) -> Callable[[list[Any], Any], dic
             with rt.trajectory(task=task, group=group, rollout_index=at % trainer.num_generations) as trajectory:
                 # A seed for each rollout: which thread runs it, and when, does not matter.
                 answer, opened = solve(client, prompts[at], task.data, seed * 10**6 + step * 10**3 + at)
-                trajectory.reward = grade(answer, opened, asked, task.data)
+                # Half for opening the right drawer and no other, half for the right answer.
+                trajectory.reward = 0.5 * (opened == [asked]) + 0.5 * (answer == task.data[asked])
                 for each in trajectory.steps:
                     each.policy_version = step
             return trajectory
@@ -258,35 +226,31 @@ def ratios(logs: Mapping[str, float]) -> tuple[float, float]:
     return logs[f"{name}/min"], logs[f"{name}/max"]
 
 
-def make_trainer(client: OpenAI, policy: Policy, tokenizer: Any, steps: int, seed: int, folder: str) -> Any:
+def make_trainer(client: OpenAI, policy: Policy, tokenizer: Any, steps: int, seed: int, folder: Path) -> Any:
     config = GRPOConfig(
-        output_dir=folder,
+        output_dir=str(folder),
         max_steps=steps,
         seed=seed,
         num_generations=ROLLOUTS,
         per_device_train_batch_size=ROLLOUTS * len(DRAWERS),
         learning_rate=LEARNING_RATE,
-        lr_scheduler_type="constant",
+        lr_scheduler_type="linear",  # up in the first tenth of the steps, then down to 0
+        warmup_steps=0.1,
         vllm_importance_sampling_mode="token_truncate",  # a ratio for each token
         use_cpu=True,
         bf16=False,
         gradient_checkpointing=False,
         logging_steps=1,
         save_strategy="no",
-        report_to="none",
         disable_tqdm=True,
     )
-    prompts = [[{"role": "user", "content": f"drawer {drawer}"}] for drawer in DRAWERS]
+    dataset = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"drawer {drawer}"}] for drawer in DRAWERS]})
+    rollout_func = rollout_func_of(client, seed)
     trainer = GRPOTrainer(
-        policy.trained,
-        recorded_reward,
-        args=config,
-        train_dataset=Dataset.from_dict({"prompt": prompts}),
-        processing_class=tokenizer,
-        rollout_func=rollout_func_of(client, seed),
-        callbacks=[Table],
+        policy.trained, recorded_reward, config, dataset, processing_class=tokenizer, rollout_func=rollout_func
     )
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(Table)
     # TRL compares the recorded logprobs with its own only where vLLM samples, so our server takes the place of vLLM.
     trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, policy, -1
     return trainer
@@ -298,13 +262,10 @@ def run(steps: int, seed: int, path: Path) -> list[dict[str, float]]:
     model = make_model(tokenizer, seed)
     warm_up(model, tokenizer, seed)
     policy = Policy(model, deepcopy(model).eval())
-    with ExitStack() as stack:
-        server = stack.enter_context(serve(policy.served, tokenizer))
-        client = stack.enter_context(OpenAI(base_url=server.base_url, api_key="none"))
+    print("step  mean reward  importance ratios")
+    with serve(policy.served, tokenizer) as server, OpenAI(base_url=server.base_url, api_key="none") as client:
         rt.wrap_openai(client, engine="vllm")
-        scratch = stack.enter_context(tempfile.TemporaryDirectory())
-        trainer = make_trainer(client, policy, tokenizer, steps, seed, scratch)
-        print("step  mean reward  importance ratios")
+        trainer = make_trainer(client, policy, tokenizer, steps, seed, path.parent)
         with rt.recording(path):
             trainer.train()
     return [logs for logs in trainer.state.log_history if "reward" in logs]
@@ -315,23 +276,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="a folder for the recorded rollouts; without it they are thrown away")
+    parser.add_argument("--out", type=Path, help="a folder for the recorded rollouts; by default a temporary one")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore", "You are using 'rollout_func'", UserWarning)
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as temporary:
-        path = (options.out or Path(temporary)) / "rollouts.jsonl"
-        if path.exists():
-            parser.error(f"{path} exists: name another folder")
-        lines = run(options.steps, options.seed, path)
-        count = sum(1 for _ in rt.read(path))
-    first, last = lines[0]["reward"], lines[-1]["reward"]
-    print(f"mean reward: {first:.3f} at first, {last:.3f} at last")
-    if options.out:
-        print(f"{count} trajectories written to {path}\nLook at them: rollout-trace view {path}")
+    path = (options.out or Path(tempfile.mkdtemp())) / "rollouts.jsonl"
+    if path.exists():
+        parser.error(f"{path} exists: name another folder")
+    lines = run(options.steps, options.seed, path)
+    rewards = [logs["reward"] for logs in lines]
+    first, last = fmean(rewards[:5]), fmean(rewards[-5:])
+    print(f"mean reward: {first:.3f} in the first five steps, {last:.3f} in the last five")
+    print(f"Look at the rollouts: rollout-trace view {path}")
     error = max(abs(ratio - 1) for logs in lines for ratio in ratios(logs))
-    if not error <= MAX_RATIO_ERROR:
+    if not error <= 1e-3:
         sys.exit(f"an importance ratio before an update was off by {error:.1e}: the logprobs are not the policy's")
     if last <= first:
         sys.exit("the reward did not rise")
