@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from page_blocks import blocks_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,3 +49,15 @@ def settings_of_torch() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(deterministic)
+
+
+def assert_shown(page: str, part: str, printed: str) -> None:
+    """The text block of a page that has ``part``: its lines are printed so, save their numbers and paths."""
+    (shown,) = [one.text for one in blocks_of(page) if one.kind == "text" and part in one.text]
+    forms = {_form(line) for line in printed.splitlines()}
+    for line in shown.splitlines():
+        assert line == "…" or _form(line) in forms, line
+
+
+def _form(line: str) -> str:
+    return " ".join(re.sub(r"\S*/\S*|[\d.e+-]+", " ", line).split())

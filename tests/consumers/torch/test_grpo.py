@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from openai import OpenAI
-from page_blocks import blocks
+from page_blocks import blocks_below
 
 import rollout_trace as rt
 from rollout_trace import export
@@ -151,6 +151,10 @@ def test_the_batch_of_the_trainer_is_what_was_recorded(learned: Run, grpo: Any) 
     )
 
 
+def test_the_page_shows_lines_as_they_are_printed(learned: Run) -> None:
+    example.assert_shown("docs/training.md", "importance ratios", learned.printed)
+
+
 def test_the_page_trains(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its block, with the script's agent, model and server for a user's own; without vLLM, which takes a GPU."""
     tokenizer = small.make_tokenizer()
@@ -167,7 +171,7 @@ def test_the_page_trains(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyP
         made.append(small.make_trainer(None, policy, tokenizer, 1, 0, tmp_path))
         return made[0]
 
-    (block,) = [one for one in blocks("training.md", "TRL's GRPOTrainer") if "GRPOConfig(" in one]
+    (block,) = [one.text for one in blocks_below("docs/training.md", "TRL's GRPOTrainer") if "GRPOConfig(" in one.text]
     made: list[Any] = []
     seeds = itertools.count()
     names: dict[str, Any] = {"rt": rt, "export": export, "OpenAI": OpenAI, "ThreadPoolExecutor": ThreadPoolExecutor}

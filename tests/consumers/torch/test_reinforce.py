@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from page_blocks import blocks_of
 
 import rollout_trace as rt
 from tests.consumers.torch import example
@@ -45,10 +44,7 @@ def test_the_reward_rises(learned: tuple[Path, str]) -> None:
 
 def test_the_page_shows_lines_as_they_are_printed(learned: tuple[Path, str]) -> None:
     """docs/training.md: what `python examples/reinforce.py` prints ("ratio off by" and so on), save its numbers."""
-    (shown,) = [one.text for one in blocks_of("docs/training.md") if one.kind == "text" and "ratio off by" in one.text]
-    forms = {re.sub(r"[\d.e+-]+|\s+", " ", line).split().__repr__() for line in learned[1].splitlines()}
-    for line in shown.splitlines():
-        assert line == "…" or re.sub(r"[\d.e+-]+|\s+", " ", line).split().__repr__() in forms, line
+    example.assert_shown("docs/training.md", "ratio off by", learned[1])
 
 
 def test_the_first_ratios_are_one(learned: tuple[Path, str]) -> None:
