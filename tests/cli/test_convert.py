@@ -146,22 +146,3 @@ def test_the_pages_have_every_name_format_and_column() -> None:
     for table in TABLES.values():
         for column, kind in table.columns.items():
             assert f"| `{column}` | {kind} |" in page
-
-
-def test_the_expressions_and_the_sql_of_the_pages_are_right(folder: Path) -> None:
-    from rollout_trace.view.expression import Expression
-
-    docs = Path(__file__).parents[2] / "docs"
-    blocks = (docs / "filter.md").read_text().split("```")[1::2]
-    plain = next(block for block in blocks if block.startswith("\n"))
-    examples = [re.split(r" {3,}|  a name", line)[0] for line in plain.splitlines() if line]
-    assert len(examples) == 11
-    for example in examples:
-        for run in rt.read(folder / "a.jsonl"):
-            assert Expression(example)(run) in (True, False)
-    pytest.importorskip("duckdb")
-    found = re.findall(r'rollout-trace query "(SELECT.*?)"', (docs / "query.md").read_text(), re.DOTALL)
-    assert len(found) == 5
-    for sql in found:
-        done = command(folder, "query", sql, "a.jsonl")
-        assert (done.code, done.err) == (0, ""), sql

@@ -108,7 +108,7 @@ ARGUMENTS: dict[str, list[str]] = {
 }
 BOMBS = {"bomb", "zstd-bomb"}
 UNSAFE = {"\x1b", "\x9b", "\u202e", "\x07"}
-OTHERS = {"collect", "completion", "import", "recover", "run", "schema", "view"}
+OTHERS = {"collect", "completion", "import", "recover", "run", "schema", "versions", "view"}
 """They read no files of trajectories, or serve them until they are stopped. `import` has hostile files of its own."""
 
 
