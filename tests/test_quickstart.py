@@ -36,7 +36,9 @@ def test_a_recording_that_exists_is_deleted_only_where_it_is_asked_for(tmp_path:
     notes.write_text("noted by the user\n")
     for existing in (notes, kept):
         existing.write_text("the user's\n")
-        refused = subprocess.run([sys.executable, str(SCRIPT)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        refused = subprocess.run(
+            [sys.executable, str(SCRIPT)], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
         sentence = f"{existing.name} exists: name another file with --output, or delete this one with --overwrite.\n"
         assert (refused.returncode, refused.stdout, refused.stderr) == (1, "", sentence)
         assert existing.read_text() == "the user's\n"

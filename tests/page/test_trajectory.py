@@ -71,7 +71,7 @@ def test_drift_findings_attempts_children_threads_and_left_out_steps_are_at_thei
     left_out = page.locator('section[data-step="3"]')
     assert "left-out" in (left_out.get_attribute("class") or "")
     assert "not trained: status" in left_out.inner_text()
-    assert "thread 1" in left_out.locator(".seam").inner_text()
+    assert "conversation 1" in left_out.locator(".seam").inner_text()
     assert "APITimeoutError" in left_out.inner_text()
     assert "not in these files" in page.locator(".child").nth(1).inner_text()
     page.locator(".child a").click()
