@@ -74,6 +74,8 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "forks": ("info", "prompts that go on from one beginning in different ways"),
         "logprobs_modes_differ": ("warning", "raw logprobs in some steps, processed ones in others"),
         "reward_missing": ("warning", "neither the trajectory nor a step has a reward"),
+        # Of several trajectories: found by `rollout-trace check`.
+        "repeated_rollout": ("warning", "another trajectory has the same group and the same `rollout_index`"),
     }
 )
 """All codes, with grade and meaning, as in the table of ``docs/checks.md``. Codes keep their meaning; later versions
