@@ -122,9 +122,21 @@ class Starter:
         """Whether the interpreter would begin alike in this environment."""
         return _of_the_interpreter(environment) == self._environment
 
-    def start(self, program: str, args: Sequence[str], *, cwd: Path, fds: Sequence[int]) -> Started:
-        """Starts ``python -c program args`` with these standard streams, in this process's environment."""
-        request = {"program": program, "args": args, "cwd": str(cwd), "environment": dict(os.environ)}
+    def start(
+        self,
+        program: str,
+        args: Sequence[str],
+        *,
+        cwd: Path,
+        fds: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+    ) -> Started:
+        """Starts ``python -c program args`` with these standard streams, in this environment or that of this process.
+
+        What the interpreter itself reads in its environment when it begins has no effect.
+        """
+        variables = dict(os.environ if environment is None else environment)
+        request = {"program": program, "args": args, "cwd": str(cwd), "environment": variables}
         socket.send_fds(self._channel, [json.dumps(request).encode()], list(fds))
         return Started(self._channel)
 

@@ -40,7 +40,7 @@ def _lines(results: Results) -> Iterator[str]:
         f"round{'s' * (results['rounds'] != 1)}, load {load[0]:.1f} at the beginning and {max(load):.1f} at most."
     )
     if max(load) > BUSY:
-        yield "Other work ran on the machine: ratios are rough, absolute times and calls a second are too bad."
+        yield "Other work ran on the machine: ratios are rough, times and calls a second worse than on an idle one."
     if "note" in results:
         yield results["note"]
     yield from ("", "## Who", "")
@@ -147,5 +147,5 @@ def _in_process(results: Results) -> Iterator[str]:
         yield (
             f"Recording in the process takes {added['small']:.2f} ms of CPU time for the small call and "
             f"{added['large']:.2f} ms for the 63 kB answer, decoding included. There is no hop, no port for each run, "
-            "and no run id in the base URL: the calling context identifies the agent."
+            "and no run id in the base URL: a call belongs to the trajectory that is open where it begins."
         )

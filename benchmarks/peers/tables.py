@@ -8,6 +8,8 @@ from typing import Any
 from benchmarks.peers.peers import OTHERS, OURS, PEERS
 
 Results = dict[str, Any]
+LEAST_ROUNDS = 3
+"""Fewer show nothing of who is cheaper."""
 MEASURES = {
     "cpu": ("calling thread", ("calls small", "calls large", "calls stream")),
     "process": ("whole process", ("calls small", "calls large", "calls stream")),
@@ -71,7 +73,8 @@ def _measured(found: dict[str, Any], measure: str, what: str) -> list[float]:
 
 def _ratio(found: Sequence[float]) -> str:
     low, middle, high = found
-    return f"{middle:.2f}× [{low:.2f}–{high:.2f}]"
+    # Of a single round there are no quartiles.
+    return f"{middle:.2f}×" if low == high else f"{middle:.2f}× [{low:.2f}–{high:.2f}]"
 
 
 def behaviour_table(results: Results, names: Sequence[str]) -> tuple[list[str], list[list[str]]]:
@@ -95,8 +98,13 @@ def better(results: Results) -> list[str]:
 
 
 def _cheaper(results: Results) -> Iterator[str]:
-    """Where the quartiles of another's ratio are all on the better side of those of our best."""
+    """Where the quartiles of another's ratio are all on the better side of those of our best.
+
+    Not where the difference is no more than what the bare client shows against itself: that is noise.
+    """
     calls = results["calls"]
+    if results["rounds"] < LEAST_ROUNDS:
+        return
     for measure, (where, columns) in MEASURES.items():
         more = -1 if measure == "rate" else 1
         for what in columns:
@@ -106,7 +114,8 @@ def _cheaper(results: Results) -> Iterator[str]:
             ours = min((ratios[peer.name] for peer in OURS if peer.name in ratios), key=_middle, default=None)
             for peer in OTHERS:
                 theirs = ratios.get(peer.name)
-                if ours is not None and theirs is not None and theirs[2] < ours[0]:
+                noise = max(abs(one - more) for one in ratios["bare"])
+                if ours is not None and theirs is not None and theirs[2] < ours[0] and ours[1] - theirs[1] > noise:
                     kind = KINDS[what.split()[1]]
                     sentence = _sentence(peer.title, measure, where, kind, abs(theirs[1]), abs(ours[1]))
                     yield sentence + _without_ids(results, peer.name, what)

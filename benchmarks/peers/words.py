@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 BETTER = """\
-Figures are compared where all of the other's quartiles are better than those of our best row; then plain facts that no
-figure shows."""
+Named is another whose quartiles are all better than those of our best row, by more than the bare client differs from
+itself; then plain facts that no figure shows."""
 
 METHOD = """\
 Ratios to the bare client of the same environment: median of the rounds, with the quartiles in brackets; 1.00 is no
@@ -12,8 +12,8 @@ cost. *Calling thread* is the CPU time of the thread that makes the call. *Whole
 each call, until the peer's `flush` has returned: decoding, encoding, background threads. Every peer runs in a process
 that stays alive, beside one of the bare client; each round runs a block of each, in random order, so that other load
 hits all alike. The first round is thrown away. In place of the network a function answers, in vLLM's shape: *small*
-1.7 kB; *63 kB* with 2,000 prompt ids and 500 tokens with logprobs; *stream* the same answer as 102 events; several
-different ones of each. A peer that sends its records to a service has them kept in the process instead (see *Who*):
+1.7 kB; *63 kB* with 2,000 prompt ids and 500 tokens with logprobs; *stream* the same answer as 102 events. The
+answers of a block differ. A peer that sends its records to a service has them kept in the process instead (see *Who*):
 what a network and the service would add is not in the figures."""
 
 TASKS = """\
@@ -28,7 +28,7 @@ counts as *yes* if the tokens until then are there and the call is marked as fai
 counts as *yes* if it is in the trace that started the thread, without a change of the program."""
 
 PROXY = """\
-Token ids are otherwise captured by a proxy between agent and engine, for agents in any language and without anything in
+The other way to capture token ids is a proxy between agent and engine, for agents in any language, with nothing in
 their process. The table has the CPU time of the proxy's process for each call over loopback, the time that it adds to
 the call, the calls a second of 64 tasks, and whether ids and logprobs reach the client where the server put them.
 Client, proxy and server share the machine. LiteLLM runs with one worker and no callback."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from page_blocks import blocks_of
 
 import collect_rollouts
 import rollout_trace as rt
@@ -130,8 +130,7 @@ def test_it_says_what_it_made(made: Path) -> None:
 
 def blocks(kind: str) -> list[str]:
     """Those of the page."""
-    page = (EXAMPLE.parents[1] / "docs" / "coding-agent.md").read_text()
-    return re.findall(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [one.text for one in blocks_of("docs/coding-agent.md") if one.kind == kind]
 
 
 def test_the_page_shows_what_is_printed(made: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,7 @@ def lines() -> list[Line]:
     return [line for path in SOURCES for line in _of(path)]
 
 
+@functools.lru_cache
 def texts() -> list[str]:
     """Every text of the sources, with `…` for what is put into it."""
     trees = (ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES)

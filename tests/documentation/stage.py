@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openai import OpenAI
+from page_blocks import ROOT
 
 import rollout_trace as rt
 from rollout_trace import export
@@ -32,6 +33,8 @@ class Stage:
     server: ScriptedServer
     names: dict[str, Any] = field(default_factory=dict)
     """Of the blocks of Python."""
+    programs: bool = False
+    """Each block of Python is a program, with all that it needs."""
     variables: dict[str, str] = field(default_factory=dict)
     """Of the environment of commands."""
     tests: str = ""
@@ -75,7 +78,17 @@ def _runs() -> list[rt.Trajectory]:
     return recorded.tool_agent()
 
 
-def usual(stage: Stage) -> None:
+def programs(stage: Stage) -> Iterator[None]:
+    """Nothing but the test data of the checkout: the page brings all the rest."""
+    stage.programs = True
+    (stage.folder / "tests").mkdir(exist_ok=True)
+    data = stage.folder / "tests" / "data"
+    if not data.exists():
+        data.symlink_to(ROOT / "tests" / "data")
+    yield
+
+
+def usual(stage: Stage) -> Iterator[None]:
     """A wrapped client, an agent and a reward, two groups of three recorded runs, tasks."""
     runs = _runs()
     client = rt.wrap_openai(OpenAI(base_url=stage.server.base_url, api_key="none"), engine="vllm")
@@ -97,11 +110,10 @@ def usual(stage: Stage) -> None:
         **{"solve": solve, "agent": solve, "grade": grade, "trajectories": runs, "trajectory": runs[0]},
         **{"tokenizer": stage.server.tokenizer, "step": runs[0].steps[0], "trajectory_id": runs[0].id},
     }
-    # What SDKs read where a client is made without an address and a key.
-    stage.variables |= {"OPENAI_BASE_URL": stage.server.base_url, "OPENAI_API_KEY": "none"}
     stage.write("agent.py", PROGRAM)
     stage.write("my_agent.py", PROGRAM)
     stage.record("rollouts.jsonl", runs)
     stage.record("runs/a.jsonl", runs)
     tasks = [{"id": f"sum/{n}", "question": f"How much is {n} + 3?", "answer": str(n + 3)} for n in range(3)]
     stage.write("tasks.jsonl", "".join(json.dumps(one) + "\n" for one in tasks))
+    yield

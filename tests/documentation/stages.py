@@ -25,40 +25,19 @@ from tests import test_drift
 from tests.consumers import recorded
 
 from . import commands, evaluated
-from .stage import Setting, Stage, adding
+from .stage import Setting, Stage, programs, usual
 
 DATA = Path(__file__).parents[1] / "data"
 
 
-def readme(stage: Stage) -> Iterator[None]:
-    stage.tests = _REFUND
-    stage.names["group"] = stage.names["trajectories"][:3]
-    stage.answer = _refund
+def first(stage: Stage) -> Iterator[None]:
+    """The first program that a reader sees records a run that can be trained on."""
+    (stage.folder / "rollouts.jsonl").unlink()
     yield
-
-
-_REFUND = """
-import pytest
-import rollout_trace as rt
-from openai import OpenAI
-
-
-def answer(question):
-    messages = [{"role": "user", "content": question}]
-    with OpenAI() as client:
-        message = client.chat.completions.create(model="m", messages=messages).choices[0].message
-        with rt.tool_run("refund", tool_call_id=message.tool_calls[0].id, arguments='{"order": "A-17"}') as run:
-            run.result = "done"
-        messages += [message, {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "done"}]
-        return client.chat.completions.create(model="m", messages=messages).choices[0].message.content
-"""
-
-
-def _refund(request: Mapping[str, Any]) -> Any:
-    last = request["messages"][-1]
-    if "lamp" in str(last):
-        return Reply(tool_calls=[("refund", '{"order": "A-17"}')])
-    return "It is paid back." if last["role"] == "tool" else adding(request)
+    trajectory = next(rt.read("rollouts.jsonl"))
+    (row,) = trajectory.sequences()
+    assert (trajectory.reward, trajectory.task and trajectory.task.id) == (1.0, "gsm8k/17")
+    assert row.loss_mask.sum() == trajectory.n_output_tokens
 
 
 def checks(stage: Stage) -> Iterator[None]:
@@ -282,7 +261,7 @@ def unmodified(stage: Stage) -> Iterator[None]:
 
 
 STAGES: dict[str, Setting] = {
-    "README.md": readme,
+    "README.md": first,
     "docs/checks.md": checks,
     "docs/collect.md": collect,
     "docs/collect-command.md": collect_command,
@@ -293,6 +272,7 @@ STAGES: dict[str, Setting] = {
     "docs/filter.md": commands.filter_,
     "docs/google.md": google,
     "docs/import.md": import_,
+    "docs/index.md": first,
     "docs/integrations.md": integrations,
     "docs/later.md": commands.later,
     "docs/look.md": commands.look,
@@ -310,3 +290,11 @@ STAGES: dict[str, Setting] = {
     "docs/unmodified.md": unmodified,
     "docs/validate.md": commands.validate,
 }
+PROGRAMS = ("multi-agent", "security", "start", "tokens", "web-services", "which-way")
+"""Pages whose blocks of Python are programs."""
+
+
+def settings_of(page: str) -> list[Setting]:
+    """What a page takes for granted."""
+    first = programs if page in [f"docs/{name}.md" for name in PROGRAMS] else usual
+    return [first, *([STAGES[page]] if page in STAGES else [])]

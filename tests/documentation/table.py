@@ -7,6 +7,7 @@ import re
 from page_blocks import Block, blocks_of, pages
 
 ELSEWHERE: dict[tuple[str, str], str] = {
+    ("docs/coding-agent.md", ""): "tests/coding_agent/test_example.py",
     ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", 'datasets.load_dataset("parquet"'): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "export.dataset(export.steps"): "tests/consumers/datasets/test_datasets.py",
@@ -22,13 +23,19 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/filter.md", "Expressions"): "tests/documentation/test_expressions.py",
     ("docs/integrations.md", "class Hooks"): "tests/test_integration_example.py",
     ("docs/integrations.md", "record(agent, engine"): "tests/test_integration_example.py",
+    ("docs/start.md", "Train"): "tests/consumers/torch/test_pages.py",
     ("docs/samplers.md", "vLLM"): "tests/samplers/test_page.py",
     ("docs/samplers.md", "Tinker"): "tests/consumers/tinker/test_sampling.py",
     ("docs/samplers.md", "transformers"): "tests/consumers/torch/test_generate.py",
     ("docs/test-asserts.md", ""): "tests/testing/test_asserts_page.py",
+    **{(f"docs/train-{name}.md", ""): "tests/consumers/torch/test_pages.py" for name in ("skyrl", "trl", "verl")},
+    ("docs/train-prime-rl.md", ""): "tests/consumers/verifiers/test_pages.py",
+    ("docs/train-tinker.md", ""): "tests/consumers/tinker/test_pages.py",
     ("docs/training.md", "reinforce.py"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "torch.log_softmax"): "tests/consumers/torch/test_export_page.py",
+    ("docs/web-services.md", "One trajectory a request"): "tests/consumers/torch/test_web_services.py",
+    ("docs/which-way.md", "A framework"): "tests/mixed/test_page.py",
 }
 """Blocks that another test runs: the page, a text that the block has or a heading above begins with, the test."""
 ELSEWHERE |= {
@@ -37,8 +44,6 @@ ELSEWHERE |= {
     for page in (f"docs/{name}.md", f"integrations/rollout-trace-{name}/README.md")
 }
 NOT_RUN: dict[tuple[str, str], str] = {
-    ("README.md", "make demo"): "the targets of make: among them the one that runs this",
-    ("README.md", "uv pip compile"): "resolves all packages anew",
     ("docs/collect.md", "ray start"): "starts a cluster of several machines; one of a machine is in tests/collect_ray",
     ("docs/collect.md", "rt.RayExecutor"): "needs that cluster, and a bucket; the same call is in tests/collect_ray",
     ("docs/engines.md", "make test-engines"): "needs inference engines",
@@ -58,6 +63,9 @@ NOT_RUN: dict[tuple[str, str], str] = {
         "OpenRLHF",
     ): "a class for OpenRLHF to call; its rows are in tests/trainers/torch/test_openrlhf.py",
     ("docs/page-server.md", "ssh"): "needs a second machine",
+    ("docs/start.md", "vllm serve"): "needs a GPU",
+    ("docs/train-skyrl.md", "In a generator"): "a class for SkyRL's servers to call",
+    ("docs/train-verl.md", "In an agent loop"): "a class for verl's servers to call",
 }
 """Blocks that no test can run, with the reason."""
 
@@ -70,12 +78,17 @@ def matches(key: tuple[str, str], block: Block) -> bool:
 
 def place(block: Block) -> str:
     """Where a block is run: a test, a reason why it is not, or nothing: then its page is read here."""
-    for key, where in [*ELSEWHERE.items(), *NOT_RUN.items()]:
+    for key, where in [*NOT_RUN.items(), *ELSEWHERE.items()]:
         if matches(key, block):
             return where
     if not re.sub(r"^pip install .*\n", "", block.text, flags=re.MULTILINE):
         return "tests/install/test_commands.py"
     return ""
+
+
+def is_run(block: Block) -> bool:
+    """Whether a test runs it, here or elsewhere."""
+    return place(block) not in NOT_RUN.values()
 
 
 def is_read_here(block: Block) -> bool:

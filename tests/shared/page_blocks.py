@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 SERVER = "http://localhost:8000"
 """What the pages call the reader's model server: where blocks are run, its address is put in its place."""
 _LINE = re.compile(r"^(?P<indent> *)```(?P<kind>[\w-]*)")
-_FILE = re.compile(r"`(?P<name>[\w./-]+\.\w+)`[^`]*:$")
+_FILE = re.compile(r"`(?P<name>[\w./-]+\.(?:py|jsonl?|toml))`[^`]*:$")
 _FILE_COMMENT = re.compile(r"# (?P<name>[\w./-]+\.(?:py|toml))\n")
 
 

@@ -209,5 +209,5 @@ def test_the_blocks_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for part in parts:
         (block,) = [one for one in blocks_of("docs/export.md") if part in one.text]
         run_block(block, names)
-        assert part != parts[0] or len(names["data"]) == len(runs)  # type: ignore[arg-type]
-    assert len(names["data"]) == sum(len(one.steps) for one in runs)  # type: ignore[arg-type]
+        assert part != parts[0] or len(names["data"]) == len(runs)
+    assert len(names["data"]) == sum(len(one.steps) for one in runs)

@@ -6,29 +6,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_programs import ROOT, exec_page, run_page
 
 import rollout_trace as rt
 from tests.consumers.tinker.training import TrainingService
+from tests.documentation.reader import read_page, record_start
+from tests.documentation.stage import programs
 
 
 def test_the_service_gets_what_start_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "page"
-    folder.mkdir()
-    (folder / "tests").symlink_to(ROOT / "tests")
-    monkeypatch.chdir(folder)
-    run_page(ROOT / "docs" / "start.md", folder, {}, only=("Record",))
+    record_start(tmp_path)
     service = TrainingService()
     service.start()
     try:
         monkeypatch.setenv("TINKER_BASE_URL", service.url)
         monkeypatch.setenv("TINKER_API_KEY", "tml-0")
-        exec_page(ROOT / "docs" / "train-tinker.md")
+        read_page("docs/train-tinker.md", tmp_path, programs)
     finally:
         service.stop()
     ((loss, sent),) = service.batches
     assert (loss, len(service.updates)) == ("importance_sampling", 1)
-    runs = list(rt.read("rollouts.jsonl"))
+    runs = list(rt.read(tmp_path / "rollouts.jsonl"))
     for row, run in zip(sent, runs, strict=True):
         (sequence,) = run.sequences()
         assert sequence.logprobs is not None

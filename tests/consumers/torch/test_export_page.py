@@ -17,10 +17,10 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
 import rollout_trace as rt
 from rollout_trace import export
 from tests.consumers import recorded
+from tests.consumers.torch import test_skyrl as of_skyrl
+from tests.consumers.torch import test_verl as of_verl
 from tests.consumers.torch import tiny
-from tests.consumers.torch.test_skyrl import TrajectoryID
 from tests.consumers.torch.test_trl import settings_of
-from tests.consumers.torch.test_verl import AgentLoopOutput
 
 EXPORT = "docs/export.md"
 pytestmark = [
@@ -61,7 +61,7 @@ def test_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_verl() -> None:
-    names: dict[str, Any] = {"export": export, "torch": torch, "AgentLoopOutput": AgentLoopOutput}
+    names: dict[str, Any] = {"export": export, "torch": torch, "AgentLoopOutput": vars(of_verl)["AgentLoopOutput"]}
     advantages = np.array([0.5, -0.5], dtype=object)
     names["batch"] = SimpleNamespace(
         batch={"response_mask": torch.ones(2, 3)}, non_tensor_batch={"advantage": advantages}
@@ -72,7 +72,7 @@ def test_verl() -> None:
 
 
 def test_skyrl() -> None:
-    names = {"export": export, "TrajectoryID": TrajectoryID, "trajectories": recorded.tool_agent()}
+    names = {"export": export, "TrajectoryID": vars(of_skyrl)["TrajectoryID"], "trajectories": recorded.tool_agent()}
     assert len(run_blocks(EXPORT, "SkyRL", **names)["output"]["trajectory_ids"]) == 6
 
 

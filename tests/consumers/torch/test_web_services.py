@@ -11,37 +11,30 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
-import pytest
-from page_programs import ROOT, run_page
+from page_blocks import ROOT, Block, blocks_of
 
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
-
-PAGE = ROOT / "docs" / "web-services.md"
-
-
-@pytest.fixture
-def variables(tmp_path: Path) -> dict[str, str]:
-    """Of the service's environment. Makes the reader's folder."""
-    (tmp_path / "page").mkdir()
-    return {"OPENAI_API_KEY": "none", "PYTHONPATH": str(ROOT)}
+from tests.documentation.reader import read_page
+from tests.documentation.stage import programs
 
 
-def test_sixty_requests_at_once_stay_apart(tmp_path: Path, variables: dict[str, str]) -> None:
+def of_the_service(block: Block) -> bool:
+    return "One trajectory a request" in block.headings
+
+
+def test_sixty_requests_at_once_stay_apart(tmp_path: Path) -> None:
+    read_page("docs/web-services.md", tmp_path, programs, wanted=of_the_service)
+
+
+def test_workers_write_one_file(tmp_path: Path) -> None:
+    """The section "Several workers"."""
+    (tmp_path / "service.py").write_text(next(filter(of_the_service, blocks_of("docs/web-services.md"))).text)
     with ScriptedServer("An answer.") as server:
-        variables["OPENAI_BASE_URL"] = server.base_url
-        run_page(PAGE, tmp_path / "page", variables, only=("One trajectory a request",))
-
-
-def test_workers_write_one_file(tmp_path: Path, variables: dict[str, str]) -> None:
-    folder = tmp_path / "page"
-    with ScriptedServer("An answer.") as server:
-        variables["OPENAI_BASE_URL"] = server.base_url
-        run_page(PAGE, folder, variables, only=("One trajectory a request",))
-        (folder / "requests.jsonl").unlink()
+        variables = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "none", "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "uvicorn", "service:app", "--workers", "3", "--port", "0"]
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **variables}, stderr=subprocess.PIPE, text=True
+            command, cwd=tmp_path, env={**os.environ, **variables}, stderr=subprocess.PIPE, text=True
         )
         assert process.stderr is not None
         try:
@@ -62,6 +55,6 @@ def test_workers_write_one_file(tmp_path: Path, variables: dict[str, str]) -> No
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)
-    found = list(rt.read(folder / "requests.jsonl"))
+    found = list(rt.read(tmp_path / "requests.jsonl"))
     assert sorted((one.metadata or {})["question"] for one in found) == sorted(map(str, range(60)))
     assert all(any(one.id.encode() in answer for answer in answers) for one in found)

@@ -8,9 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from page_programs import ROOT, assert_printed, exec_page, page_blocks, run_page
+from page_blocks import ROOT, Block, blocks_of
 
-PAGE = ROOT / "docs" / "train-prime-rl.md"
+from tests.documentation.reader import assert_shown, read_page, record_start
+from tests.documentation.stage import programs
+
+PAGE = "docs/train-prime-rl.md"
 FROM_A_CHECKOUT = "Training samples of prime-rl"
 CHECKOUTS = os.environ.get("ROLLOUT_TRACE_CHECKOUTS")
 """A folder with checkouts ``prime-rl``, which is on no index, and ``verifiers``, of one day."""
@@ -25,30 +28,25 @@ sys.modules["prime_rl.transports.rollouts"].TrainingSample = types.TrainingSampl
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The reader's folder, which is the current one, with ``rollouts.jsonl``."""
-    made = tmp_path / "page"
-    made.mkdir()
-    (made / "tests").symlink_to(ROOT / "tests")
-    monkeypatch.chdir(made)
-    run_page(ROOT / "docs" / "start.md", made, {}, only=("Record",))
-    return made
+def of_prime_rl(block: Block) -> bool:
+    return FROM_A_CHECKOUT in block.headings
 
 
-def test_the_page_reads_what_start_records(folder: Path) -> None:
-    exec_page(PAGE, skip=(FROM_A_CHECKOUT,))
+def test_the_page_reads_what_start_records(tmp_path: Path) -> None:
+    record_start(tmp_path)
+    read_page(PAGE, tmp_path, programs, wanted=lambda block: not of_prime_rl(block))
 
 
-def test_prime_rl_makes_training_samples_of_it(folder: Path) -> None:
+def test_prime_rl_makes_training_samples_of_it(tmp_path: Path) -> None:
     if CHECKOUTS is None or not Path(CHECKOUTS, "prime-rl").is_dir():
         pytest.skip("no checkout of prime-rl: set ROLLOUT_TRACE_CHECKOUTS to a folder that has one")
-    exec_page(PAGE, skip=("What verifiers reads", FROM_A_CHECKOUT))
-    program, shown = [block.text for block in page_blocks(PAGE) if block.section == FROM_A_CHECKOUT]
+    record_start(tmp_path)
+    read_page(PAGE, tmp_path, programs, wanted=lambda block: "From the file to traces" in block.headings)
+    program, shown = [block.text for block in blocks_of(PAGE) if of_prime_rl(block)]
     source = Path(CHECKOUTS, "prime-rl", "src")
     paths = [str(Path(CHECKOUTS, "verifiers")), str(source), str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-c", _BEFORE + program, str(source)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert_printed(shown, done.stdout)
+    assert_shown(shown, done.stdout)
