@@ -14,16 +14,12 @@ Needs PyTorch, on the CPU. The same seed gives the same numbers on the same mach
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +29,7 @@ from torch import nn
 from torch.nn.utils.rnn import pad_sequence
 
 import rollout_trace as rt
+from rollout_trace.testing import Reply, ScriptedServer
 
 DIGITS = "0123"
 ROLLOUTS = 32  # of each task in each iteration: a group
@@ -95,65 +92,24 @@ def render(messages: list[dict[str, str]]) -> list[int]:
     return [ord(character) for character in f"{text}{BEGIN}a"]
 
 
-def chat_completion(policy: Policy, request: dict[str, Any]) -> dict[str, Any]:
-    """Answers /v1/chat/completions as vLLM does if ``logprobs`` and ``return_token_ids`` are requested."""
-    prompt = render(request["messages"])
-    ids, logprobs = policy.sample(prompt, request["max_tokens"], request["seed"])
-    stopped = ids[-1] == ord(END)
-    entries = [
-        {"token": chr(token), "logprob": logprob, "bytes": [token], "top_logprobs": []}
-        for token, logprob in zip(ids, logprobs, strict=True)
-    ]
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "".join(map(chr, ids[:-1] if stopped else ids))},
-        "logprobs": {"content": entries} if request.get("logprobs") else None,
-        "finish_reason": "stop" if stopped else "length",
-        "token_ids": ids if request.get("return_token_ids") else None,
-    }
-    return {
-        "id": f"chatcmpl-{request['seed']}",
-        "object": "chat.completion",
-        "created": 0,
-        "model": request["model"],
-        "choices": [choice],
-        "usage": {
-            "prompt_tokens": len(prompt),
-            "completion_tokens": len(ids),
-            "total_tokens": len(prompt) + len(ids),
-        },
-        "prompt_token_ids": prompt if request.get("return_token_ids") else None,
-    }
+def serve(policy: Policy) -> ScriptedServer:
+    """A server with vLLM's API, whose answers are sampled from the policy. Nothing trains while it serves."""
 
+    def answer(request: Mapping[str, Any]) -> Reply:
+        prompt = render(request["messages"])
+        ids, logprobs = policy.sample(prompt, request["max_tokens"], request["seed"])
+        stopped = ids[-1] == ord(END)
+        return Reply(
+            token_ids=ids,
+            logprobs=logprobs,
+            finish_reason="stop" if stopped else "length",
+            extra_message={"content": "".join(map(chr, ids[:-1] if stopped else ids))},
+            # In place of those that the server makes with a tokenizer of its own.
+            usage={"prompt_tokens": len(prompt), "total_tokens": len(prompt) + len(ids)},
+            extra={"prompt_token_ids": prompt},
+        )
 
-@contextmanager
-def serving(policy: Policy) -> Iterator[str]:
-    """Serves the policy, and yields the base URL. Without a lock: nothing trains while it serves."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1  # head and body in one write
-
-        def do_POST(self) -> None:
-            request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            body = json.dumps(chat_completion(policy, request)).encode()
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-        finally:
-            server.shutdown()
-            thread.join()
+    return ScriptedServer(answer, model="tiny")
 
 
 # The agent. Nothing in it is about tokens.
@@ -261,7 +217,7 @@ def run(iterations: int, seed: int, folder: Path) -> tuple[list[float], float]:
     policy = Policy(seed)
     optimizer = torch.optim.Adam(policy.modules.parameters(), LEARNING_RATE)
     rewards, errors = [], []
-    with serving(policy) as base_url, OpenAI(base_url=base_url, api_key="none") as client:
+    with serve(policy) as server, OpenAI(base_url=server.base_url, api_key="none") as client:
         rt.wrap_openai(client, engine="vllm")
         for iteration in range(iterations):
             path = folder / f"{iteration:03}.jsonl"

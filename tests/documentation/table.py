@@ -35,6 +35,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/train-tinker.md", ""): "tests/consumers/tinker/test_pages.py",
     ("docs/training.md", "reinforce.py"): "tests/consumers/torch/test_reinforce.py",
     ("docs/training.md", "ratio off by"): "tests/consumers/torch/test_reinforce.py",
+    ("docs/training.md", "TRL's GRPOTrainer"): "tests/consumers/torch/test_grpo.py",
     ("docs/training.md", "torch.log_softmax"): "tests/consumers/torch/test_export_page.py",
     ("docs/web-services.md", "One trajectory a request"): "tests/consumers/torch/test_web_services.py",
     ("docs/which-way.md", "A framework"): "tests/mixed/test_page.py",

@@ -3,58 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from page_blocks import blocks_of
+import torch
 
 import rollout_trace as rt
+from tests.consumers.torch import example
 
-torch = pytest.importorskip("torch", reason="the example trains with PyTorch, which is not installed")
-
-ROOT = Path(__file__).parents[3]
-SCRIPT = ROOT / "examples" / "reinforce.py"
 ITERATIONS = 12
 
 
 @pytest.fixture(scope="module")
 def reinforce() -> Any:
-    """The script as a module, found by its path: other distributions have a package ``examples`` too."""
-    spec = importlib.util.spec_from_file_location("reinforce", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["reinforce"] = module
-    spec.loader.exec_module(module)
-    return module
+    return example.load("reinforce")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def settings_of_torch() -> Iterator[None]:
-    """As the script has it here; other tests of this process get torch as they know it."""
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(deterministic)
+    with example.settings_of_torch():
+        yield
 
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The recorded files of a run of the script, and what it printed."""
     folder = tmp_path_factory.mktemp("rollouts")
-    command = [sys.executable, "-W", "error", str(SCRIPT), "--iterations", str(ITERATIONS), "--out", str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder, done.stdout
+    arguments = ("--iterations", str(ITERATIONS), "--out", str(folder))
+    return folder, example.printed("reinforce", *arguments, options=("-W", "error"))
 
 
 def test_the_reward_rises(learned: tuple[Path, str]) -> None:
@@ -65,10 +44,7 @@ def test_the_reward_rises(learned: tuple[Path, str]) -> None:
 
 def test_the_page_shows_lines_as_they_are_printed(learned: tuple[Path, str]) -> None:
     """docs/training.md: what `python examples/reinforce.py` prints ("ratio off by" and so on), save its numbers."""
-    (shown,) = [one.text for one in blocks_of("docs/training.md") if one.kind == "text"]
-    forms = {re.sub(r"[\d.e+-]+|\s+", " ", line).split().__repr__() for line in learned[1].splitlines()}
-    for line in shown.splitlines():
-        assert line == "…" or re.sub(r"[\d.e+-]+|\s+", " ", line).split().__repr__() in forms, line
+    example.assert_shown("docs/training.md", "ratio off by", learned[1])
 
 
 def test_the_first_ratios_are_one(learned: tuple[Path, str]) -> None:
@@ -143,14 +119,12 @@ def test_no_rise_is_a_failure(reinforce: Any) -> None:
 
 def test_foreign_logprobs_are_a_failure(reinforce: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that reports the logprobs of another temperature than it samples at."""
-    answer = reinforce.chat_completion
+    sample = reinforce.Policy.sample
 
-    def hotter(policy: Any, request: dict[str, Any]) -> Any:
-        body = answer(policy, request)
-        for entry in body["choices"][0]["logprobs"]["content"]:
-            entry["logprob"] *= 0.99
-        return body
+    def hotter(*arguments: Any) -> tuple[list[int], list[float]]:
+        ids, logprobs = sample(*arguments)
+        return ids, [0.99 * value for value in logprobs]
 
-    monkeypatch.setattr(reinforce, "chat_completion", hotter)
+    monkeypatch.setattr(reinforce.Policy, "sample", hotter)
     with pytest.raises(SystemExit, match="the logprobs are not the policy's"):
         reinforce.main(["--iterations", "1"])
