@@ -14,7 +14,7 @@ from rollout_trace.view.trajectory_view import TrajectoryView
 from tests.page.conftest import NARROW, WIDE, Pages, assert_accessible_in_both_themes
 from tests.page.solver import child, solver
 from tests.page.trajectories import One, long, opened
-from tests.view.build import says, step, user
+from tests.view import build
 
 HOSTILE = "<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
 SHOWN = r"<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
@@ -329,8 +329,11 @@ def test_it_can_be_used_by_everybody(pages: Pages, size: tuple[int, int], name: 
 
 def test_a_request_that_begins_a_conversation_or_repeats_another_leads_to_what_it_repeats(pages: Pages) -> None:
     system, add = {"role": "system", "content": "Be brief."}, {"type": "function", "function": {"name": "add"}}
-    prompts = [[system, user("hi")], [system, user("And you?")], [system, user("hi")]]
-    steps = [step(at, prompt, says(f"answer {at}"), tools=[add, {"type": "web"}]) for at, prompt in enumerate(prompts)]
+    prompts = [[system, build.user("hi")], [system, build.user("And you?")], [system, build.user("hi")]]
+    steps = [
+        build.step(at, prompt, build.says(f"answer {at}"), tools=[add, {"type": "web"}])
+        for at, prompt in enumerate(prompts)
+    ]
     view = TrajectoryView(rt.Trajectory(id="t", steps=steps))
     page, _ = opened(pages, [One(view.outline, view.steps())])
     page.wait_for_selector("text=answer 2")
