@@ -48,9 +48,9 @@ PEERS := $(patsubst requirements/%.txt,%,$(wildcard requirements/peers-*.txt))
 .PHONY: environment $(NAMES:%=environment-%) $(INTEGRATIONS:%=bench-%) $(INTEGRATIONS:%=check-%)
 
 demo: environment
-	$(BIN)/python examples/quickstart.py
+	$(BIN)/python examples/quickstart.py --overwrite
 	@echo
-	@echo 'rollout-trace is $(BIN)/rollout-trace here. And then:'
+	@echo 'And then:'
 	@echo '  $(BIN)/rollout-trace run -o mine.jsonl --engine vllm agent.py      records a program of yours, unmodified'
 	@echo '  $(BIN)/rollout-trace collect agent.py:solve --tasks tasks.jsonl -o runs/mine.jsonl      runs an agent over tasks'
 	@echo '  The documentation begins in docs/index.md.'

@@ -4,6 +4,8 @@ Runs against an embedded server (no key, no network), or against yours:
 
     python quickstart.py
     python quickstart.py --base-url http://localhost:8000/v1 --engine vllm
+
+It writes demo.jsonl. A file that exists is left alone, unless there is --overwrite.
 """
 
 from __future__ import annotations
@@ -13,9 +15,12 @@ import json
 import operator
 import os
 import re
+import shutil
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from openai import LengthFinishReasonError, OpenAI
@@ -202,14 +207,32 @@ def show(title: str, table: list[tuple[str, ...]]) -> None:
 def show_conversation(path: str) -> None:
     """Prints the trajectory whose tool failed, as `rollout-trace show --tokens` does, and what to type next."""
     found = next(one for one in rt.read(path) if one.task and one.task.id == "chain/4")
-    print(f"\nrollout-trace show {path} chain/4 --tokens\n")
+    command = command_here()
+    print(f"\n{command} show {path} chain/4 --tokens\n")
     try:
         found.show(tokens=True)
     except ImportError as error:
         print(error)
     print("\nNext:")
-    print(f"  rollout-trace show {path} pair/1 --tokens      another one, with its sub-agents")
-    print(f"  rollout-trace view {path}      all of them, on a page in the browser")
+    print(f"  {command} show {path} pair/1 --tokens      another one, with its sub-agents")
+    print(f"  {command} view {path}      all of them, on a page in the browser")
+
+
+def command_here() -> str:
+    """What to type for `rollout-trace` in this shell, whose environment need not be active."""
+    own, found = Path(sys.executable).with_name("rollout-trace"), shutil.which("rollout-trace")
+    if not own.exists() or (found is not None and own.samefile(found)):
+        return "rollout-trace"
+    return os.path.relpath(own)
+
+
+def make_room(path: str, *, overwrite: bool) -> None:
+    """Sees to it that there is neither a file of this name, nor one of its notes."""
+    there = [one for one in (path, path.removesuffix(".jsonl") + ".notes.jsonl") if os.path.exists(one)]
+    if there and not overwrite:
+        raise SystemExit(f"{there[0]} exists: name another file with --output, or delete this one with --overwrite.")
+    for one in there:
+        os.remove(one)
 
 
 def main() -> None:
@@ -217,10 +240,10 @@ def main() -> None:
     parser.add_argument("--base-url", help="an OpenAI-compatible server; without it an embedded one answers")
     parser.add_argument("--engine", help="the engine behind it, to be asked for token ids; auto where it is not given")
     parser.add_argument("--model", help="its name; the first that the server lists where it is not given")
-    parser.add_argument("--output", default="rollouts.jsonl")
+    parser.add_argument("--output", default="demo.jsonl", help="the file to write (default: demo.jsonl)")
+    parser.add_argument("--overwrite", action="store_true", help="delete the file, and its notes, where it exists")
     options = parser.parse_args()
-    if os.path.exists(options.output):
-        os.remove(options.output)
+    make_room(options.output, overwrite=options.overwrite)
     with ExitStack() as stack:
         server = None if options.base_url else stack.enter_context(ScriptedServer(script))
         client = OpenAI(

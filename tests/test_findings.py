@@ -147,7 +147,7 @@ def test_every_code_is_found_where_it_is(cases: dict[str, Case]) -> None:
 
 
 def test_the_table_holds_what_is_found_and_nothing_else() -> None:
-    assert {*CASES, *BY_ISSUE} == set(CODES)
+    assert {*CASES, *BY_ISSUE} == set(CODES) - {"repeated_rollout"}  # Of several trajectories: tests/cli.
     assert len(ISSUES) >= 18
 
 

@@ -100,7 +100,7 @@ CONTRIBUTING = (house.ROOT / "CONTRIBUTING.md").read_text()
 
 
 def test_the_picture_of_the_house_is_true() -> None:
-    lines = re.search(r"```\n room .*?\n(.*?)```", CONTRIBUTING, re.S)
+    lines = re.search(r"```\n package .*?\n(.*?)```", CONTRIBUTING, re.S)
     assert lines is not None
     drawn = {line.split()[0]: line[48:].split() for line in lines[1].splitlines()}
     found = house.rooms_below(house.graph_of(PACKAGE))

@@ -156,6 +156,21 @@ def tools_of(step: Step, report: ExportReport | None = None) -> list[dict[str, A
     return [converted for tool in tools if (converted := tool_of(tool, report)) is not None]
 
 
+def names_of_tools(step: Step) -> list[str]:
+    """Names of the tools of a step's request; of those that the provider runs itself, their type."""
+    tools = list(step.tools or ())
+    if _shape(step.protocol) == "contents":
+        tools = [one for tool in tools for one in google.declared_in(tool)]
+    return [_name_of_tool(tool) for tool in tools]
+
+
+def _name_of_tool(tool: Any) -> str:
+    if not isinstance(tool, dict):
+        return "?"
+    named = [one.get("name") for one in (tool.get("function"), tool.get("custom"), tool) if isinstance(one, dict)]
+    return next((one for one in (*named, tool.get("type")) if isinstance(one, str)), "?")
+
+
 def _drop_if(report: ExportReport | None, condition: Any, what: str, *, metadata: bool = False) -> None:
     if condition and report is not None:
         report.drop(what, metadata=metadata)

@@ -55,7 +55,7 @@ class _Commands(click.Group):
 )
 @click.version_option(__version__, prog_name="rollout-trace", message="%(prog)s %(version)s")
 def _app() -> None:
-    """Look after recorded rollouts."""
+    """Record rollouts, look at them, check and convert them."""
 
 
 def run(args: Sequence[str] | None) -> int:

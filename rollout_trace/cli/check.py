@@ -53,18 +53,22 @@ def check(
 ) -> int:
     """Check trajectories before training: what trajectory.check() finds, by code, each with its first places.
 
+    Also found is a rollout that is there twice, which one trajectory does not show.
+
     Findings have a grade: fatal (a step, or the trajectory, cannot be trained on), warning, or info. docs/checks.md has
     all codes. For what is wrong with the file itself, there is rollout-trace validate. PATH is a file, a pattern, a
     folder, an address, or - for stdin.
 
     Exit code 1: there is a finding of the grade --fail-on, or of a worse one, or lines could not be read.
     """
-    from rollout_trace.view.findings import Findings, findings_of
+    from rollout_trace.view.findings import Findings, Repeated, findings_of
 
-    found = Findings()
+    found, repeated = Findings(), Repeated()
     files = trajectories_of(paths, compile_where(where), progress=not every)
     for one in files:
         places = list(findings_of(one.path, one.number, one.trajectory, codes=codes, vocab_size=vocab_size))
+        if codes is None or "repeated_rollout" in codes:
+            places += repeated.of(one.path, one.number, one.trajectory)
         found.add(places)
         if every:
             _print_each(places, as_json=as_json)

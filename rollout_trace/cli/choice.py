@@ -15,13 +15,15 @@ import click
 from rollout_trace.cli.reading import STDIN, paths_of, stdin_as_file, trajectories_of
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import has_magic, is_address
-from rollout_trace.file.find import Found, at_position, of_episode, position_of, with_id
+from rollout_trace.file.find import Found, at_position, number_of_lines, of_episode, position_of, with_id
 from rollout_trace.guard import printable
 from rollout_trace.view.terminal import Child
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
 
+_COUNTED = 100_000_000
+"""Bytes of files whose trajectories are counted, at most: it takes a tenth of a second."""
 _LISTED = 20
 """Trajectories that a message lists, at most."""
 
@@ -37,6 +39,8 @@ class Choice(NamedTuple):
     """Its line in the file."""
     files: list[str]
     """Where the trajectories of its episode are looked for."""
+    place: str | None = None
+    """Which one of how many it is, where it was not asked for by an ID or an expression."""
 
     def records(self) -> list[dict[str, Any]]:
         """The steps of its line, as JSON."""
@@ -123,6 +127,7 @@ def _files_of(paths: Sequence[str]) -> Iterator[list[str]]:
 
 def _by_search(files: list[str], wanted: str | None, problems: list[Any]) -> Iterator[Choice]:
     position = 1 if wanted is None else position_of(wanted)
+    place = _first_of(files) if wanted is None else None
     if position == 0:
         raise click.UsageError("positions count from 1: 1 is the first trajectory, -1 the last.")
     if position is not None:
@@ -133,7 +138,14 @@ def _by_search(files: list[str], wanted: str | None, problems: list[Any]) -> Ite
     if len(found) > 1:
         raise click.ClickException(_several(wanted or "", found))
     for one in found:
-        yield Choice(one.head.name, one.head.id, one.load, one.line, files)
+        yield Choice(one.head.name, one.head.id, one.load, one.line, files, place)
+
+
+def _first_of(files: list[str]) -> str | None:
+    number = number_of_lines(files, _COUNTED)
+    if number is None:
+        return "the first"
+    return f"1 of {number:,}" if number > 1 else None
 
 
 def _by_condition(

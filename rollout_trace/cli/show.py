@@ -109,7 +109,7 @@ def _printer(options: ShowOptions, theme: Any, width: int | None, color: str) ->
 def _print(printer: Printer, choice: Choice, step: int | None, *, raw: bool, alone: bool) -> None:
     if not raw and step is None:
         # Before the trajectory is decoded, which takes a while where it is long.
-        printer.begin(choice.name, choice.id)
+        printer.begin(choice.name, choice.id, choice.place)
     trajectory = choice.trajectory()
     if raw:
         printer.show_raw(trajectory, step, choice.records())

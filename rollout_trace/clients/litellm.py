@@ -165,7 +165,7 @@ class _Frame(ModelFrame):
 
     def _enlist(self) -> None:
         if self.trajectory is None:
-            self.trajectory = program.opened() if self._is_seen else program.of_call(None)
+            self.trajectory = program.opened() if self._is_seen else program.of_call(None, self._started)
         super()._enlist()
 
     def steps(self) -> list[Step]:

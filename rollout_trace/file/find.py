@@ -118,6 +118,13 @@ def at_position(
     return None
 
 
+def number_of_lines(paths: Sequence[str], most: int) -> int | None:
+    """Number of lines that are not blank; None where the files have more than ``most`` bytes, or are at an address."""
+    if any(map(is_address, paths)) or sum(map(os.path.getsize, paths)) > most:
+        return None
+    return sum(not line.isspace() for path in paths for _, _, line in _all_lines(path))
+
+
 def with_id(paths: Sequence[str], wanted: str) -> list[Found]:
     """The trajectory of this id; else those whose ids begin so; else those of the task of this id.
 

@@ -60,7 +60,9 @@ def score(
             number), named rewards (a dict of numbers), or a dict or an object with any of ``reward``, ``rewards``,
             ``metrics``, ``metadata``, ``steps`` (as ``annotate`` takes them). None: no score.
         concurrency: how many calls are made at the same time, at most. So many trajectories are in memory.
-        where: called with a trajectory; a false result leaves it out. None: those without a reward.
+        where: called with a trajectory; a false result leaves it out. None: those without a reward. ``where`` takes the
+            place of this rule: those with a reward are scored too, and the new reward wins. To keep the rule, also ask
+            for ``one.reward is None``.
         name: under which the scores are noted; trajectories that have one of this name are left out. None: the name of
             the function. A lambda has none: what it scored is known by the rewards alone.
         again: score those that have a score of this name once more. Give ``where`` too for those with a reward.

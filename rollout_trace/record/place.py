@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
@@ -54,7 +55,7 @@ def place(call: Call) -> None:
     log = log_of(trajectory)
     # Outside of every trajectory, or in one of the process that this one was forked from.
     if program.takes_calls() and ((trajectory is None and bound is None) if log is None else not log.is_ours):
-        trajectory = program.of_call(trajectory)
+        trajectory = program.of_call(trajectory, datetime.fromtimestamp(call.started, timezone.utc))
         log = log_of(trajectory)
     # Refused: a trajectory closed meanwhile by another thread, or one of the process that this one was forked from.
     if log is not None and trajectory is not None and log.admit(call):

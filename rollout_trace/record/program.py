@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from datetime import datetime
 from typing import NamedTuple
 
 from rollout_trace import guard
@@ -86,11 +87,12 @@ def opened() -> Trajectory | None:
     return own.trajectory if own is not None and own.trajectory.is_open else None
 
 
-def of_call(here: Trajectory | None) -> Trajectory | None:
+def of_call(here: Trajectory | None, started: datetime) -> Trajectory | None:
     """The trajectory for a call that begins outside of those of this process; it is opened by the first one.
 
     Args:
         here: the trajectory of this context, which is one of the process that this one was forked from; or None.
+        started: when the call began. The trajectory begins with the earliest of them.
     """
     if _of_test is not None and (log := log_of(_of_test)) is not None and log.is_ours:
         return _of_test
@@ -101,7 +103,16 @@ def of_call(here: Trajectory | None) -> Trajectory | None:
         own = _opened.get(task)
         if own is None and not process_end.is_running():
             own = _opened[task] = _open(here or (_of_origin if task is None else None))
+        if own is not None:
+            _begin_with(own.trajectory, started)
         return None if own is None else own.trajectory
+
+
+def _begin_with(trajectory: Trajectory, started: datetime) -> None:
+    """Sets the start of the trajectory back to that of a call. Opening it may take long, for the first call's imports;
+    and of two calls in threads the later one may open it."""
+    if trajectory.is_open and trajectory.started_at is not None and started < trajectory.started_at:
+        trajectory.started_at = started
 
 
 def _open(parent: Trajectory | None) -> _Opened:

@@ -131,6 +131,8 @@ class _Picture:
         if drift is not None:
             what = f"drift ({drift.kind}) at token {drift.position:,} of the prompt, against step {drift.previous}"
             yield from self._text(line.index, "!", f"{what}: {drift.meaning}", "yellow")
+        elif step.shown_by is not None and not step.new:
+            yield self._line(line.index, "", f"the same prompt as step {step.shown_by}", "dim")
         elif line.index and line.continues is None and step.new:
             yield self._line(line.index, "", "a new conversation", "dim")
         elif line.continues is not None and line.continues != line.index - 1:

@@ -31,7 +31,7 @@ ISSUE_CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "background_not_fetched": ("fatal", "a background answer was never fetched"),
         "bytes_left_out": ("fatal", "the call was longer than `max_call_bytes`, and what was kept is not all of it"),
         "recorder_failed": ("fatal", "the recorder itself failed during the call"),
-        "not_on_wire": ("fatal", "a framework told of the call, and its bytes were not seen: there are no ids"),
+        "not_on_wire": ("fatal", "a framework reported the call, and its bytes were not recorded: there are no ids"),
         "redacted": ("fatal", "text of the step was redacted, and its ids were removed with it"),
         "cached": ("info", "answered without a call: nothing was sampled"),
     }
@@ -74,6 +74,8 @@ CODES: Mapping[str, tuple[Grade, str]] = MappingProxyType(
         "forks": ("info", "prompts that go on from one beginning in different ways"),
         "logprobs_modes_differ": ("warning", "raw logprobs in some steps, processed ones in others"),
         "reward_missing": ("warning", "neither the trajectory nor a step has a reward"),
+        # Of several trajectories: found by `rollout-trace check`.
+        "repeated_rollout": ("warning", "another trajectory has the same group and the same `rollout_index`"),
     }
 )
 """All codes, with grade and meaning, as in the table of ``docs/checks.md``. Codes keep their meaning; later versions

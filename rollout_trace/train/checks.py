@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 DEGENERATE_LENGTH = 64
 """Minimum length of a completion, in ids, for ``degenerate``: a shorter run of one id is often a ruler of dashes."""
 
+_ROOTS = (
+    "Usual causes: several agents in one trajectory (open an rt.trajectory for each), a history that was reset, "
+    "or a system prompt that changes (a time in it)."
+)
+
 
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,10 +266,11 @@ def _sequence_findings(trajectory: Trajectory, rows: Sequences) -> Iterator[Find
     if not report.sequences:
         yield _finding("nothing_trainable", f"none of {len(trajectory.steps)} steps can be trained on.")
     if report.roots > 1:
-        message = f"prompts begin in {report.roots} ways: another agent, a context that was reset, a clock in it?"
-        yield _finding("several_roots", message)
+        yield _finding("several_roots", f"prompts begin in {report.roots} different ways. {_ROOTS}")
     if report.forks:
-        yield _finding("forks", f"{report.forks} forks: one beginning was gone on from in several ways.")
+        times = "once" if report.forks == 1 else f"{report.forks} times"
+        message = f"a prompt was continued in another way than before, {times}; each continuation is a row of its own."
+        yield _finding("forks", message)
     for event in report.drift:
         yield _finding("drift", str(event), event.step_id, event.position)
     yield from _abort_findings(trajectory, rows)

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from rollout_trace.view.model import StepView
     from rollout_trace.view.options import ShowOptions
 
+_MODES = {
+    "raw": "of the model, at temperature 1",
+    "processed": "after temperature, top-p and the like",
+    "constrained": "among the tokens that a grammar allowed",
+}
 _ROWS = 200
 """Lines of the table of tokens, unless everything is shown."""
 
@@ -54,16 +59,20 @@ def _facts(step: StepView) -> dict[str, str | None]:
         "model": line.model,
         "model that answered": step.response_model,
         "stop reason": step.stop_reason,
-        "tools offered": str(step.n_tools) if step.n_tools else None,
+        "tools offered": ", ".join(map(one_line, step.offered)) or None,
         "messages repeated from earlier steps": str(step.repeated) if step.repeated else None,
         "cost": None if step.cost is None else money(step.cost, step.currency),
         "advantage": None if step.advantage is None else f"{step.advantage:g}",
         "policy version": step.policy_version,
         "token ids from": step.token_source,
-        "logprobs": step.logprobs_mode,
+        "logprobs": None if step.logprobs_mode is None else _mode(step.logprobs_mode),
         "token issue": step.token_issue,
         "bytes kept": "yes (--raw prints them)" if step.has_bytes else None,
     }
+
+
+def _mode(mode: str) -> str:
+    return f"{mode} ({_MODES[mode]})" if mode in _MODES else mode
 
 
 def _show_mapping(canvas: Canvas, title: str, values: Mapping[str, Any] | None, messages: Messages) -> None:

@@ -22,9 +22,10 @@ _METADATA = 8
 """Names of metadata, at most."""
 
 
-def show_title(canvas: Canvas, name: str, identity: str) -> None:
+def show_title(canvas: Canvas, name: str, identity: str, place: str | None = None) -> None:
     """The line that opens a trajectory."""
-    canvas.rule(joined([(one_line(name), "title"), (one_line(identity), "meta")]), heavy=True)
+    more = None if place is None else (place, "meta")
+    canvas.rule(joined([(one_line(name), "title"), (one_line(identity), "meta"), more]), heavy=True)
 
 
 def show_identity(canvas: Canvas, trajectory: Trajectory) -> None:

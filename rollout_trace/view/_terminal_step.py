@@ -38,10 +38,12 @@ def show_step(
     """
     line = step.line
     canvas.blank()
-    canvas.rule(_title(line, before, name))
+    canvas.rule(_title(step, before, name))
     canvas.facts([*_facts(step), *_training(step)])
     if step.drift is not None:
         _show_drift(canvas, step.drift, messages)
+    if step.shown_by is not None and step.new and step.repeated:
+        canvas.line(f"begins with {of(step.repeated, 'message')} of step {step.shown_by}", style="meta")
     messages.show(canvas, step.new)
     for at, attempt in enumerate(step.attempts):
         if len(step.attempts) > 1 or attempt.error is not None:
@@ -57,22 +59,33 @@ def show_step(
         show_finding(canvas, finding, messages.first_with.setdefault(finding.message, line.index))
 
 
-def _title(line: StepLine, before: StepLine | None, name: str) -> Text:
-    place: str | None = None
-    if before is not None and line.call_id == before.call_id:
-        place = f"another choice of the call of step {before.index}"
-    elif before is not None and line.continues is None:
-        place = "a new conversation"
-    elif before is not None and line.continues not in (None, before.index):
-        place = f"continues step {line.continues}"
+def _title(step: StepView, before: StepLine | None, name: str) -> Text:
+    line = step.line
     return joined(
         [
             (f"step {line.index}", "title"),
             None if line.agent in (None, name) else short(line.agent),
             None if line.status == "ok" else (one_line(line.status), "error"),
-            None if place is None else (place, "warning"),
+            *((place, "warning") for place in ([] if before is None else _places(step, before))),
         ]
     )
+
+
+def _places(step: StepView, before: StepLine) -> Iterator[str]:
+    """Where its request comes from, if not from the step before."""
+    line = step.line
+    has_own = step.shown_by is None or bool(step.new)
+    if line.thread != before.thread:
+        yield f"conversation {line.thread}{' begins' if has_own and line.continues is None else ''}"
+    if line.call_id == before.call_id:
+        yield f"another choice of the call of step {before.index}"
+    elif not has_own:
+        yield f"the same prompt as step {step.shown_by}"
+    elif line.continues is None:
+        if line.thread == before.thread:
+            yield "begins anew"
+    elif line.continues != before.index:
+        yield f"continues step {line.continues}"
 
 
 def _facts(step: StepView) -> Iterator[Part]:

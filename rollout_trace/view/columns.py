@@ -48,6 +48,8 @@ SAME = {
     "n_rows": "rows",
 }
 """Names of fields in the expressions of ``filter``, or in ``query``, and the columns that have them."""
+INSIDE = "└ "
+"""Before the name of a trajectory that was opened inside another one."""
 _HEX_ID = re.compile(r"[0-9a-f]{24}")
 _SHORT_ID = 8
 _LONG_TEXTS = {"excerpt": 100, "error": 60, "note": 60}
@@ -96,16 +98,16 @@ def _left(title: str, text: Callable[[Any], str] = _text, *, weight: int = 1, le
 
 _SHOWN: dict[str, Shown] = {
     "id": _left("id", _id, weight=10, least=8),
-    "name": _left("name", weight=4),
-    "task": _left("task", weight=7, least=8),
+    "name": _left("name", weight=8, least=12),
+    "task": _left("task", weight=8, least=8),
     "group": _left("group", weight=5, least=8),
-    "status": _left("status", weight=9, least=6, most=12),
+    "status": _left("status", weight=9, least=9, most=12),
     "reward": _right("reward", fmt.number, 9),
     "steps": _right("steps", fmt.count, 6),
     "input_tokens": _right("in", fmt.short, 5),
     "output_tokens": _right("out", fmt.short, 5),
     "rows": _right("rows", fmt.count, 3),
-    "findings": _left("findings", _codes, weight=8, least=20, most=44),
+    "findings": Shown(Column(title="findings", weight=7, least=8, most=44, is_list=True), _codes),
     "seconds": _right("time", fmt.seconds, 4),
     "excerpt": _left("begins with", weight=1, least=16, most=100),
     "drift": _left("drift", _counts, weight=3),
@@ -143,7 +145,11 @@ def _any(value: Any) -> str:
 
 def cells_of(one: Summary, names: Sequence[str]) -> list[str]:
     """The short texts of fields, escaped; ``-`` for what is not known, or empty."""
-    return [_cell(shown(name).text, getattr(one, name)) for name in names]
+    cells = [_cell(shown(name).text, getattr(one, name)) for name in names]
+    if one.parent is not None:
+        # A sub-agent stands below the one that opened it.
+        return [f"{INSIDE}{cell}" if name == "name" else cell for name, cell in zip(names, cells, strict=True)]
+    return cells
 
 
 def _cell(text: Callable[[Any], str], value: Any) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from rollout_trace.data.attempts import rollout_of
 from rollout_trace.train.check_codes import CODES, Grade
 from rollout_trace.train.checks import check
 from rollout_trace.view import numbers as fmt
@@ -73,6 +74,35 @@ def findings_of(
             step=None if one.step_id is None else indices.get(one.step_id),
             step_id=one.step_id,
             token=one.position,
+        )
+
+
+class Repeated:
+    """Finds trajectories that are another run of one rollout: of the same number in the same group.
+
+    Several attempts of ``rt.collect`` at a rollout are none: of these the last one counts.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, int], tuple[str, int, str]] = {}
+        """File, line and id of the first run of each."""
+
+    def of(self, file: str, line: int, trajectory: Trajectory) -> Iterator[Place]:
+        """The finding on a trajectory, where an earlier one has its group and number and another id."""
+        group, index = trajectory.group_id, trajectory.rollout_index
+        if group is None or index is None or trajectory.parent_id is not None or rollout_of(trajectory) is not None:
+            return
+        file_before, line_before, before = self._first.setdefault((group, index), (file, line, trajectory.id))
+        if before == trajectory.id:
+            return
+        yield Place(
+            file=file,
+            line=line,
+            trajectory=trajectory.id,
+            code="repeated_rollout",
+            grade=CODES["repeated_rollout"][0],
+            message=f"line {line_before} of {file_before} has rollout {index} of the group {group!r} too, "
+            f"as trajectory {before}: was it recorded twice?",
         )
 
 

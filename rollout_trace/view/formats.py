@@ -118,11 +118,11 @@ def _formats() -> Iterator[Format]:
         "messages, tools, reward and ids; with option columns= more", "token ids, logprobs; steps without an answer",
     )  # fmt: skip
     yield Format(
-        "steps", "a dataset of turns", "rows", _writer("steps"), True, True,
+        "steps", "one row for each model call, everything recorded", "rows", _writer("steps"), True, True,
         "a row a step: ids, logprobs, messages, rewards, extras", "steps that cannot be trained on; tool runs; timing",
     )  # fmt: skip
     yield Format(
-        "turns", "a dataset of turns, Agent-lightning's for repositories", "rows", _writer("turns"), True, True,
+        "turns", "Agent-lightning's columns for agents on repositories", "rows", _writer("turns"), True, True,
         "a row a call: repo, instance, ids, logprobs, reward, messages", "answers as text; extras; steps without ids",
     )  # fmt: skip
     yield Format(

@@ -159,6 +159,9 @@ class StepView(Shown):
     line: StepLine
     repeated: int = 0
     """Number of messages of the request that an earlier step's request and answer already showed."""
+    shown_by: int | None = None
+    """Index of the step that showed them, where it is not one that this step continues. Nothing is new then: it has the
+    same prompt."""
     new: list[Message] = []
     """The messages of the request that are new in it."""
     answer: Message | None = None
@@ -186,8 +189,8 @@ class StepView(Shown):
     response_model: str | None = None
     response_id: str | None = None
     stop_reason: str | None = None
-    n_tools: int = 0
-    """Number of tools that the request offers."""
+    offered: list[str] = []
+    """Names of the tools that the request offers."""
     has_bytes: bool = False
     """Whether the raw request and answer are kept."""
 

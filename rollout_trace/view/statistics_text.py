@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -57,7 +58,8 @@ def _facts(found: Statistics, left: NotCounted, *, plain: bool) -> Iterator[tupl
         errors = f"{fmt.of(found.tool_errors, 'error')} ({fmt.percent(found.tool_errors, found.tool_runs)})"
         yield "tool runs", f"{found.tool_runs:,}, {errors}"
     share = fmt.percent(found.trained, found.row_tokens)
-    yield "rows", f"{found.rows:,} of {found.row_tokens:,} tokens, {found.trained:,} trained on ({share})"
+    together = f"{fmt.of(found.rows, 'row')}, {fmt.of(found.row_tokens, 'token')} together"
+    yield "rows", f"{together}, {found.trained:,} of them trained on ({share})"
     if found.left_out:
         yield "left out", f"steps: {_counts(found.left_out)}"
     if found.drift:
@@ -214,14 +216,16 @@ def _part_cells(part: Part, low: float, high: float, *, plain: bool) -> list[str
 
 
 def _wrapped(label: str, text: str, width: int) -> Iterator[str]:
-    """A label and its text, which goes on below itself."""
+    """A label and its text, which goes on below itself: after a comma, and inside a part that is wider than a line."""
     indent = " " * (_LABEL + 2)
-    line = pad(label, _LABEL) + "  "
-    is_empty = True
-    for word in text.split(" "):
-        if not is_empty and width_of(line) + 1 + width_of(word) > width:
-            yield line
-            line, is_empty = indent, True
-        line += word if is_empty else f" {word}"
-        is_empty = False
-    yield line.rstrip()
+    room = max(1, width - len(indent))
+    parts = re.split("(?<=[,;]) ", text)
+    pieces = [piece for part in parts for piece in ([part] if width_of(part) <= room else part.split(" "))]
+    lines = [pieces[0]]
+    for piece in pieces[1:]:
+        if width_of(lines[-1]) + 1 + width_of(piece) > room:
+            lines.append(piece)
+        else:
+            lines[-1] += f" {piece}"
+    for at, line in enumerate(lines):
+        yield (indent if at else pad(label, _LABEL) + "  ") + line

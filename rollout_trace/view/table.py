@@ -23,6 +23,8 @@ class Column:
     """Whether its cells are aligned at their right, as numbers are."""
     least: int = 0
     """Width to which it may shrink; 0: it is shown whole or not at all."""
+    is_list: bool = False
+    """Whether its cells are lists with commas: cut behind an item, and never narrower than the first one."""
     most: int = 60
     """Width to which its cells are cut."""
     weight: int = 0
@@ -60,6 +62,22 @@ def cut(text: str, width: int) -> str:
     return "".join(kept).rstrip() + (ELLIPSIS if width else "")
 
 
+def cut_list(text: str, width: int) -> str:
+    """The first items of a list with commas that fit, and an ellipsis; of an item that is wider its beginning."""
+    items = text.split(", ")
+    for n in range(len(items), 0, -1):
+        shown = ", ".join(items[:n]) + (f" {ELLIPSIS}" if n < len(items) else "")
+        if width_of(shown) <= width:
+            return shown
+    return cut(text, width)
+
+
+def _first_item(text: str) -> int:
+    """Width of the first item of a list, with the ellipsis for the others."""
+    first, comma, _ = text.partition(", ")
+    return width_of(first) + (len(GAP) if comma else 0)
+
+
 def pad(text: str, width: int, *, is_right: bool = False) -> str:
     """The text with blanks up to a width."""
     blanks = " " * max(0, width - width_of(text))
@@ -72,8 +90,13 @@ class Layout:
     def __init__(self, columns: Sequence[Column], first: Iterable[Sequence[str]], width: int) -> None:
         self._columns = columns
         wanted = [width_of(column.title) for column in columns]
+        self._leasts = [column.least for column in columns]
         for line in first:
             wanted = [max(most, width_of(cell)) for most, cell in zip(wanted, line, strict=True)]
+            self._leasts = [
+                max(least, _first_item(cell)) if column.is_list else least
+                for least, cell, column in zip(self._leasts, line, columns, strict=True)
+            ]
         self._widths = [min(most, column.most) for most, column in zip(wanted, columns, strict=True)]
         self.shown = list(range(len(columns)))
         """Indices of the columns that are shown."""
@@ -85,16 +108,14 @@ class Layout:
             self.shown.remove(min(reversed(self.shown), key=lambda at: self._columns[at].weight))
         over = sum(self._widths[at] for at in self.shown) + self._gaps() - width
         for at in sorted(self.shown, key=lambda at: -self._widths[at]):
-            least = self._columns[at].least
+            least = self._leasts[at]
             if over > 0 and least:
                 taken = min(over, max(0, self._widths[at] - least))
                 self._widths[at] -= taken
                 over -= taken
 
     def _least(self) -> int:
-        return (
-            sum(min(self._widths[at], self._columns[at].least or self._widths[at]) for at in self.shown) + self._gaps()
-        )
+        return sum(min(self._widths[at], self._leasts[at] or self._widths[at]) for at in self.shown) + self._gaps()
 
     def _gaps(self) -> int:
         return len(GAP) * (len(self.shown) - 1)
@@ -108,7 +129,8 @@ class Layout:
         for at in self.shown:
             column, text = self._columns[at], cells[at]
             # A number is never cut: it would be another one.
-            text = text if column.is_right else cut(text, self._widths[at])
+            if not column.is_right:
+                text = (cut_list if column.is_list else cut)(text, self._widths[at])
             yield (
                 at,
                 text

@@ -158,12 +158,18 @@ class Printer:
 
         return Messages(self._options.text_limit)
 
-    def begin(self, name: str, identity: str) -> None:
-        """Prints the line that opens a trajectory, which can be known before the trajectory is read."""
+    def begin(self, name: str, identity: str, place: str | None = None) -> None:
+        """Prints the line that opens a trajectory, which can be known before the trajectory is read.
+
+        Args:
+            name: of the trajectory.
+            identity: its id.
+            place: which one of several it is.
+        """
         from rollout_trace.view._terminal_head import show_title
 
         self._begun = identity
-        show_title(self._canvas, name, identity)
+        show_title(self._canvas, name, identity, place)
         self._canvas.flush()
 
     def _begin(self, canvas: Canvas, trajectory: Trajectory) -> None:

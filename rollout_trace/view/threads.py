@@ -31,6 +31,8 @@ class Link(NamedTuple):
     """Number of messages at the beginning of its request that earlier steps have shown."""
     repeated_text: int = 0
     """Of a request that is one text: number of characters at its beginning."""
+    shown_by: int | None = None
+    """Index of the step that has shown what is repeated, where it is not one that this step continues."""
 
 
 class _Seen(NamedTuple):
@@ -84,7 +86,7 @@ class Threads:
             return self._beginning(step, messages)
         chain = self._chain(messages[found.length :], found.chain)
         if (twin := self._twin(messages, chain)) is not None:
-            return self._beside(twin, len(messages)), chain
+            return self._beside(twin, repeated=len(messages)), chain
         repeated = found.length
         if history.compare_answer(step, found.step) != "changed":
             while repeated < len(messages) and history.is_from_assistant(messages[repeated]):
@@ -128,14 +130,16 @@ class Threads:
         chain = self._chain(messages)
         twin = self._twin(messages, chain)
         if twin is not None:
-            return self._beside(twin, len(messages)), chain
+            return self._beside(twin, repeated=len(messages)), chain
         # A reset, a summary, a sub-agent: what it has in common with others need not be shown again.
-        common = max((_common(messages, other) for _, other in self._recent()), default=0)
-        return Link(len(self._ends), None, common), chain
+        common, other = max(((_common(messages, own), seen.at) for seen, own in self._recent()), default=(0, 0))
+        if not 0 < common < len(messages):
+            return Link(len(self._ends), None, 0), chain
+        return Link(len(self._ends), None, common, shown_by=other), chain
 
-    def _beside(self, twin: _Seen, repeated: int) -> Link:
+    def _beside(self, twin: _Seen, *, repeated: int = 0, text: int = 0) -> Link:
         link = self.links[twin.at]
-        return Link(link.thread, link.continues, repeated)
+        return Link(link.thread, link.continues, repeated, text, twin.at)
 
     def _after(self, before: int, repeated: int, text: int = 0) -> Link:
         thread = self.links[before].thread
@@ -150,7 +154,7 @@ class Threads:
                 reply = seen.step.completion.content if seen.step.completion is not None else ""
                 return self._after(seen.at, 0, len(own[0]) + len(reply if isinstance(reply, str) else ""))
             if own == messages:
-                return self._beside(seen, 0)._replace(repeated_text=len(text))
+                return self._beside(seen, text=len(text))
         return Link(len(self._ends), None, 0)
 
     def _chain(self, messages: Sequence[Any], chain: int = 0) -> int:

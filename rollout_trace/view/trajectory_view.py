@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rollout_trace._cached import cached_property
+from rollout_trace.chat.messages import names_of_tools
 from rollout_trace.data.model import Step
 from rollout_trace.train.drift import MEANINGS
 from rollout_trace.view.messages import shown_answer, shown_messages
@@ -218,6 +219,7 @@ class TrajectoryView:
         return StepView(
             line=self._lines[at],
             repeated=self._links[at].repeated,
+            shown_by=self._links[at].shown_by,
             new=self._new_messages(at),
             answer=shown_answer(step),
             tool_runs=[self._run(run) for run in self._runs_of.get(at, [])],
@@ -247,7 +249,7 @@ class TrajectoryView:
             response_model=step.response_model,
             response_id=step.response_id,
             stop_reason=None if step.stop_reason is None else str(step.stop_reason),
-            n_tools=len(step.tools or ()),
+            offered=names_of_tools(step),
             has_bytes=step.request_bytes is not None or step.response_bytes is not None,
         )
 

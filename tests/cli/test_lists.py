@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.data.attempts import FIELD
 from rollout_trace.data.model import Step
 from rollout_trace.guard import printable
 from rollout_trace.view.model import Summary
@@ -229,12 +230,30 @@ def test_head_gives_the_lines_as_they_are(folder: Path) -> None:
 # stats
 
 
+def test_ls_marks_sub_agents_and_leaves_columns_out_rather_than_cutting_codes(tmp_path: Path) -> None:
+    agent = rt.Trajectory(id="a" * 24, name="coordinator", task=rt.Task(id="chain/1"), reward=1.0, steps=[step(0)])
+    kept = {"prompt_token_ids": None, "sampling": {"temperature": 0.5, "top_p": 0.5}, "logprobs_mode": "raw"}
+    inside = rt.Trajectory(id="b" * 24, name="sub-agent", parent_id="a" * 24, steps=[step(0, **kept)])
+    with rt.JSONLWriter(tmp_path / "a.jsonl") as out:
+        out.write(agent)
+        out.write(inside)
+    wide = on_a_terminal(tmp_path, "ls", "a.jsonl", columns=200).splitlines()
+    assert "!prompt_ids_missing 1 …" in wide[2]
+    narrow = on_a_terminal(tmp_path, "ls", "a.jsonl", columns=80).splitlines()
+    assert narrow[0].split() == ["id", "name", "task", "status", "reward", "findings"]
+    assert narrow[1].split() == ["a" * 8, "coordinator", "chain/1", "completed", "1", "-"]
+    assert narrow[2].split() == ["b" * 8, "└", "sub-agent", "-", "completed", "-", "!prompt_ids_missing", "1", "…"]
+    assert "\tsub-agent\t" in command(tmp_path, "ls", "a.jsonl").out
+
+
 def test_stats(folder: Path) -> None:
     done = command(folder, "stats", ".", "--by", "group")
     assert (done.code, done.err) == (0, "")
     lines = done.out.splitlines()
     assert lines[:2] == ["trajectories  3", "status        completed 2, failed 1"]
-    assert "reward        0.4167 ± 0.5204 (standard error 0.3005), min 0, median 0.25, max" in lines
+    assert "reward        0.4167 ± 0.5204 (standard error 0.3005), min 0, median 0.25," in lines
+    assert "              max 1, of 3" in lines
+    assert "rows          2 rows, 14 tokens together, 9 of them trained on (64.3%)" in lines
     assert "pass@k        1: 0.500, 2: 1.000 (1 group, reward >= 1)" in lines
     assert "left out      steps: ids_missing 1" in lines
     assert [line.split()[:3] for line in lines[-2:]] == [["g", "2", "0.5"], ["(none)", "1", "0.25"]]
@@ -297,6 +316,39 @@ def test_check_prints_each(folder: Path) -> None:
         ("./2.jsonl.gz", 1, "ids_missing", 0),
         ("./2.jsonl.gz", 1, "nothing_trainable", None),
     ]
+
+
+def test_check_finds_rollouts_that_are_there_twice(tmp_path: Path) -> None:
+    """A recording that was made once more into the same file: each rollout of a group has two lines then."""
+
+    def rollout(name: str, **facts: Any) -> rt.Trajectory:
+        return rt.Trajectory(id=name, group_id="g", reward=1.0, steps=[step(0)], **facts)
+
+    def attempt(number: int) -> rt.Trajectory:
+        return rollout(f"t{number}", task=rt.Task(id="t"), rollout_index=7, metadata={FIELD: {"attempt": number}})
+
+    with rt.JSONLWriter(tmp_path / "a.jsonl") as out:
+        for one in (
+            *(rollout(f"a{index}", rollout_index=index) for index in range(2)),
+            *(rollout(f"b{index}", rollout_index=index) for index in range(2)),
+            # None of these is another run of the same rollout.
+            rollout("a1", rollout_index=1),
+            rollout("child", rollout_index=1, parent_id="b1"),
+            rollout("none"),
+            rollout("other", rollout_index=2),
+            *(attempt(number) for number in (1, 2)),
+        ):
+            out.write(one)
+    done = command(tmp_path, "check", "a.jsonl", "--all", "--fail-on", "warning")
+    assert (done.code, done.err) == (1, "")
+    message = "line 1 of a.jsonl has rollout 0 of the group 'g' too, as trajectory a0: was it recorded twice?"
+    assert done.out.splitlines() == [
+        f"a.jsonl:3: warning: repeated_rollout: trajectory b0: {message}",
+        f"a.jsonl:4: warning: repeated_rollout: trajectory b1: {message.replace('0', '1').replace('line 1', 'line 2')}",
+    ]
+    assert command(tmp_path, "check", "a.jsonl", "--code", "forks", "--all").out == ""
+    found = command(tmp_path, "check", "a.jsonl", "--code", "repeated_rollout", "--json").json
+    assert [(one["code"], one["count"]) for one in found["findings"]] == [("repeated_rollout", 2)]
 
 
 def test_check_as_json_and_a_warning(folder: Path) -> None:

@@ -43,9 +43,13 @@ def many(path: Path) -> Path:
 
 def test_the_first_one_with_its_sub_agents(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", *family())
-    done = command(tmp_path, "show", "a.jsonl", "--tokens", *WIDE)
+    done = command(tmp_path, "show", "a.jsonl", "1", "--tokens", *WIDE)
     assert (done.code, done.err) == (0, "")
     assert done.out == (FOLDER / "tokens-80.txt").read_text(encoding="utf-8")
+    # The same without a number, which names how many there are.
+    first, *others = command(tmp_path, "show", "a.jsonl", "--tokens", *WIDE).out.splitlines()
+    assert first.startswith("━━ repair · 0f3c · 1 of 2 ━━")
+    assert others == done.out.splitlines()[1:]
     assert "reviewer" not in command(tmp_path, "show", "a.jsonl", "--alone").out
 
 
@@ -177,7 +181,7 @@ def test_without_rich_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_colours_go_to_a_pipe_when_asked_for_and_nowhere_with_no_color(tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", *family())
-    shown = command(tmp_path, "show", "a.jsonl", "--tokens", "--color", "always", "--theme", "light", *WIDE).out
+    shown = command(tmp_path, "show", "a.jsonl", "1", "--tokens", "--color", "always", "--theme", "light", *WIDE).out
     assert shown == (FOLDER / "tokens-light-80.txt").read_text(encoding="utf-8")
     assert "\x1b" not in command(tmp_path, "show", "a.jsonl", "--tokens", "--color", "never").out
 

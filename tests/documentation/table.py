@@ -24,6 +24,8 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/integrations.md", "class Hooks"): "tests/test_integration_example.py",
     ("docs/integrations.md", "record(agent, engine"): "tests/test_integration_example.py",
     ("docs/start.md", "Train"): "tests/consumers/torch/test_pages.py",
+    ("docs/start.md", "-MODEL = "): "tests/documentation/test_start.py",
+    ("docs/start.md", "-with ScriptedServer"): "tests/documentation/test_start.py",
     ("docs/samplers.md", "vLLM"): "tests/samplers/test_page.py",
     ("docs/samplers.md", "Tinker"): "tests/consumers/tinker/test_sampling.py",
     ("docs/samplers.md", "transformers"): "tests/consumers/torch/test_generate.py",

@@ -8,10 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+import rollout_trace as rt
 from rollout_trace.view.model import FindingView, Message, Part
+from rollout_trace.view.trajectory_view import TrajectoryView
 from tests.page.conftest import NARROW, WIDE, Pages, assert_accessible_in_both_themes
 from tests.page.solver import child, solver
 from tests.page.trajectories import One, long, opened
+from tests.view import build
 
 HOSTILE = "<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
 SHOWN = r"<script>alert(1)</script></script><img src=x onerror=alert(2)> \u202e gnp.exe \u200b \x1b[31m \x00 &amp; end"
@@ -71,7 +74,7 @@ def test_drift_findings_attempts_children_threads_and_left_out_steps_are_at_thei
     left_out = page.locator('section[data-step="3"]')
     assert "left-out" in (left_out.get_attribute("class") or "")
     assert "not trained: status" in left_out.inner_text()
-    assert "thread 1" in left_out.locator(".seam").inner_text()
+    assert "conversation 1" in left_out.locator(".seam").inner_text()
     assert "APITimeoutError" in left_out.inner_text()
     assert "not in these files" in page.locator(".child").nth(1).inner_text()
     page.locator(".child a").click()
@@ -322,3 +325,23 @@ def test_it_can_be_used_by_everybody(pages: Pages, size: tuple[int, int], name: 
         page, _ = opened(pages, group(), f"#/t/0-0?pane={pane}", size=size)
         page.wait_for_selector(".left .tree-line", state="attached")
         assert_accessible_in_both_themes(page, f"trajectory-{pane}-{name}")
+
+
+def test_a_request_that_begins_a_conversation_or_repeats_another_leads_to_what_it_repeats(pages: Pages) -> None:
+    system, add = {"role": "system", "content": "Be brief."}, {"type": "function", "function": {"name": "add"}}
+    prompts = [[system, build.user("hi")], [system, build.user("And you?")], [system, build.user("hi")]]
+    steps = [
+        build.step(at, prompt, build.says(f"answer {at}"), tools=[add, {"type": "web"}])
+        for at, prompt in enumerate(prompts)
+    ]
+    view = TrajectoryView(rt.Trajectory(id="t", steps=steps))
+    page, _ = opened(pages, [One(view.outline, view.steps())])
+    page.wait_for_selector("text=answer 2")
+    assert texts(page, ".seam") == [
+        "conversation 0",
+        "conversation 1 · begins with 1 message of step 0",
+        "conversation 0 · the same prompt as step 0",
+    ]
+    page.locator('[data-step="2"] .seam button').click()
+    page.wait_for_url("**step=0*")
+    assert "tools offered\nadd, web" in page.locator("[aria-label=Step]").inner_text()

@@ -161,6 +161,24 @@ def test_what_the_program_opens_itself_is_its_own(server: ScriptedServer, tmp_pa
     assert "in rollouts.jsonl, own.jsonl" in " ".join(done.err.split())
 
 
+AT_ONCE = """
+import threading
+threads = [threading.Thread(target=ask) for _ in range(4)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+"""
+
+
+@pytest.mark.parametrize("calls", ["ask()\n", AT_ONCE], ids=["one", "at once"])
+@pytest.mark.parametrize("client", [CALL, CALL_BY_SDK], ids=["httpx", "openai"])
+def test_it_begins_with_its_first_call(client: str, calls: str, server: ScriptedServer, tmp_path: Path) -> None:
+    _run(server, tmp_path, client + calls)
+    (trajectory,) = recorded(tmp_path / "rollouts.jsonl")
+    assert trajectory.started_at == min(step.started_at for step in trajectory.steps if step.started_at is not None)
+
+
 CLOSED = """
 import threading, rollout_trace as rt
 with rt.trajectory("first"):

@@ -69,6 +69,7 @@ solver  5 steps, failed, reward 0.5
   0 assistant calls calculator {"expression": "2 + 2"}  [stop]
     tool      calculator → 4
   1 assistant It is 4.  [stop]
+  2           the same prompt as step 0
   2 assistant (no answer)  [error]
     error     APIError (HTTP 500): down
   3 !         drift (retokenized) at token 7 of the prompt, against step 1: its

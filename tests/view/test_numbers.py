@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_trace.view import numbers as fmt
-from rollout_trace.view.table import Column, Layout, cut, escape, width_of
+from rollout_trace.view.table import Column, Layout, cut, cut_list, escape, width_of
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,20 @@ def test_a_cell_is_never_wider_than_its_column(text: str, width: int) -> None:
     assert width_of(cut(safe, width)) <= width
 
 
+def test_a_list_is_cut_behind_an_item() -> None:
+    codes = "drift 1, truncated 2, forks 1"
+    assert [cut_list(codes, width) for width in (29, 28, 12, 9, 5)] == [
+        codes, "drift 1, truncated 2 …", "drift 1 …", "drift 1 …", "drif…",
+    ]  # fmt: skip
+
+
 @given(st.lists(st.lists(st.text(max_size=9).map(escape), min_size=3, max_size=3), max_size=5), st.integers(12, 60))
 def test_a_line_is_never_wider_than_the_terminal(lines: list[list[str]], width: int) -> None:
-    columns = [Column(title="one", least=4, weight=9), Column(title="two", least=4, weight=1), Column(title="three")]
+    columns = [
+        Column(title="one", least=4, weight=9),
+        Column(title="two", least=4, weight=1, is_list=True),
+        Column(title="three"),
+    ]
     layout = Layout(columns, lines, width)
     assert layout.shown
     for line in [layout.head(), *map(layout.line, lines)]:

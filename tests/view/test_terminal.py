@@ -216,3 +216,22 @@ def test_numbers_are_written_as_people_read_them() -> None:
         "-", "0.4 ms", "250 ms", "1.25 s", "59.9 s", "2 min 5 s", "3 h 1 min"]  # fmt: skip
     assert [of(one, "step") for one in (0, 1, 1234)] == ["0 steps", "1 step", "1,234 steps"]
     assert [money(1.5, None), money(0.00123456, "USD"), money(2, "EUR")] == ["$1.5", "$0.001235", "2 EUR"]
+
+
+def test_a_step_with_the_same_prompt_names_the_step_that_shows_it() -> None:
+    system, tool = {"role": "system", "content": "Be brief."}, {"type": "function", "function": {"name": "add"}}
+    other = [system, user("And you?")]
+    prompts = [[system, user("hi")], other, [system, user("hi")], other]
+    steps = [step(at, prompt, says(str(at)), tools=[tool, {"type": "web"}]) for at, prompt in enumerate(prompts)]
+    trajectory = rt.Trajectory(id="t", steps=steps)
+    titles = [line.strip("─ ") for line in drawn(trajectory).splitlines() if line.startswith("── step")]
+    assert titles == [
+        "step 0",
+        "step 1 · conversation 1 begins",
+        "step 2 · conversation 0 · the same prompt as step 0",
+        "step 3 · conversation 1 · the same prompt as step 1",
+    ]
+    assert drawn(trajectory).count("begins with 1 message of step 0") == 1
+    file = io.StringIO()
+    show(trajectory, step=0, width=80, file=file)
+    assert "tools offered: add, web\n" in file.getvalue()

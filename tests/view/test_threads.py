@@ -31,7 +31,7 @@ def test_choices_of_one_call_and_what_follows_either() -> None:
         step(1, asked, two, call_id="c", choice=1),
         step(2, [*asked, sent_back(one), user("more")], says("x")),
     ]
-    assert threads_of(steps) == [Link(0, None, 0), Link(0, None, 1), Link(0, 1, 1)]
+    assert threads_of(steps) == [Link(0, None, 0), Link(0, None, 1, shown_by=0), Link(0, 1, 1)]
 
 
 def test_a_fork_begins_a_thread_and_continues_the_step_that_it_left() -> None:
@@ -51,7 +51,16 @@ def test_a_fork_begins_a_thread_and_continues_the_step_that_it_left() -> None:
 def test_a_new_conversation_hides_what_it_has_in_common_with_another() -> None:
     system = {"role": "system", "content": "Be brief."}
     steps = [step(0, [system, user("a")], says("1")), step(1, [system, user("b")], says("2"))]
-    assert threads_of(steps) == [Link(0, None, 0), Link(1, None, 1)]
+    assert threads_of(steps) == [Link(0, None, 0), Link(1, None, 1, shown_by=0)]
+
+
+def test_a_step_without_a_message_of_its_own_names_the_step_that_has_the_same_prompt() -> None:
+    system, asked = {"role": "system", "content": "Be brief."}, user("hi")
+    steps = [step(0, [system, asked], says("1")), step(1, [system, asked], says("2")), step(2, [system], says("3"))]
+    # The third has all of its messages in common with others, and is not the same prompt: they are shown.
+    assert threads_of(steps) == [Link(0, None, 0), Link(0, None, 2, shown_by=0), Link(1, None, 0)]
+    text = [step(at, ["Once"], says(" upon"), protocol="openai.completions") for at in range(2)]
+    assert threads_of(text)[1] == Link(0, None, 0, len("Once"), shown_by=0)
 
 
 def test_two_agents_take_turns() -> None:
@@ -105,6 +114,7 @@ def test_what_is_hidden_was_shown(choices: list[tuple[int, bool]]) -> None:
     for one, link in zip(steps, threads_of(steps), strict=True):
         sent = list(one.messages or ())
         assert 0 <= link.repeated <= len(sent)
+        assert link.repeated < len(sent) or link.shown_by is not None
         if link.continues is None:
             continue
         assert link.continues < one.index

@@ -62,10 +62,14 @@ RT.conversation = (() => {
     const continues = known(line.continues) ? line.continues : null;
     const thread = line.thread || 0;
     const named = [];
-    if ((context.outline.threads || 1) > 1 && (!before || (before.thread || 0) !== thread)) named.push(el("b", {}, `thread ${thread}`));
+    if ((context.outline.threads || 1) > 1 && (!before || (before.thread || 0) !== thread)) named.push(el("b", {}, `conversation ${thread}`));
     if (line.agent && line.agent !== (before ? before.agent : context.outline.summary.name)) named.push(el("b", {}, line.agent));
-    if (before && continues === null) named.push("begins anew: its request continues no earlier step");
-    else if (before && continues !== line.index - 1) {
+    const first = known(view.shown_by) ? link(view.shown_by, context) : null;
+    if (first && !(view.new || []).length) named.push(["the same prompt as ", first]);
+    else if (before && continues === null) {
+      named.push(first ? [`begins with ${plural(view.repeated, "message")} of `, first]
+        : "begins anew: its request continues no earlier step");
+    } else if (before && continues !== line.index - 1) {
       named.push([view.repeated ? `repeats ${plural(view.repeated, "message")} up to ` : "continues ", link(continues, context)]);
     }
     if (!named.length) return null;

@@ -19,7 +19,7 @@ RT.defaults = (() => {
   const drift = (d) => ({ meaning: "", ...d });
 
   const step = (s) => ({
-    repeated: 0, n_tools: 0, has_bytes: false, ...s,
+    repeated: 0, has_bytes: false, ...s, offered: s.offered || [],
     line: line(s.line), new: (s.new || []).map(message), answer: s.answer ? message(s.answer) : null,
     tool_runs: s.tool_runs || [], children: s.children || [], findings: s.findings || [], attempts: s.attempts || [],
     drift: s.drift ? drift(s.drift) : null,

@@ -59,7 +59,7 @@ RT.details = (() => {
         ["messages repeated", view.repeated ? count(view.repeated) : null],
         ["prompt tokens", known(line.n_prompt) ? count(line.n_prompt) : null],
         ["mean logprob", known(line.mean_logprob) ? line.mean_logprob.toFixed(3) : null],
-        ["finish", line.finish], ["stopped by", view.stop_reason], ["tools offered", view.n_tools ? count(view.n_tools) : null],
+        ["finish", line.finish], ["stopped by", view.stop_reason], ["tools offered", joined(view.offered)],
         ["cost", cost(view.cost, view.currency)], ["advantage", number(view.advantage)], ["response", view.response_id],
       ]), folded("Sampling", view.sampling), folded("Usage", view.usage), folded("Metadata", view.metadata));
     }

@@ -95,7 +95,7 @@ RT.rows = (() => {
     return section(`Training rows: ${count(outline.rows.length)}`,
       rows.map((row, index) => strip(row, index, longest, context, 60)),
       !rows.length && el("p", { class: "soft" }, "No step has what a training row needs."),
-      more > 0 && el("p", { class: "soft" }, `and ${plural(more, "more row")}, under "rows"`),
+      more > 0 && el("p", { class: "soft" }, `and ${plural(more, "more row")}, under "Rows"`),
       leftOut(outline.summary));
   }
 
