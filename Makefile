@@ -53,7 +53,7 @@ demo: environment
 	@echo 'And then:'
 	@echo '  $(BIN)/rollout-trace run -o mine.jsonl --engine vllm agent.py      records a program of yours, unmodified'
 	@echo '  $(BIN)/rollout-trace collect agent.py:solve --tasks tasks.jsonl -o runs/mine.jsonl      runs an agent over tasks'
-	@echo '  The documentation begins in docs/index.md.'
+	@echo '  make docs      serves the documentation, which begins in docs/index.md'
 
 # The documentation at http://127.0.0.1:8000/, built again when a file changes. Another port: make docs PORT=8001
 PORT := 8000
