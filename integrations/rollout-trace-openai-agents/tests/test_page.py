@@ -23,8 +23,14 @@ def test_the_example_of(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     asyncio.set_event_loop(loop)  # the one that `run_sync` uses
     with ScriptedServer("It is 391.") as server:
         client = AsyncOpenAI(base_url=server.base_url, api_key="none")
-        names = {"client": client, "grade": lambda answer: float("391" in answer), "tools": [], "handoffs": []}
-        found = run_blocks(page, server=server.url, **names)
+        found = run_blocks(
+            page,
+            server=server.url,
+            client=client,
+            grade=lambda answer: float("391" in answer),
+            tools=[],
+            handoffs=[],
+        )
         for one in {client, found["client"]}:
             loop.run_until_complete(one.close())
     asyncio.set_event_loop(None)
