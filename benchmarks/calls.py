@@ -12,8 +12,8 @@ from pathlib import Path
 
 import rollout_trace as rt
 from benchmarks import payloads
-from benchmarks.clients import Caller, arguments, async_client, ensure_recorded
-from benchmarks.payloads import Exchange
+from benchmarks.clients import Caller, async_client, ensure_recorded
+from benchmarks.payloads import Exchange, arguments
 from benchmarks.report import Effort, Row, at_least, at_most, differences, ratios, spread
 from benchmarks.timing import blocks, interleave
 

@@ -11,7 +11,7 @@ import httpx2
 from openai import AsyncOpenAI, OpenAI
 
 import rollout_trace as rt
-from benchmarks.payloads import MODEL, Exchange
+from benchmarks.payloads import Exchange, arguments, ask
 
 
 class Caller:
@@ -31,22 +31,6 @@ def ensure_recorded() -> None:
     stats = rt.stats()
     if not stats.calls or stats.recorder_errors or stats.orphans:
         raise RuntimeError(f"what was measured was not recorded: {stats}")
-
-
-def ask(client: Any, exchange: Exchange) -> None:
-    """One call, as its user makes it; a stream is read to its end."""
-    answer = client.chat.completions.create(**arguments(exchange))
-    if exchange.streamed:
-        for _ in answer:
-            pass
-
-
-def arguments(exchange: Exchange) -> dict[str, Any]:
-    """Arguments of ``create``; they ask for ids and logprobs, so that a recorder has nothing to add to the request."""
-    asked: dict[str, Any] = {"model": MODEL, "messages": exchange.messages, "logprobs": True}
-    if exchange.streamed:
-        asked |= {"stream": True, "stream_options": {"include_usage": True}}
-    return {**asked, "extra_body": {"return_token_ids": True}}
 
 
 def post(client: Any, exchange: Exchange) -> Any:

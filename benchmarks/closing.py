@@ -23,8 +23,8 @@ from pathlib import Path
 
 import rollout_trace as rt
 from benchmarks import payloads
-from benchmarks.clients import ask, async_client, ensure_recorded, post, sync_client
-from benchmarks.payloads import Exchange
+from benchmarks.clients import async_client, ensure_recorded, post, sync_client
+from benchmarks.payloads import Exchange, ask
 from benchmarks.report import Effort, Row, at_most, spread
 from benchmarks.trajectories import LongAgent
 from rollout_trace import wire

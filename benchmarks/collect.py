@@ -22,8 +22,9 @@ import openai
 
 import rollout_trace as rt
 from benchmarks import payloads
-from benchmarks.clients import arguments, async_client
+from benchmarks.clients import async_client
 from benchmarks.delayed_server import delayed_server
+from benchmarks.payloads import arguments
 from benchmarks.report import Effort, Row, at_least, at_most, ratios, spread
 from benchmarks.timing import settle
 

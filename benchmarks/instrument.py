@@ -13,8 +13,8 @@ import httpx2
 
 import rollout_trace as rt
 from benchmarks import payloads
-from benchmarks.clients import ask, ensure_recorded, sync_client
-from benchmarks.payloads import Exchange
+from benchmarks.clients import ensure_recorded, sync_client
+from benchmarks.payloads import Exchange, ask
 from benchmarks.report import Effort, Row, at_most, differences, ratios
 from benchmarks.timing import settle
 from rollout_trace.clients.aiohttp import recorded_request as recorded_aiohttp

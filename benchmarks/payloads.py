@@ -147,3 +147,19 @@ def text(characters: int, source: random.Random) -> str:
 def compact(value: Any) -> bytes:
     """JSON as vLLM and the SDK write it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def ask(client: Any, exchange: Exchange) -> None:
+    """One call, as its user makes it; a stream is read to its end."""
+    answer = client.chat.completions.create(**arguments(exchange))
+    if exchange.streamed:
+        for _ in answer:
+            pass
+
+
+def arguments(exchange: Exchange) -> dict[str, Any]:
+    """Arguments of ``create``; they ask for ids and logprobs, so that a recorder has nothing to add to the request."""
+    asked: dict[str, Any] = {"model": MODEL, "messages": exchange.messages, "logprobs": True}
+    if exchange.streamed:
+        asked |= {"stream": True, "stream_options": {"include_usage": True}}
+    return {**asked, "extra_body": {"return_token_ids": True}}

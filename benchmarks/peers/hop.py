@@ -11,9 +11,9 @@ from typing import Any
 
 import openai
 
-from benchmarks.payloads import Exchange
+from benchmarks.payloads import Exchange, arguments
 from benchmarks.peers.checks import Recorded, sent
-from benchmarks.peers.measure import KINDS, TASKS, arguments
+from benchmarks.peers.measure import KINDS, TASKS
 
 
 def block(kind: str, base_url: str, times: int) -> dict[str, Any]:

@@ -12,10 +12,9 @@ from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from benchmarks import payloads
-from benchmarks.payloads import MODEL, Exchange
+from benchmarks.payloads import Exchange, arguments, ask
 from benchmarks.peers.adapters.base import Adapter
 from benchmarks.peers.transport import async_client, sync_client
 
@@ -106,22 +105,6 @@ def memory(adapter: Adapter, calls: int) -> dict[str, float]:
             ask(client, replace(exchange, messages=json.loads(json.dumps(exchange.messages))))
     adapter.flush()
     return {"grown": (_resident(adapter) - before) / 1e6, "counted": adapter.count()}
-
-
-def ask(client: Any, exchange: Exchange) -> None:
-    """One call, as its user makes it; a stream is read to its end."""
-    answer = client.chat.completions.create(**arguments(exchange))
-    if exchange.streamed:
-        for _ in answer:
-            pass
-
-
-def arguments(exchange: Exchange) -> dict[str, Any]:
-    """Arguments of `create`; they ask for ids and logprobs."""
-    asked: dict[str, Any] = {"model": MODEL, "messages": exchange.messages, "logprobs": True}
-    if exchange.streamed:
-        asked |= {"stream": True, "stream_options": {"include_usage": True}}
-    return {**asked, "extra_body": {"return_token_ids": True}}
 
 
 def _resident(adapter: Adapter) -> int:

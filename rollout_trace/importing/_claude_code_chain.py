@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, Step, ToolRun, Usage
 from rollout_trace.file.plain import dumps
-from rollout_trace.importing._claude_code_values import duration, is_count, is_texts, parents_first, text_of
+from rollout_trace.importing._claude_code_values import duration, is_texts, parents_first, text_of
+from rollout_trace.importing.fields import is_whole
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
 from rollout_trace.wire.anthropic import usage_of
@@ -125,7 +126,7 @@ class Chain:
         for name, value in () if usage is None else usage.values.items():
             known = response.usage.get(name)
             # Early lines of older releases have counts of what had been streamed by then.
-            if value is not None and not (is_count(known) and is_count(value) and known > value):
+            if value is not None and not (is_whole(known) and is_whole(value) and known > value):
                 response.usage[name] = value
         if usage is not None:
             for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):

@@ -48,8 +48,3 @@ def text_of(content: Any) -> str:
         return content
     texts = [one.get("text") for one in content if isinstance(one, dict)] if isinstance(content, list) else []
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def is_count(value: Any) -> bool:
-    """Whether a value is a whole number."""
-    return isinstance(value, int) and not isinstance(value, bool)

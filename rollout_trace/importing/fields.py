@@ -106,13 +106,13 @@ class Fields:
 
     def name(self, name: str) -> str | None:
         """A text that is not empty, or the digits of a whole number: an id."""
-        value = self._typed(name, "an id as a text", lambda value: isinstance(value, str) or _is_int(value))
+        value = self._typed(name, "an id as a text", lambda value: isinstance(value, str) or is_whole(value))
         return None if value in (None, "") else str(value)
 
     def require_name(self, name: str) -> str:
         """An id without which the object cannot be used; raises FormatError where there is none."""
         value = self.get(name)
-        if not (isinstance(value, str) and value) and not _is_int(value):
+        if not (isinstance(value, str) and value) and not is_whole(value):
             self.refuse(name, "an id as a text")
         return str(value)
 
@@ -173,7 +173,7 @@ class Fields:
     def ids(self, name: str) -> list[int] | None:
         """A list of token ids: whole numbers, whatever their range."""
         values = self.items(name)
-        return values if values is None or self._all(name, values, "a token id", _is_int) else None
+        return values if values is None or self._all(name, values, "a token id", is_whole) else None
 
     def numbers(self, name: str) -> list[float | None] | None:
         """A list of numbers and nulls. A number that no float holds becomes an infinity, which no logprob may be."""
@@ -247,10 +247,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _is_int(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number; ``True`` is none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_count(value: Any) -> bool:
     # Counts are written as floats by some JSON writers.
-    return (_is_int(value) or (isinstance(value, float) and value.is_integer())) and 0 <= value < _COUNT_LIMIT
+    return (is_whole(value) or (isinstance(value, float) and value.is_integer())) and 0 <= value < _COUNT_LIMIT
