@@ -18,6 +18,8 @@ from typing import Any
 
 from rollout_trace import credentials, guard
 from rollout_trace.clients import stainless_calls as calls
+from rollout_trace.clients.outermost import current
+from rollout_trace.clients.peek import peek, peek_async
 from rollout_trace.clients.swap import ClassSwap
 from rollout_trace.record.settings import Settings
 
@@ -184,8 +186,12 @@ def _sync_methods(base: Any, settings: Settings) -> dict[str, Any]:
 
     @functools.wraps(base._process_response)
     def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.check_stream(kwargs.get("response"))
-        calls.answered(self, kwargs.get("response"))
+        call = current.get()
+        if call is not None:
+            response = kwargs.get("response")
+            if call.peeks is not None:
+                peek(call, response)
+            calls.answered(call, self, response)
         return base._process_response(self, *args, **kwargs)
 
     methods = {
@@ -204,8 +210,12 @@ def _async_methods(base: Any, settings: Settings) -> dict[str, Any]:
 
     @functools.wraps(base._process_response)
     async def _process_response(self: Any, *args: Any, **kwargs: Any) -> Any:
-        await calls.check_stream_async(kwargs.get("response"))
-        calls.answered(self, kwargs.get("response"))
+        call = current.get()
+        if call is not None:
+            response = kwargs.get("response")
+            if call.peeks is not None:
+                await peek_async(call, response)
+            calls.answered(call, self, response)
         return await base._process_response(self, *args, **kwargs)
 
     methods = {

@@ -17,7 +17,6 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.outermost import current
-from rollout_trace.clients.peek import peek, peek_async
 from rollout_trace.clients.tee import tee
 from rollout_trace.engines.profiles import AUTO
 
@@ -143,16 +142,6 @@ def attempt(request: Any) -> None:
     recorder.attempt(call, content_of(request))
 
 
-def check_stream(response: Any) -> None:
-    """Raises if the stream of a response begins with a refusal of an added field, see ``peek``."""
-    peek(current.get(), response)
-
-
-async def check_stream_async(response: Any) -> None:
-    """``check_stream`` for an async client."""
-    await peek_async(current.get(), response)
-
-
 def attempt_failed() -> None:
     """Ends an attempt of the current call with the exception being handled; the SDK will retry."""
     call = current.get()
@@ -171,11 +160,8 @@ def may_be_retried(response: Any) -> None:
         recorder.attempt_failed(call, HTTPStatusError(response))
 
 
-def answered(client: Any, response: Any) -> None:
+def answered(call: Call, client: Any, response: Any) -> None:
     """Records the HTTP library's response and tees its body, before the SDK parses it."""
-    call = current.get()
-    if call is None:
-        return
     try:
         record_head(call, response)
         if response.status_code >= 400:

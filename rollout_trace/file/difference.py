@@ -8,6 +8,10 @@ from __future__ import annotations
 from typing import AnyStr, NamedTuple
 
 
+_WINDOW = 512
+"""Bytes that are compared as one number."""
+
+
 class Difference(NamedTuple):
     """A text is ``base[:prefix] + middle + base[len(base) - suffix:]``."""
 
@@ -29,7 +33,11 @@ class Difference(NamedTuple):
 def difference(text: bytes, base: bytes) -> Difference:
     """The difference of a text from a base. Takes about as long as comparing the two."""
     prefix = common_prefix(text, base)
-    suffix = _common_suffix(text, base, min(len(text), len(base)) - prefix)
+    most = min(len(text), len(base)) - prefix
+    # Most requests end alike, in less than this.
+    suffix = 0 if not most else _suffix_of(text[-_WINDOW:], base[-_WINDOW:], min(most, _WINDOW))
+    if suffix == _WINDOW:
+        suffix = _common_suffix(text, base, most)
     return Difference(prefix, suffix, text[prefix : len(text) - suffix])
 
 
@@ -44,13 +52,20 @@ def common_prefix(one: AnyStr, other: AnyStr) -> int:
             low = length
             break
         high = length
-    while low < high:
+    if high > _WINDOW and one[:_WINDOW] != other[:_WINDOW]:
+        # The other usual case: another conversation, with the same beginning of JSON.
+        high = _WINDOW - 1
+    # A short rest of bytes is compared as one number.
+    rest = _WINDOW if isinstance(one, bytes) else 0
+    while high - low > rest:
         # The half that is left is compared, not all from the beginning: that would take n log n.
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:
             low = middle
         else:
             high = middle - 1
+    if isinstance(one, bytes) and isinstance(other, bytes):
+        low += _prefix_of(one[low:high], other[low:high])
     return low
 
 
@@ -64,3 +79,17 @@ def _common_suffix(one: bytes, other: bytes, most: int) -> int:
         else:
             high = middle - 1
     return low
+
+
+def _prefix_of(one: bytes, other: bytes) -> int:
+    """Number of bytes with which two texts of one length begin."""
+    # As numbers: much faster than to halve the rest.
+    differ = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
+    return len(one) - (differ.bit_length() + 7) // 8
+
+
+def _suffix_of(one: bytes, other: bytes, most: int) -> int:
+    """Number of bytes with which two short texts end, at most ``most``."""
+    differ = int.from_bytes(one, "big") ^ int.from_bytes(other, "big")
+    # The lowest bit that differs is in the last byte that does.
+    return min(((differ & -differ).bit_length() - 1) // 8, most) if differ else most

@@ -29,6 +29,8 @@ _CHECK = struct.Struct("<I")
 _LENGTHS = [struct.Struct(f"<{count}I") for count in range(16)]
 _SIZE = _FRAME.size + _CHECK.size
 _LARGEST = 0xFFFFFFFF
+_SMALL = 8192
+"""Bytes of the blobs below which a record is copied into one buffer."""
 
 
 class Damage(NamedTuple):
@@ -65,11 +67,16 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
     size = sum(sizes) + len(lengths)
     if size > _LARGEST or len(head) > _LARGEST:
         raise ValueError(f"a record of {size} bytes is more than a journal takes (4 GB)")
-    total = crc32(lengths, crc32(head))
-    for blob in blobs:
-        total = crc32(blob, total)
-    frame = _FRAME.pack(MAGIC, kind, len(blobs), len(head), size, total)
-    return [frame + _CHECK.pack(crc32(frame)) + head + lengths, *blobs]
+    if size < _SMALL:
+        # To copy so little takes less time than to sum up and write each part.
+        body = [b"".join((head, lengths, *blobs))]
+    else:
+        body = [head + lengths, *blobs]
+    total = 0
+    for part in body:
+        total = crc32(part, total)
+    frame = _FRAME.pack(MAGIC, kind, len(sizes), len(head), size, total)
+    return [frame + _CHECK.pack(crc32(frame)), *body]
 
 
 def records(data: Any) -> Iterator[Record | Damage]:

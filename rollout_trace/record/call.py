@@ -16,6 +16,7 @@ from rollout_trace import guard
 from rollout_trace.data.model import ErrorInfo, error_info, new_id
 from rollout_trace.record.bounds import KeptBytes
 from rollout_trace.record.decoder import decoder
+from rollout_trace.record.headers import KnownHeaders, known_headers
 from rollout_trace.wire.errors import error_of
 
 if TYPE_CHECKING:
@@ -98,6 +99,9 @@ def _error_info(error: BaseException) -> ErrorInfo:
     return error_info(error, status=status)
 
 
+_NO_HEADERS: Mapping[str, str] = {}
+
+
 class AttemptMark:
     """Times, status and headers of one attempt (HTTP exchange)."""
 
@@ -111,18 +115,26 @@ class AttemptMark:
         self.ended: float | None = None
         self.status: int | None = None
         self.error: ErrorInfo | None = None
-        self.headers: Mapping[str, str] = {}
-        """Response headers, in the HTTP library's own object: read only when the call is decoded."""
+        self.headers: Mapping[str, str] = _NO_HEADERS
+        """Response headers, in the HTTP library's own object until ``known`` is read."""
+
+    @property
+    def known(self) -> KnownHeaders:
+        """The response headers that steps are made from. The HTTP library's object is let go of."""
+        headers = self.headers
+        if type(headers) is not KnownHeaders:
+            self.headers = headers = known_headers(headers)
+        return headers
 
     @property
     def content_type(self) -> str | None:
         """Content type of the response."""
-        return self.headers.get("content-type")
+        return self.known.get("content-type")
 
     @property
     def request_id(self) -> str | None:
         """The server's id of the request, from OpenAI's or Anthropic's response header."""
-        return self.headers.get("x-request-id") or self.headers.get("request-id")
+        return self.known.get("x-request-id") or self.known.get("request-id")
 
 
 class Call(KeptBytes):
@@ -200,9 +212,10 @@ class Call(KeptBytes):
     def attempt(self, content: bytes | None) -> None:
         """Begins an attempt with this request body (None if unknown). Bytes of an earlier attempt are dropped."""
         guard.attempt_began()
+        if self.attempts or self.chunks:
+            self.forget_bytes()
+            self.first_byte = None
         self.attempts.append(AttemptMark())
-        self.forget_bytes()
-        self.first_byte = None
         self.keep_request(content)
 
     def attempt_failed(self, error: BaseException | None) -> None:
@@ -227,7 +240,9 @@ class Call(KeptBytes):
 
     def body(self, content: bytes) -> None:
         """Records the whole response body, already decompressed."""
-        self.keep_body(content, is_encoded=self._header("content-encoding") is not None)
+        # Looked up only where it decides how much is kept.
+        is_long = len(content) > self.limit
+        self.keep_body(content, is_encoded=is_long and self._header("content-encoding") is not None)
         self.eof = True
         self._end_attempt()
 
@@ -294,7 +309,7 @@ class Call(KeptBytes):
         return "eventstream" in (self._header("content-type") or "").lower().replace("-", "")
 
     def _header(self, name: str) -> str | None:
-        return self.attempts[-1].headers.get(name) if self.attempts else None
+        return self.attempts[-1].known.get(name) if self.attempts else None
 
     def _redirected(self, status: int, headers: Mapping[str, str]) -> None:
         """Records a redirect that the HTTP client followed: an attempt of its own."""

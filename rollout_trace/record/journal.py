@@ -312,10 +312,11 @@ class TrajectoryJournal:
         if kind == form.PART and has is not None and not start and has.size > _REWRITTEN:
             return has
         head = journal_calls.head_of(call)
-        body = b"" if request is None else self._cut(request)
+        # Without keys, or the call would be written as steps: `_must_be_decoded`.
+        body = b"" if request is None else request
         part = None if has is not None else self._bases.difference(body)
         number = next(self._numbers) if has is None else has.number
-        new = b"".join(chunks[start:])
+        new = chunks[0] if len(chunks) == 1 and not start else b"".join(chunks[start:])
         before = has.size if start and has is not None else 0
         # In the bytes as they came: what is cut out of them changes their number.
         head["number"], head["from"], head["to"] = number, before, before + len(new)
@@ -327,6 +328,7 @@ class TrajectoryJournal:
             self._bases.add(number, body, part)
         if kind == form.CALL:
             self._calls.add(call.id)
+            return None
         last = chunks[-1] if chunks else b""
         return _Progress(self._epoch, number, len(call.attempts), len(chunks), before + len(new), last)
 

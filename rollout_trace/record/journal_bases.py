@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import ref
 
 from rollout_trace.file.difference import Difference, difference
@@ -28,8 +28,7 @@ class _Base:
         """None once it was dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A text as it goes into a record."""
 
     middle: bytes

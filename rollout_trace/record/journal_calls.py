@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -14,10 +15,7 @@ from rollout_trace.engines.profiles import EngineProfile, profiles
 from rollout_trace.record.call import AttemptMark, Call, Failure
 from rollout_trace.record.settings import Refusal, Settings
 
-_HEADERS = ("content-type", "content-encoding", "x-request-id", "request-id")
-"""The response headers that steps are made from."""
-_RAW_HEADERS = {name.encode(): name for name in _HEADERS}
-_PLAIN = (int, float, bool, str)
+_PLAIN = frozenset({int, float, bool, str})
 _OWN_SLOTS = frozenset(
     {"_id", "agent", "attempts", "began", "chunks", "cut", "ended", "eof", "failure", "faults", "first_byte"}
     | {"is_decompressed", "log", "profile", "protocol", "refusals", "request", "settings", "started", "steps"}
@@ -25,12 +23,15 @@ _OWN_SLOTS = frozenset(
 )
 _OTHER_SLOTS = tuple(name for kind in Call.__mro__ for name in getattr(kind, "__slots__", ()) if name not in _OWN_SLOTS)
 """What else a call has: stored where it is a number or a text, so that a new slot needs no line here."""
+_others = attrgetter(*_OTHER_SLOTS)
 _SETTINGS = tuple(
     item.name
     for item in fields(Settings)
     if item.name not in ("protocol_of", "engine", "trajectory", "wishes", "source")
 )
 
+_latest: tuple[Settings | None, dict[str, Any]] = (None, {})
+"""The settings of the latest call, and their record."""
 _WISHES = tuple(item.name for item in fields(Engine))
 
 
@@ -42,25 +43,35 @@ def head_of(call: Call) -> dict[str, Any]:
         "protocol": call.protocol,
         "agent": call.agent,
         "engine": None if profile is None else profile.name,
-        "settings": {name: value for name in _SETTINGS if type(value := getattr(settings, name)) in _PLAIN},
+        "settings": _settings_record(settings),
         "times": (call.started, call.began, call.first_byte, call.ended),
         "attempts": [
-            (mark.started, mark.began, mark.ended, mark.status, mark.error, _headers(mark.headers))
-            for mark in call.attempts
+            (mark.started, mark.began, mark.ended, mark.status, mark.error, mark.known) for mark in call.attempts
         ],
         "has_request": call.request is not None,
         "is_decompressed": call.is_decompressed,
         "eof": call.eof,
+        "others": {
+            name: value for name, value in zip(_OTHER_SLOTS, _others(call), strict=True) if type(value) in _PLAIN
+        },
     }
-    head.update(ends_of(call))
-    others = {name: value for name in _OTHER_SLOTS if type(value := getattr(call, name, None)) in _PLAIN}
-    if others:
-        head["others"] = others
+    if call.cut is not None or call.failure is not None or call.faults or call.left_out:
+        head.update(ends_of(call))
     if settings.wishes is not None:
         head["wishes"] = {name: getattr(settings.wishes, name) for name in _WISHES}
     if call.refusals:
         head["refusals"] = {name: refusal.message for name, refusal in call.refusals.items()}
     return head
+
+
+def _settings_record(settings: Settings) -> dict[str, Any]:
+    global _latest
+    latest = _latest
+    # Made once for the calls of one client, which share their settings.
+    if latest[0] is not settings:
+        record = {name: value for name in _SETTINGS if type(value := getattr(settings, name)) in _PLAIN}
+        latest = _latest = settings, record
+    return latest[1]
 
 
 def ends_of(call: Call) -> dict[str, Any]:
@@ -72,16 +83,6 @@ def ends_of(call: Call) -> dict[str, Any]:
     if call.left_out and call.saw_done():
         head["saw_done"] = True
     return head
-
-
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
-    raw = getattr(headers, "raw", None)
-    if type(raw) is list:
-        # Of the HTTP libraries' own objects: a third of the time that looking up each name takes.
-        return {
-            _RAW_HEADERS[name]: value.decode("latin-1") for key, value in raw if (name := key.lower()) in _RAW_HEADERS
-        }
-    return {name: value for name in _HEADERS if (value := headers.get(name)) is not None}
 
 
 # Back

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rollout_trace import guard
 from rollout_trace.record import program
-from rollout_trace.record.call import drain
+from rollout_trace.record.call import deferred, drain, pending
 from rollout_trace.record.log import StepLog
 from rollout_trace.record.scope import active, current_scope
 from rollout_trace.record.state import log_of
@@ -47,7 +47,8 @@ def place(call: Call) -> None:
     """Adds a call that begins to its trajectory, or to the orphans."""
     guard.call_began()
     # Here, in the user's code: the garbage collector ends calls too, and must not decode them.
-    drain()
+    if pending.ended or deferred:
+        drain()
     bound = call.settings.trajectory
     frame = active()
     of_context = current_scope.get() if frame is None else frame.trajectory
