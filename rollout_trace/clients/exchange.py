@@ -39,8 +39,10 @@ class Exchange:
         try:
             method, path = self._endpoint()
             protocol = self._protocol(settings, method, path)
+            if protocol is None:
+                return
             in_force: Settings | None = settings
-            if protocol is not None and settings.source is not None:
+            if settings.source is not None:
                 in_force = self._in_force(settings, settings.source)
             if in_force is None:
                 return

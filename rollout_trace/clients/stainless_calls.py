@@ -106,7 +106,8 @@ class Request(Exchange):
         if call is None:
             return
         self._done(self)
-        self._learn(call)
+        if call.profile is not None:
+            self._learn(call)
         # Without an attempt, a middleware has answered itself: there is no stream whose end would end the call.
         call.eof = call.eof or not call.attempts
         if call.eof:

@@ -269,7 +269,8 @@ class Call(KeptBytes):
         decodes nothing. ``drain`` does the rest.
         """
         if self.ended is None:
-            self.cut = None if cut is None else Failure.of(cut)
+            if cut is not None:
+                self.cut = Failure.of(cut)
             self._end_attempt(self.cut)
             # Last: once it is set, another thread may decode the call.
             self.ended = time.perf_counter()
@@ -330,6 +331,7 @@ class _Pending:
     def reset(self) -> None:
         """Drops all calls and renews the lock. For a forked process."""
         self.ended: deque[Call] = deque()
+        """Calls that ended since ``drain`` ran last. Appended to without a lock: the garbage collector may do so."""
         self._sizes: dict[Call, int] = {}
         self._total = 0
         # Reentrant: while the lock is held, the garbage collector may close an agent (a generator), and its calls.
@@ -343,10 +345,12 @@ class _Pending:
             except IndexError:
                 # Another thread has taken the last one since `while` looked.
                 return
-            try:
-                self._add(call)
-            except Exception as error:
-                guard.failed("pending", call, error)
+            # Its trajectory may have closed meanwhile and decoded it: then it does not wait.
+            if call.steps is None:
+                try:
+                    self._add(call)
+                except Exception as error:
+                    guard.failed("pending", call, error)
         while self._total > PENDING_LIMIT and (oldest := self._pop()) is not None:
             _settle_soon(*oldest)
 
@@ -356,12 +360,14 @@ class _Pending:
             self._total += size - self._sizes.get(call, 0)
             self._sizes[call] = size
         if call.steps is not None:
-            # Its trajectory closed meanwhile and has decoded it: nothing waits.
+            # Decoded while it was added.
             self.discard(call)
 
     def discard(self, call: Call) -> None:
-        with self._lock:
-            self._total -= self._sizes.pop(call, 0)
+        """Counts a call no more."""
+        if call in self._sizes:
+            with self._lock:
+                self._total -= self._sizes.pop(call, 0)
 
     def _pop(self) -> tuple[Call, int] | None:
         with self._lock:

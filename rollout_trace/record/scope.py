@@ -27,7 +27,10 @@ _entered: ContextVar[Frame | None] = ContextVar("rollout_trace_frame", default=N
 
 def active() -> Frame | None:
     """The innermost open frame of this context; None if the user opened a trajectory block inside it."""
-    frame = _nearest_open(_entered.get())
+    frame = _entered.get()
+    if frame is None:
+        return None
+    frame = _nearest_open(frame)
     return frame if frame is not None and frame.scope is current_scope.get() else None
 
 
