@@ -124,8 +124,10 @@ class PriceTable:
 
 def provider_cost(step: Step) -> Cost | None:
     """The cost in the provider's answer (``usage.cost``, as OpenRouter sends it: credits, which are US dollars)."""
-    extra = None if step.usage is None else step.usage.extra
-    amount = None if extra is None else extra.get("cost")
+    usage = step.usage
+    if usage is None or usage.extra is None:
+        return None
+    amount = usage.extra.get("cost")
     # `True` is an int, and would be a cost of 1.
     if step.status == "cached" or isinstance(amount, bool) or not isinstance(amount, (int, float)):
         return None
@@ -134,7 +136,10 @@ def provider_cost(step: Step) -> Cost | None:
 
 def fill_provider_costs(steps: Iterable[Step]) -> None:
     """Sets ``step.cost`` from the provider's answer on the first step of each call that has none."""
-    _fill_costs(steps, provider_cost)
+    steps = list(steps)
+    # Few providers send one: nothing is grouped for the others.
+    if any(map(provider_cost, steps)):
+        _fill_costs(steps, provider_cost)
 
 
 def total_cost(steps: Iterable[Step]) -> Cost | None:

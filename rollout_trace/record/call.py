@@ -131,11 +131,6 @@ class AttemptMark:
         """Content type of the response."""
         return self.known.get("content-type")
 
-    @property
-    def request_id(self) -> str | None:
-        """The server's id of the request, from OpenAI's or Anthropic's response header."""
-        return self.known.get("x-request-id") or self.known.get("request-id")
-
 
 class Call(KeptBytes):
     """One logical request to a model: its attempts and raw bytes, later its decoded steps."""

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING
 from rollout_trace import credentials, guard
 from rollout_trace.data.extras import EXTRAS
 from rollout_trace.data.lists import ListStore
-from rollout_trace.data.model import Attempt, ErrorInfo, Step, StepStatus, TokenIssue, amend, new_step
+from rollout_trace.data.model import (
+    ErrorInfo,
+    Step,
+    StepStatus,
+    TokenIssue,
+    add_facts,
+    amend,
+    new_attempt,
+    new_step,
+    shared,
+)
 from rollout_trace.engines.grammars import constrained
 from rollout_trace.engines.profiles import AUTO, profile_of_step, sends_no_ids
 from rollout_trace.record.bounds import UNPACKED
@@ -19,7 +29,7 @@ from rollout_trace.wire.body import unpack
 from rollout_trace.wire.steps import Stores, exchange_of, requests_ids
 
 if TYPE_CHECKING:
-    from rollout_trace.data.model import LogprobsMode
+    from rollout_trace.data.model import Attempt, LogprobsMode
     from rollout_trace.record.call import AttemptMark, Call
 
 
@@ -33,12 +43,13 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         if call.settings.is_guess and _is_no_generation(steps, call):
             guard.count("not_model_calls")
             return []
+        streamed = streamed or call.is_stream
         for step in steps:
-            _add_call_fields(step, call, streamed=streamed or call.is_stream, has_more=has_more or bool(call.left_out))
+            _add_call_fields(step, call, streamed=streamed, has_more=has_more or bool(call.left_out))
         _report_missing(steps, call.what_is_missing(has_more=has_more))
         for step in steps:
             if call.settings.wishes is not None or step.status == "error":
-                add_unmet(step, call, streamed=streamed or call.is_stream)
+                add_unmet(step, call, streamed=streamed)
         return steps
     except Exception as error:
         guard.failed("decode", call, error)
@@ -117,20 +128,20 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
     first_byte = call.first_byte if streamed else None
     engine = call.profile
     status, error = _outcome(step, call, streamed=streamed, has_more=has_more)
-    amend(
-        step,
-        agent=call.agent,
-        engine=None if engine is None or engine is AUTO else engine.name,
-        started_at=_utc(call.started),
-        latency=_latency(call),
+    facts = {
+        "agent": call.agent,
+        "engine": None if engine is None or engine is AUTO else engine.name,
+        "started_at": _utc(call.started),
+        "latency": _latency(call),
         # Since the last attempt began, not the call: retries and their delays are not the model's time.
-        time_to_first_token=None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
-        attempts=tuple(_attempt(mark) for mark in call.attempts),
-        status=status,
-        error=error,
-    )
-    if step.logprobs is not None:
-        amend(step, logprobs_mode=call.settings.logprobs_mode or _mode(step))
+        "time_to_first_token": None if first_byte is None else round(first_byte - call.attempts[-1].began, 9),
+        "attempts": tuple([_attempt(mark) for mark in call.attempts]),
+        "status": status,
+        "error": error,
+    }
+    add_facts(step, facts)
+    if shared(step, "logprobs") is not None:
+        add_facts(step, {"logprobs_mode": call.settings.logprobs_mode or _mode(step)})
     if step.token_issue is not None and step.token_issue.code == "ids_missing":
         _explain_missing(step, call)
     if call.faults:
@@ -244,13 +255,15 @@ def running_step(call: Call) -> Step:
 
 
 def _attempt(mark: AttemptMark) -> Attempt:
-    return Attempt(
-        started_at=_utc(mark.started),
-        duration=None if mark.ended is None else mark.ended - mark.began,
-        status=mark.status,
-        error=mark.error,
-        request_id=mark.request_id,
-        content_type=mark.content_type,
+    known = mark.known
+    return new_attempt(
+        _utc(mark.started),
+        None if mark.ended is None else round(mark.ended - mark.began, 9),
+        mark.status,
+        mark.error,
+        # OpenAI's header, else Anthropic's.
+        known.get("x-request-id") or known.get("request-id"),
+        known.get("content-type"),
     )
 
 

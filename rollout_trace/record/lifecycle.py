@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rollout_trace import guard
 from rollout_trace._caller import place_of_caller
 from rollout_trace.data import costs
-from rollout_trace.data.model import amend, error_info
+from rollout_trace.data.model import amend, error_info, shared
 from rollout_trace.data.trajectory import stored_tool_runs
 from rollout_trace.engines.profiles import can_request_ids
 from rollout_trace.record import ancestry, fallback, process_end
@@ -200,7 +200,7 @@ def _warn_if_no_ids(trajectory: Trajectory) -> None:
         for step in trajectory.steps
         if step.engine is None
         and step.status == "ok"
-        and step.completion_token_ids is None
+        and shared(step, "completion_token_ids") is None
         # Otherwise ids were there, and are withheld.
         and (step.token_issue is None or step.token_issue.code == "ids_missing")
         # Of a protocol without ids, no `engine=` would help.

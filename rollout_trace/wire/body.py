@@ -32,6 +32,8 @@ def unpack(body: bytes, encoding: str | None, limit: int | None) -> tuple[bytes,
     Raises:
         ValueError: as ``decompress``.
     """
+    if not encoding and (limit is None or len(body) <= limit):
+        return body, False
     # Listed in the order in which they were applied.
     names = [codec for name in reversed((encoding or "").lower().split(",")) if (codec := name.strip())]
     codecs = [name for name in names if name != "identity"]
