@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Task
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 _LATER = frozenset({"steps", "tool_runs", "environment"})
 """Fields that are complete only on the recording's thread; reading them here would decode the calls."""
 
-
+_AT_CLOSE = tuple(name for name in TRAJECTORY_FIELDS if name not in _LATER)
+_values_of = attrgetter(*_AT_CLOSE)
+_PLAIN = frozenset({type(None), str, int, float, bool, datetime})
+"""Types of values that nobody can change."""
 _OF_ONE = 16 * 1024
 """Roughly, the bytes that a trajectory occupies beside its calls' bodies."""
 
@@ -32,7 +37,10 @@ class Member:
         self.trajectory = trajectory
         self.state: TrajectoryState | None = state_of(trajectory)
         # What users put into them stays theirs: an environment's state changes with its next run.
-        self._values = {name: _frozen(getattr(trajectory, name)) for name in TRAJECTORY_FIELDS if name not in _LATER}
+        self._values = {
+            name: value if type(value) in _PLAIN else _frozen(value)
+            for name, value in zip(_AT_CLOSE, _values_of(trajectory), strict=True)
+        }
         self._tool_runs = [(run, _frozen(run.arguments), _frozen(run.result)) for run in stored_tool_runs(trajectory)]
 
     def complete(self) -> None:

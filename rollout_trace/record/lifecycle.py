@@ -177,13 +177,15 @@ def _changes(trajectory: Trajectory) -> list[Callable[[Trajectory], object]]:
 
 
 def _set_outcome(trajectory: Trajectory, error: BaseException | None) -> None:
-    trajectory.ended_at = datetime.now(timezone.utc)
+    # Past `__setattr__`, which would write each of them to the journal: `closed` writes them all at once.
+    put = partial(object.__setattr__, trajectory)
+    put("ended_at", datetime.now(timezone.utc))
     if error is not None:
-        trajectory.error = error_info(error)
+        put("error", error_info(error))
     # Any other status was set by the user.
     if trajectory.status == "running":
         failed = "failed" if isinstance(error, Exception) else "aborted"
-        trajectory.status = "completed" if error is None else failed
+        put("status", "completed" if error is None else failed)
 
 
 def _name_agent(trajectory: Trajectory) -> None:
