@@ -178,7 +178,8 @@ def new_attempt(
         )
     attempt = object.__new__(Attempt)
     # Past the frozen class's own constructor, which sets each field by a function call with its name.
-    for put, value in zip(_ATTEMPT_SETTERS, (started_at, duration, status, error, request_id, content_type)):
+    values = (started_at, duration, status, error, request_id, content_type)
+    for put, value in zip(_ATTEMPT_SETTERS, values, strict=True):
         put(attempt, value)
     return attempt
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import AnyStr, NamedTuple
 
-
 _WINDOW = 512
 """Bytes that are compared as one number."""
 

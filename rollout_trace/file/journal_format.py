@@ -67,11 +67,8 @@ def pack(kind: int, head: bytes, blobs: Sequence[bytes] = ()) -> list[bytes]:
     size = sum(sizes) + len(lengths)
     if size > _LARGEST or len(head) > _LARGEST:
         raise ValueError(f"a record of {size} bytes is more than a journal takes (4 GB)")
-    if size < _SMALL:
-        # To copy so little takes less time than to sum up and write each part.
-        body = [b"".join((head, lengths, *blobs))]
-    else:
-        body = [head + lengths, *blobs]
+    # To copy little takes less time than to sum up and write each part.
+    body = [b"".join((head, lengths, *blobs))] if size < _SMALL else [head + lengths, *blobs]
     total = 0
     for part in body:
         total = crc32(part, total)

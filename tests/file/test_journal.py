@@ -48,6 +48,22 @@ def test_a_difference_gives_the_text_back(start: bytes, end: bytes, middle: byte
     assert difference(end, text).apply(text) == end
 
 
+PIECES = st.lists(st.tuples(st.sampled_from([b"a", b"b", b"ab", b"\x00"]), st.integers(0, 700)), max_size=4)
+
+
+@given(PIECES, PIECES, PIECES, PIECES)
+def test_a_difference_is_the_shortest(start: Any, old: Any, new: Any, end: Any) -> None:
+    """Texts of any length: its beginning and its end are as long as they can be."""
+    start, old, new, end = (b"".join(part * times for part, times in pieces) for pieces in (start, old, new, end))
+    text, base = start + new + end, start + old + end
+    found = difference(text, base)
+    assert found.apply(base) == text
+    pairs = list(zip(text, base, strict=False))
+    assert found.prefix == next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    rest = list(zip(reversed(text[found.prefix :]), reversed(base[found.prefix :]), strict=False))
+    assert found.suffix == next((at for at, (one, other) in enumerate(rest) if one != other), len(rest))
+
+
 def test_a_difference_of_another_base_is_refused() -> None:
     with pytest.raises(ValueError, match="needs 8 bytes of a base that has 3"):
         difference(b"abcd" * 2, b"abcd" * 2).apply(b"abc")
