@@ -383,6 +383,10 @@ def _define_completed_fields() -> None:
 
 
 _define_completed_fields()
+_SETTERS = tuple(
+    (name, _SLOTS.get(name, Trajectory.__dict__[name]).__set__, default, factory) for name, default, factory in _FIELDS
+)
+"""Name, setter of the storage, default and default factory of each field."""
 
 
 def with_values(trajectory: Trajectory, values: Mapping[str, Any]) -> Trajectory:
@@ -407,11 +411,11 @@ def environment_so_far(trajectory: Trajectory) -> dict[str, Any] | None:
 
 
 def new_trajectory(values: dict[str, Any]) -> Trajectory:
-    """A trajectory with these fields, unchecked. For the reader: old files may hold values that are refused today."""
+    """A trajectory with these fields, unchecked. For the recorder, and the reader: old files may hold values that are
+    refused today."""
     trajectory = object.__new__(Trajectory)
-    for name, default, factory in _FIELDS:
-        value = values[name] if name in values else default if factory is MISSING else factory()
-        object.__setattr__(trajectory, name, value)
+    for name, put, default, factory in _SETTERS:
+        put(trajectory, values[name] if name in values else default if factory is MISSING else factory())
     for name, kind in (("rewards", user_values.Rewards), ("metrics", user_values.Metrics)):
         if values.get(name) is not None:
             # `dict.update`, because the class's own method checks the values.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from rollout_trace import guard
 from rollout_trace.data import user_values
-from rollout_trace.data.trajectory import Trajectory, to_task
+from rollout_trace.data.trajectory import Trajectory, new_trajectory, to_task
 from rollout_trace.record import carry, destination, lifecycle, program, scope
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
@@ -89,9 +89,9 @@ class TrajectoryScope:
     def __enter__(self) -> Trajectory:
         # In a forked process too: a trajectory that is open in the original process is still the parent.
         parent = scope.here()
-        trajectory = Trajectory(**self._settings)
-        # A copy: a decorated function opens a trajectory for every run, from the same settings.
-        trajectory.metadata = None if trajectory.metadata is None else dict(trajectory.metadata)
+        # The settings are checked already. A copy: a decorated function opens a trajectory for every run, from the same.
+        metadata = self._settings["metadata"]
+        trajectory = new_trajectory({**self._settings, "metadata": None if metadata is None else dict(metadata)})
         lifecycle.begin(trajectory, parent)
         self._opened[trajectory.id] = (trajectory, parent, current_scope.get())
         _blocks.set((*_blocks.get(), trajectory.id))
