@@ -89,7 +89,7 @@ class TrajectoryScope:
     def __enter__(self) -> Trajectory:
         # In a forked process too: a trajectory that is open in the original process is still the parent.
         parent = scope.here()
-        # The settings are checked already. A copy: a decorated function opens a trajectory for every run, from the same.
+        # Checked already. A copy: a decorated function opens a trajectory for every run, from the same settings.
         metadata = self._settings["metadata"]
         trajectory = new_trajectory({**self._settings, "metadata": None if metadata is None else dict(metadata)})
         lifecycle.begin(trajectory, parent)
