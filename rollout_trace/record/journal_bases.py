@@ -12,6 +12,8 @@ MOST = 4
 """Bases of a trajectory: as many agents may take turns in one, and each is still compared with itself."""
 LIMIT = 64 * 1024 * 1024
 """Most bytes of bases in this process; past it the oldest are dropped, and the next requests are written whole."""
+SHORT = 1024
+"""Bytes below which a text is written whole, and is no base: to compare it would take longer than to write it."""
 _ENOUGH = 0.5
 """A base of which this part can be left out is taken; the others are not compared."""
 
@@ -52,6 +54,8 @@ class Bases:
             text: the text.
             kind: only bases of this kind are looked at.
         """
+        if len(text) < SHORT:
+            return Part(text, None, None)
         best: tuple[Difference, _Base] | None = None
         for base in self._kept:
             data = base.data
@@ -68,7 +72,9 @@ class Bases:
         return Part(best[0].middle, (best[1].number, best[0].prefix, best[0].suffix), best[1])
 
     def add(self, number: int, text: bytes, part: Part, kind: int = 0) -> None:
-        """Makes a text that was written a base. It takes the place of the one that it continues."""
+        """Makes a text that was written a base, unless it is short. It takes the place of the one that it continues."""
+        if len(text) < SHORT:
+            return
         base = _Base(number, kind, text)
         others = [one for one in self._kept if one is not part.base and one.data is not None]
         same = [one for one in others if one.kind == kind][: MOST - 1]
