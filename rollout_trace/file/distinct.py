@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from rollout_trace.data.lists import ListSpan, TableSpan
 from rollout_trace.data.model import Step
 from rollout_trace.data.tokens import Segment, Span, TokenStore
-from rollout_trace.file.plain import OPTIONS, dumps
+from rollout_trace.file.plain import dumps
 from rollout_trace.file.ranges import merged
 
 if TYPE_CHECKING:
@@ -85,7 +83,7 @@ class DistinctValues:
         """The JSON of each row."""
         self._first_row: dict[bytes, int] = {}
         self._kept: list[Any] = []
-        """What the keys of the next dicts are the ``id`` of: while it is referenced, no other object can get it."""
+        """The lists whose items' ``id`` are keys of the next dict: while they are kept, no other object gets it."""
         self._encoded_by_id: dict[int, bytes] = {}
         self._start_by_list: dict[int, int] = {}
         """By list: the row of its first item, where the rows of all items follow each other."""
@@ -111,11 +109,11 @@ class DistinctValues:
         if not isinstance(values, ListSpan):
             values = ListSpan(list(values), len(values))
         key = id(values.items)
-        if isinstance(values, TableSpan):
+        if type(values) is TableSpan:
             return self._of_table(values, self._indices_by_list.get(key) or self._table(values))
-        if key not in self._start_by_list and key not in self._indices_by_list:
-            self._list(values)
         start = self._start_by_list.get(key)
+        if start is None and key not in self._indices_by_list:
+            start = self._list(values)
         if start is not None:
             return _run(start, start + values.length)
         found: Rows = []
@@ -144,17 +142,25 @@ class DistinctValues:
             self._first_row.setdefault(value, row)
         return indices
 
-    def _list(self, values: ListSpan) -> None:
+    def _list(self, values: ListSpan) -> int | None:
+        """Stores the used part of a list; returns the row of its first item where all rows follow each other."""
         items = values.items
         used = self._longest.get(id(items), values.length)
         encoded = self._encoded(items if used == len(items) else items[:used])
-        self._kept.append(items)
-        if len(set(encoded)) == used and self._first_row.keys().isdisjoint(encoded):
-            start = self._start_by_list[id(items)] = len(self._values)
-            self._values += encoded
-            self._first_row.update(zip(encoded, range(start, start + used), strict=True))
+        start = row = len(self._values)
+        for value in encoded:
+            if self._first_row.setdefault(value, row) != row:
+                break
+            row += 1
         else:
-            self._indices_by_list[id(items)] = self._found(items, encoded)
+            self._values += encoded
+            self._start_by_list[id(items)] = start
+            return start
+        # A value has a row already.
+        for value in encoded[: row - start]:
+            del self._first_row[value]
+        self._indices_by_list[id(items)] = self._found(items, encoded)
+        return None
 
     def _found(self, items: list[Any], encoded: list[bytes]) -> _Indices:
         """The rows of a list, of whose values some have rows already; the others are stored.
@@ -204,12 +210,12 @@ class DistinctValues:
 
     def _encoded(self, items: list[Any]) -> list[bytes]:
         """The JSON of each item. An object that several lists hold is encoded once."""
-        known = self._encoded_by_id.get
-        try:
-            encoded = [known(id(item)) or orjson.dumps(item, option=OPTIONS) for item in items]
-        except TypeError:
-            encoded = [known(id(item)) or dumps(item) for item in items]
-        self._encoded_by_id.update(zip(map(id, items), encoded, strict=True))
+        known, encoded = self._encoded_by_id, []
+        for item in items:
+            data = known.get(id(item))
+            if data is None:
+                data = known[id(item)] = dumps(item)
+            encoded.append(data)
         self._kept.append(items)
         return encoded
 

@@ -46,13 +46,14 @@ def ids_in(raw: msgspec.Raw) -> IntArray | None:
 
     None too for lists that are better read otherwise, with numbers such as ``1e3``.
     """
-    import numpy as np
-
-    if len(raw_bytes := bytes(raw)) < _SHORT:
+    raw_bytes = bytes(raw)
+    if len(raw_bytes) < _SHORT:
         try:
             return ids_of(_short_list.decode(raw_bytes))
         except msgspec.DecodeError:
             return None
+    import numpy as np
+
     text = raw_bytes[1:-1]
     # It reads up to what is no number. The comma before that, and the last number, show whether that was the end.
     if raw_bytes[:1] != b"[" or not text[text.rfind(b",") + 1 :].strip().isdigit():
