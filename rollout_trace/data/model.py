@@ -441,6 +441,11 @@ def nanoseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 9)
 
 
+STORED = "_stored_"
+"""Before the name of a field: the attribute of a step that is the field's stored form, as ``shared`` returns it. For
+writers that read many at once, with one ``attrgetter``."""
+
+
 def _store_as_span(name: str, convert: Callable[[Any, str], Any]) -> None:
     """Replaces a field of Step by a property: its slot may hold a stored form, which becomes the value when read."""
     slot = Step.__dict__[name]
@@ -454,6 +459,7 @@ def _store_as_span(name: str, convert: Callable[[Any, str], Any]) -> None:
 
     # After the class is made: `dataclass(slots=True)` would take a property in its body for the default.
     setattr(Step, name, property(get, put))
+    setattr(Step, STORED + name, slot)
     _SLOTS[name] = slot
 
 

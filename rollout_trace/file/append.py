@@ -45,6 +45,7 @@ class AppendedFile:
 
     def __init__(self, path: Path, shown: Path, *, ends_lines: bool, fsync: bool, mode: int | None) -> None:
         self._path = path
+        self._text_path = os.fspath(path)
         self._shown = shown
         self._ends_lines = ends_lines
         self._fsync = fsync
@@ -53,6 +54,8 @@ class AppendedFile:
         self._may_be_locked = False
         self._file: int | None = None
         self._facts: os.stat_result | None = None
+        self._end: int | None = None
+        """Length of the open file behind the last line that was appended here; None: not known."""
         self._reopen()
 
     def append(self, line: bytes, timeout: float) -> None:
@@ -99,7 +102,7 @@ class AppendedFile:
             os.close(file)
             raise
         self._close_quietly()
-        self._file, self._facts = file, facts
+        self._file, self._facts, self._end = file, facts, None
         return file
 
     def _lock_current(self, timeout: float) -> tuple[int, bool]:
@@ -133,7 +136,7 @@ class AppendedFile:
         if os.name == "nt":  # There an open file can be neither removed nor renamed.
             return True
         try:
-            return os.path.samestat(facts, os.stat(self._path))
+            return os.path.samestat(facts, os.stat(self._text_path))
         except (FileNotFoundError, NotADirectoryError):
             return False
         except OSError:  # A folder may not be searched any more. The open file still has a name somewhere.
@@ -150,10 +153,14 @@ class AppendedFile:
     def _append(self, file: int, line: bytes, is_locked: bool) -> None:
         end = os.lseek(file, 0, os.SEEK_END)
         # A killed writer left a partial line, which this one must not become a part of. Compressed files need no
-        # newline here: readers find the next member by its magic number.
-        data = b"\n" + line if self._ends_lines and end and not _ends_with_newline(file) else line
+        # newline here: readers find the next member by its magic number. Not looked at where nobody has written since:
+        # it takes a third of the time that writing a short line does.
+        is_whole = not self._ends_lines or not end or end == self._end or _ends_with_newline(file)
+        data = line if is_whole else b"\n" + line
+        self._end = None
         if is_locked:
             self._write_or_undo(file, data, end, len(line))
+            self._end = end + len(data)
         else:
             self._write_at_once(file, data, len(line))
 
@@ -262,6 +269,8 @@ def _ends_with_newline(file: int) -> bool:
 
 
 def _write_all(file: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(file, view) :]
+    written = os.write(file, data)
+    if written < len(data):
+        view = memoryview(data)[written:]
+        while view:
+            view = view[os.write(file, view) :]

@@ -10,12 +10,13 @@ import math
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
 from rollout_trace.data.extras import TopTokenRows
-from rollout_trace.data.model import Step, amend, shared
+from rollout_trace.data.model import STORED, Step, amend, shared
 from rollout_trace.data.rows import Block, RowSpan, RowStore
 from rollout_trace.data.tokens import readonly
 from rollout_trace.file.ranges import merged
@@ -250,11 +251,11 @@ def _runs(pieces: list[tuple[_Place, int, int]]) -> list[list[int]]:
 
 
 def _has_rows(step: Step) -> bool:
-    return (
-        shared(step, "routed_experts") is not None
-        or shared(step, "prompt_logprobs") is not None
-        or shared(step, "prompt_top_tokens") is not None
-    )
+    experts, logprobs, top = _rows_of(step)
+    return experts is not None or logprobs is not None or top is not None
+
+
+_rows_of = attrgetter(*(STORED + name for name in ("routed_experts", "prompt_logprobs", "prompt_top_tokens")))
 
 
 def share_rows(steps: Iterable[Step]) -> None:

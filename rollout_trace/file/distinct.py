@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from rollout_trace.data.lists import ListSpan, TableSpan
-from rollout_trace.data.model import Step, shared
+from rollout_trace.data.model import Step
 from rollout_trace.data.tokens import Segment, Span, TokenStore
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.ranges import merged
@@ -31,9 +29,9 @@ class _Indices:
 
     __slots__ = ("breaks", "items", "list_starts", "row_starts", "rows")
 
-    def __init__(self, items: Sequence[Any]) -> None:
+    def __init__(self, items: Sequence[Any], rows: Sequence[int] = ()) -> None:
         self.items = items
-        self.rows: list[int] = []
+        self.rows = rows
         """The row of each used item, in the order of the list."""
         self.breaks: list[int] = []
         """Indices in ``rows`` whose row does not follow the row before."""
@@ -53,87 +51,149 @@ class _Indices:
             edges[1:1] = self.breaks[bisect_right(self.breaks, start) : bisect_left(self.breaks, stop)]
         for here, there in pairwise(edges):
             row = self.rows[here]
-            if there - here > 2:
-                found.append([row, row + there - here])
-            else:
-                found += range(row, row + there - here)
+            found += _run(row, row + there - here)
+
+
+def _run(first: int, end: int) -> Rows:
+    """Rows that follow each other."""
+    return [[first, end]] if end - first > 2 else list(range(first, end))
 
 
 class DistinctValues:
     """A table of distinct JSON values."""
 
     __slots__ = (
-        "_count",
         "_encoded_by_id",
         "_first_row",
         "_indices_by_list",
+        "_kept",
         "_lengths",
+        "_lists",
+        "_longest",
+        "_start_by_list",
         "_used_runs",
         "_values",
-        "rows",
     )
 
     def __init__(self, lists: Sequence[ListSpan | Sequence[Any] | None]) -> None:
         """``lists``: all that will be added. Needed beforehand, so that the used part of each is stored in one piece
         even if others are added in between.
         """
-        self.rows: list[orjson.Fragment] = []
         self._values: list[bytes] = []
+        """The JSON of each row."""
         self._first_row: dict[bytes, int] = {}
-        # By `id`, together with the object: while it is referenced, no other object can get its id.
-        self._encoded_by_id: dict[int, tuple[Any, bytes]] = {}
+        self._kept: list[Any] = []
+        """The lists whose items' ``id`` are keys of the next dict: while they are kept, no other object gets it."""
+        self._encoded_by_id: dict[int, bytes] = {}
+        self._start_by_list: dict[int, int] = {}
+        """By list: the row of its first item, where the rows of all items follow each other."""
         self._indices_by_list: dict[int, _Indices] = {}
-        self._count = len(lists)
-        self._lengths: dict[int, list[int]] = {}
+        """The same of all other lists."""
+        self._lists = lists
+        self._lengths: dict[int, list[int]] | None = None
+        self._longest: dict[int, int] = {}
         self._used_runs: dict[int, list[tuple[int, int]]] = {}
         for values in lists:
-            if isinstance(values, TableSpan):
+            if type(values) is ListSpan:
+                if self._longest.get(id(values.items), -1) < values.length:
+                    self._longest[id(values.items)] = values.length
+            elif isinstance(values, TableSpan):
                 self._used_runs.setdefault(id(values.items), []).extend(values.runs)
-            elif isinstance(values, ListSpan):
-                self._lengths.setdefault(id(values.items), []).append(values.length)
+
+    def table(self) -> bytes:
+        """The JSON of the table."""
+        return b"[%s]" % b",".join(self._values)
 
     def add(self, values: ListSpan | Sequence[Any]) -> Rows:
         """Stores a list and returns the rows of its items; runs of three and more as ``[first, end]``."""
         if not isinstance(values, ListSpan):
             values = ListSpan(list(values), len(values))
-        indices = self._indices_by_list.get(id(values.items))
+        key = id(values.items)
+        if type(values) is TableSpan:
+            return self._of_table(values, self._indices_by_list.get(key) or self._table(values))
+        start = self._start_by_list.get(key)
+        if start is None and key not in self._indices_by_list:
+            start = self._list(values)
+        if start is not None:
+            return _run(start, start + values.length)
         found: Rows = []
-        if isinstance(values, TableSpan):
-            indices = self._table(values) if indices is None else indices
-            for first, end in values.runs:
-                indices.add_to(found, first, end)
-        else:
-            indices = self._list(values) if indices is None else indices
-            indices.add_to(found, 0, values.length)
+        self._indices_by_list[key].add_to(found, 0, values.length)
+        return found
+
+    def _of_table(self, values: TableSpan, indices: _Indices) -> Rows:
+        found: Rows = []
+        for first, end in values.runs:
+            indices.add_to(found, first, end)
         return found
 
     def _table(self, values: TableSpan) -> _Indices:
         """Stores the used part of a table as it is, duplicates included: so rewriting a file never breaks its runs."""
+        stored: list[bytes] = []
         indices = self._indices_by_list[id(values.items)] = _Indices(values.items)
         indices.list_starts, indices.row_starts = [], []
         for first, end in merged(self._used_runs[id(values.items)]):
             indices.list_starts.append(first)
-            indices.row_starts.append(len(indices.rows))
-            indices.rows += [self._new(self._encoded(item)) for item in values.items[first:end]]
+            indices.row_starts.append(len(stored))
+            stored += self._encoded(values.items[first:end])
+        rows = indices.rows = range(len(self._values), len(self._values) + len(stored))
+        self._values += stored
+        # Of equal values the first row counts.
+        for value, row in zip(stored, rows, strict=True):
+            self._first_row.setdefault(value, row)
         return indices
 
-    def _list(self, values: ListSpan) -> _Indices:
-        indices = self._indices_by_list[id(values.items)] = _Indices(values.items)
-        lengths = sorted(self._lengths.get(id(values.items), ()))
-        used = lengths[-1] if lengths else values.length
-        rows, last = indices.rows, -1
-        for place, item in enumerate(values.items[:used]):
-            value = self._encoded(item)
+    def _list(self, values: ListSpan) -> int | None:
+        """Stores the used part of a list; returns the row of its first item where all rows follow each other."""
+        items = values.items
+        used = self._longest.get(id(items), values.length)
+        encoded = self._encoded(items if used == len(items) else items[:used])
+        start = row = len(self._values)
+        for value in encoded:
+            if self._first_row.setdefault(value, row) != row:
+                break
+            row += 1
+        else:
+            self._values += encoded
+            self._start_by_list[id(items)] = start
+            return start
+        # A value has a row already.
+        for value in encoded[: row - start]:
+            del self._first_row[value]
+        self._indices_by_list[id(items)] = self._found(items, encoded)
+        return None
+
+    def _found(self, items: list[Any], encoded: list[bytes]) -> _Indices:
+        """The rows of a list, of whose values some have rows already; the others are stored.
+
+        Args:
+            items: of the list.
+            encoded: the JSON of those that are used.
+        """
+        lengths = self._lengths_of(items)
+        indices = _Indices(items)
+        rows: list[int] = []
+        last = -1
+        for place, value in enumerate(encoded):
             row = last + 1
             if row == len(self._values) or self._values[row] != value:
-                steps = len(lengths) - bisect_right(lengths, place) if lengths else self._count
+                steps = len(lengths) - bisect_right(lengths, place) if lengths else len(self._lists)
                 short = place >= _LONG_LIST and len(value) <= max(_SHORT_VALUE, _BREAK * steps)
                 row = self._row(value, row, short)
             if row != last + 1:
                 indices.breaks.append(place)
             rows.append(row)
             last = row
+        indices.rows = rows
         return indices
+
+    def _lengths_of(self, items: list[Any]) -> list[int]:
+        """How many items of a list each step uses, in ascending order."""
+        if self._lengths is None:
+            self._lengths = {}
+            for values in self._lists:
+                if type(values) is ListSpan:
+                    self._lengths.setdefault(id(values.items), []).append(values.length)
+        return sorted(self._lengths.get(id(items), ()))
 
     def _row(self, value: bytes, following: int, short: bool) -> int:
         """The first row with a value, or a new row.
@@ -142,19 +202,22 @@ class DistinctValues:
         it once more then costs less than breaking the run.
         """
         row = self._first_row.get(value)
-        return self._new(value) if row is None or (short and following == len(self._values)) else row
-
-    def _new(self, value: bytes) -> int:
+        if row is not None and not (short and following == len(self._values)):
+            return row
         self._values.append(value)
-        self.rows.append(orjson.Fragment(value))
-        self._first_row.setdefault(value, len(self.rows) - 1)
-        return len(self.rows) - 1
+        self._first_row.setdefault(value, len(self._values) - 1)
+        return len(self._values) - 1
 
-    def _encoded(self, item: Any) -> bytes:
-        known = self._encoded_by_id.get(id(item))
-        if known is None:
-            known = self._encoded_by_id[id(item)] = item, dumps(item)
-        return known[1]
+    def _encoded(self, items: list[Any]) -> list[bytes]:
+        """The JSON of each item. An object that several lists hold is encoded once."""
+        known, encoded = self._encoded_by_id, []
+        for item in items:
+            data = known.get(id(item))
+            if data is None:
+                data = known[id(item)] = dumps(item)
+            encoded.append(data)
+        self._kept.append(items)
+        return encoded
 
 
 class DistinctTokens:
@@ -168,9 +231,14 @@ class DistinctTokens:
         self._lengths_needed: list[int] = []
         self._own_store = TokenStore()
 
-    def add(self, step: Step) -> dict[str, Any]:
-        """Stores the ids of a step; returns its ``segment``, ``prompt`` and ``end``, without those it lacks."""
-        prompt, completion = shared(step, "prompt_token_ids"), shared(step, "completion_token_ids")
+    def add(self, step: Step, prompt: Any, completion: Any) -> dict[str, Any]:
+        """Stores the ids of a step; returns its ``segment``, ``prompt`` and ``end``, without those it lacks.
+
+        Args:
+            step: the step.
+            prompt: the stored form of its ``prompt_token_ids``.
+            completion: the same of its ``completion_token_ids``.
+        """
         if prompt is None and completion is None:
             return {}
         # Arrays set by hand have no segments, and the file has no form for spans that are not consecutive.
@@ -189,17 +257,26 @@ class DistinctTokens:
         return [self._record(segment, need) for segment, need in zip(self._used, self._lengths_needed, strict=True)]
 
     def _record(self, segment: Segment, need: int) -> dict[str, Any]:
-        ids = segment.own_ids[: max(0, need - segment.start)]
+        ids = segment.own_ids
+        if need < segment.end:
+            ids = ids[: max(0, need - segment.start)]
         if segment.base is None:
             return {"ids": ids}
         return {"from": (self._index[id(segment.base)], segment.start), "ids": ids}
 
     def _add_segment(self, segment: Segment, stop: int) -> int:
         """Adds a segment and its bases to the table, with the number of ids needed of each; returns its index."""
-        segment = segment.ending_segment(stop)
+        if segment.start >= stop:
+            segment = segment.ending_segment(stop)
         known = self._index.get(id(segment))
+        if known is None and segment.base is None:
+            known = self._index[id(segment)] = len(self._used)
+            self._used.append(segment)
+            self._lengths_needed.append(stop)
+            return known
         if known is not None:
-            self._lengths_needed[known] = max(self._lengths_needed[known], stop)
+            if self._lengths_needed[known] < stop:
+                self._lengths_needed[known] = stop
             return known
         chain = [segment]
         while id(chain[-1]) not in self._index and chain[-1].base is not None:

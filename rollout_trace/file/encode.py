@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from rollout_trace import credentials, guard
-from rollout_trace.data.extras import ExtraIssue, JSONText
-from rollout_trace.data.model import (
-    Attempt,
-    Completion,
-    Cost,
-    ErrorInfo,
-    Step,
-    Task,
-    TokenIssue,
-    ToolCall,
-    ToolRun,
-    Usage,
-    shared,
-)
-from rollout_trace.data.trajectory import new_trajectory
+from rollout_trace import credentials
+from rollout_trace.data.extras import JSONText
+from rollout_trace.data.model import STORED, Step, ToolRun
+from rollout_trace.file import fields
 from rollout_trace.file.arrays import ROWS, DistinctRows, encoded, fragment
-from rollout_trace.file.bodies import body_record
 from rollout_trace.file.distinct import DistinctTokens, DistinctValues
 from rollout_trace.file.exchanges import encode_exchanges
 from rollout_trace.file.extras import extras_of, json_line
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.records import SCHEMA
-from rollout_trace.file.times import milliseconds, time_text
+from rollout_trace.file.step_json import Given, steps_json
 
 if TYPE_CHECKING:
     from rollout_trace.data.rows import AnyArray
     from rollout_trace.data.token_texts import PackedTexts
     from rollout_trace.data.trajectory import Trajectory
 
-# Bits, without the sign, of the one float32 whose shortest decimal text, read as a double and then rounded to float32,
-# gives its neighbour. Written as a double it is restored exactly.
-_MISROUNDED_BITS = 0x15AE43FD
+_MISROUNDED = float.fromhex("0x1.5c87fa0000000p-84")
+"""The one float32, but for its sign, whose shortest decimal text, read as a double and then rounded to float32, gives
+its neighbour. Written as a double it is restored exactly."""
 
 
 def encode(trajectory: Trajectory) -> bytes:
@@ -56,14 +42,13 @@ def encode(trajectory: Trajectory) -> bytes:
             f"trajectory {trajectory.name!r} ({trajectory.id}) is still open and cannot be written. "
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
-    record, rows = _line(trajectory)
-    line = dumps(record, orjson.OPT_APPEND_NEWLINE)
+    line, rows = _line(trajectory)
     if credentials.found_in(line):
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
         from rollout_trace.data.redact import redacted
 
-        record, rows = _line(redacted(trajectory, credentials.change))
-        line = credentials.cut_bytes(dumps(record, orjson.OPT_APPEND_NEWLINE))
+        line, rows = _line(redacted(trajectory, credentials.change))
+        line = credentials.cut_bytes(line)
     # Put in behind the search for keys too, which it does by exchange: a size of a body that was cut has to fit.
     exchanges = encode_exchanges(trajectory.exchanges) if trajectory.exchanges else b"[]"
     if exchanges != b"[]":
@@ -83,31 +68,81 @@ def _with_arrays(line: bytes, rows: DistinctRows) -> bytes:
     return b"".join((line[:-2], *parts, b"]}\n"))
 
 
-def _line(trajectory: Trajectory) -> tuple[dict[str, Any], DistinctRows]:
-    """The record of a trajectory, and the arrays that it refers to."""
-    messages = DistinctValues([shared(step, "messages") for step in trajectory.steps])
-    tools = DistinctValues([shared(step, "tools") for step in trajectory.steps])
-    tokens, rows = DistinctTokens(), DistinctRows(trajectory.steps)
-    steps = [_step(step, at, messages, tools, tokens, rows) for at, step in enumerate(trajectory.steps)]
-    _prepare_logprobs(steps)
-    line = _trajectory(trajectory, {"schema": SCHEMA})
-    line["messages"], line["tools"], line["segments"] = messages.rows, tools.rows, tokens.table()
-    line["steps"], line["tool_runs"] = steps, [_tool_run(run, {}) for run in trajectory.tool_runs]
-    return line, rows
+def _line(trajectory: Trajectory) -> tuple[bytes, DistinctRows]:
+    """The line of a trajectory without exchanges and arrays, and the arrays that it refers to."""
+    tables, rows = _tables(trajectory.steps)
+    parts = [dumps(trajectory_record(trajectory))[:-1]]
+    for name, text in tables.items():
+        parts += (b',"%s":' % name.encode(), text)
+    runs = trajectory.tool_runs
+    parts += (b',"tool_runs":', _json([fields.tool_run(run, {}) for run in runs]) if runs else b"[]", b"}\n")
+    return b"".join(parts), rows
 
 
-def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
-    """The fields of a trajectory as its line has them, without steps and tool runs."""
-    return _trajectory(trajectory, {"schema": SCHEMA})
-
-
-def tool_run_record(run: ToolRun) -> dict[str, Any]:
-    """A tool run as its line has it."""
-    return _tool_run(run, {})
+def _json(value: Any) -> bytes:
+    """The JSON of a field of a line."""
+    # Inside of a list as deep as in the line: what is nested too deeply is cut.
+    return dumps([value])[1:-1]
 
 
 PARTS = ("messages", "tools", "segments", "steps")
 """The parts of a line that ``in_parts`` returns; of steps with arrays, one for each field of ``ROWS`` is added."""
+
+
+def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
+    """The JSON of each of ``PARTS``, and the arrays that the steps refer to."""
+    stored = list(map(_stored, steps))
+    messages = DistinctValues([one[0] for one in stored])
+    tools = DistinctValues([one[1] for one in stored])
+    tokens, rows = DistinctTokens(), DistinctRows(steps)
+    given: list[Given] = []
+    for at, (step, one) in enumerate(zip(steps, stored, strict=True)):
+        sent, offered = one[:2]
+        record = _tokens(step, tokens, one)
+        extras = extras_of(step, at, rows)
+        if extras:
+            record.update(extras)
+        index = None if step.index == at else step.index
+        sent_rows = None if sent is None else messages.add(sent)
+        given.append((index, sent_rows, None if offered is None else tools.add(offered), record))
+    _prepare_logprobs(steps, [one[3] for one in given])
+    data = steps_json(steps, given)
+    if data is None:
+        data = _json(list(map(step_record, steps, given)))
+    return dict(zip(PARTS, (messages.table(), tools.table(), dumps(tokens.table()), data), strict=True)), rows
+
+
+def _stored(step: Step) -> tuple[Any, ...]:
+    """What ``shared`` returns of the fields that the tables of a line hold."""
+    if not isinstance(step, Step):
+        raise TypeError(f"expected Step, got {step!r}. Make one with rollout_trace.Step(...).")
+    return _stored_of(step)
+
+
+_stored_of = attrgetter(
+    *(
+        STORED + name
+        for name in ("messages", "tools", "prompt_token_ids", "completion_token_ids", "logprobs", "top_logprobs",
+                     "token_texts")
+    )
+)  # fmt: skip
+
+
+def step_record(step: Step, given: Given) -> dict[str, Any]:
+    """The record of a step, with whatever its fields hold."""
+    index, messages, tools, tokens = given
+    values = {"index": index, "messages": messages, "tools": tools, "tokens": tokens or None}
+    return fields.step(step, {name: value for name, value in values.items() if value is not None})
+
+
+def trajectory_record(trajectory: Trajectory) -> dict[str, Any]:
+    """The fields of a trajectory as its line has them, without steps and tool runs."""
+    return fields.trajectory(trajectory, {"schema": SCHEMA})
+
+
+def tool_run_record(run: ToolRun) -> dict[str, Any]:
+    """A tool run as its line has it."""
+    return fields.tool_run(run, {})
 
 
 def in_parts(steps: list[Step]) -> list[bytes]:
@@ -115,8 +150,8 @@ def in_parts(steps: list[Step]) -> list[bytes]:
 
     Together the added parts are the table of arrays. Each grows at one place: a field for itself, its shape at the end.
     """
-    line, rows = _line(new_trajectory({"id": "", "steps": steps}))
-    parts = [dumps(line[name]) for name in PARTS]
+    tables, rows = _tables(steps)
+    parts = list(tables.values())
     if not rows.is_empty:
         parts += [dumps([_shape_last(array) for array in rows.table(name)]) for name in ROWS]
     return parts
@@ -130,9 +165,9 @@ def from_parts(parts: list[bytes]) -> bytes:
     """
     if len(parts) not in (len(PARTS), len(PARTS) + len(ROWS)):
         raise ValueError(f"expected {len(PARTS)} or {len(PARTS) + len(ROWS)} parts, got {len(parts)}")
-    fields = [b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, parts, strict=False)]
+    members = [b'"%s":%s' % (name.encode(), text) for name, text in zip(PARTS, parts, strict=False)]
     arrays = b",".join(text[1:-1] for text in parts[len(PARTS) :] if text != b"[]")
-    return b'{"schema":"%s","id":"",%s,"arrays":[%s]}' % (SCHEMA.encode(), b",".join(fields), arrays)
+    return b'{"schema":"%s","id":"",%s,"arrays":[%s]}' % (SCHEMA.encode(), b",".join(members), arrays)
 
 
 def _shape_last(array: AnyArray) -> dict[str, Any]:
@@ -140,32 +175,10 @@ def _shape_last(array: AnyArray) -> dict[str, Any]:
     return {name: record[name] for name in ("dtype", "data", "shape")}
 
 
-def _step(
-    step: Step,
-    at: int,
-    messages: DistinctValues,
-    tools: DistinctValues,
-    tokens: DistinctTokens,
-    rows: DistinctRows,
-) -> dict[str, Any]:
-    record = _step_head(step, {})
-    if step.index != at:
-        record["index"] = step.index
-    messages_span, tools_span = shared(step, "messages"), shared(step, "tools")
-    if messages_span is not None:
-        record["messages"] = messages.add(messages_span)
-    if tools_span is not None:
-        record["tools"] = tools.add(tools_span)
-    token_record = _tokens(step, tokens)
-    token_record.update(extras_of(step, at, rows))
-    if token_record:
-        record["tokens"] = token_record
-    return _step_tail(step, record)
-
-
-def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
-    record = tokens.add(step)
-    logprobs, top_logprobs = shared(step, "logprobs"), shared(step, "top_logprobs")
+def _tokens(step: Step, tokens: DistinctTokens, stored: tuple[Any, ...]) -> dict[str, Any]:
+    """The ``tokens`` of a step without its extras. ``stored``: what ``_stored`` returned of it."""
+    _, _, prompt, completion, logprobs, top_logprobs, texts = stored
+    record = tokens.add(step, prompt, completion)
     if logprobs is not None:
         end = record.get("end")
         if end is not None and len(logprobs) != end - record.get("prompt", 0):
@@ -177,7 +190,6 @@ def _tokens(step: Step, tokens: DistinctTokens) -> dict[str, Any]:
     if top_logprobs is not None:
         is_text = isinstance(top_logprobs, JSONText)
         record["top_logprobs"] = orjson.Fragment(json_line(top_logprobs)) if is_text else top_logprobs
-    texts = shared(step, "token_texts")
     if texts is not None:
         _check_texts(step, texts, record, logprobs)
         plain = texts.plain()
@@ -195,214 +207,34 @@ def _check_texts(step: Step, texts: PackedTexts, record: dict[str, Any], logprob
         )
 
 
-def _prepare_logprobs(steps: list[dict[str, Any]]) -> None:
+def _prepare_logprobs(steps: Sequence[Step], records: Sequence[dict[str, Any]]) -> None:
     """Warns of logprobs that are not finite, and makes doubles of those that float32 text would not restore.
 
     All logprobs of a line are checked in one array, which is faster than a check for each step.
+
+    Args:
+        steps: of a line.
+        records: their ``tokens``.
     """
-    with_logprobs = [step for step in steps if "logprobs" in step.get("tokens", ())]
-    if not with_logprobs:
+    found = [tokens["logprobs"] for tokens in records if "logprobs" in tokens]
+    if not found:
         return
-    records = [step["tokens"] for step in with_logprobs]
     import numpy as np
 
-    values = np.concatenate([tokens["logprobs"] for tokens in records])
-    total = float(np.add.reduce(values, dtype=np.float64))
-    if not math.isfinite(total) and not all(
-        _has_missing_logprobs(step) or np.isfinite(step["tokens"]["logprobs"]).all() for step in with_logprobs
+    values = found[0] if len(found) == 1 else np.concatenate(found)
+    if np.count_nonzero(np.isfinite(values)) != len(values) and not all(
+        _has_missing_logprobs(step) or np.isfinite(tokens["logprobs"]).all()
+        for step, tokens in zip(steps, records, strict=True)
+        if "logprobs" in tokens
     ):
-        _warn_not_finite("a logprob", total)
-    if bool(((values.view(np.int32) & 0x7FFFFFFF) == _MISROUNDED_BITS).any()):
+        fields.warn_not_finite("a logprob", float(np.add.reduce(values, dtype=np.float64)))
+    if np.count_nonzero(np.abs(values) == _MISROUNDED):
         for tokens in records:
-            tokens["logprobs"] = tokens["logprobs"].astype(np.float64)
+            if "logprobs" in tokens:
+                tokens["logprobs"] = tokens["logprobs"].astype(np.float64)
 
 
-def _has_missing_logprobs(record: dict[str, Any]) -> bool:
+def _has_missing_logprobs(step: Step) -> bool:
     """Whether the step's issue is missing logprobs, which are NaN in memory and null in files: no warning is needed."""
-    issue = record.get("token_issue")
-    return issue is not None and issue["code"] == "logprobs_incomplete"
-
-
-# Converters, one for each kind of field. Where they return None, the field is left out.
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
-
-
-def _code(value: Any) -> str | int:
-    return value if isinstance(value, (str, int)) and not isinstance(value, bool) else str(value)
-
-
-def _whole(value: Any) -> int | None:
-    return int(value)
-
-
-def _choice(value: int) -> int | None:
-    return int(value) or None
-
-
-def _finite(value: Any, name: str = "a reward, a metric or an advantage") -> int | float | None:
-    if isinstance(value, int):
-        return int(value)
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isfinite(number):
-        return number
-    _warn_not_finite(name, value)
-    return None
-
-
-def _warn_not_finite(what: str, value: Any) -> None:
-    guard.warn_once("not-finite", f"{what} is {value!r}, not a finite number: it is written to the file as null.")
-
-
-def _finite_each(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {name: None if value is None else _finite(value) for name, value in values.items()}
-
-
-def _advantage(value: Any) -> Any:
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, (list, tuple)):
-        return [None if one is None else _finite(one) for one in value]
-    return _finite(value)
-
-
-def _untrainable(value: Any) -> bool | None:
-    return None if value else False
-
-
-def _mapping(value: Any) -> dict[Any, Any]:
-    return dict(value) if isinstance(value, Mapping) else {"value": value}
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-Field = tuple[str, str, "type | None", Callable[[Any], Any]]
-
-
-def _fields(names: str, usual: type | None, convert: Callable[[Any], Any], suffix: str = "") -> list[Field]:
-    """Fields of one kind. A value of exactly the type ``usual`` is written without conversion."""
-    return [(name, name + suffix, usual, convert) for name in names.split()]
-
-
-FieldWriter = Callable[[Any, "dict[str, Any]"], "dict[str, Any]"]
-
-
-def _field_writer(kind: type, *groups: list[Field]) -> FieldWriter:
-    """Returns a function that adds the fields of an object to a record, without those that are None."""
-    rows = [row[1:] for group in groups for row in group]
-    # One `attrgetter` for all fields is faster than a `getattr` for each.
-    values_of = attrgetter(*(row[0] for group in groups for row in group))
-
-    def add(item: Any, record: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(item, kind):
-            raise TypeError(
-                f"expected {kind.__name__}, got {item!r}. Make one with rollout_trace.{kind.__name__}(...)."
-            )
-        for value, (key, usual, convert) in zip(values_of(item), rows, strict=True):
-            if value is not None:
-                if type(value) is not usual:
-                    value = convert(value)
-                    if value is None:
-                        continue
-                record[key] = value
-        return record
-
-    return add
-
-
-def _one(add: FieldWriter) -> Callable[[Any], dict[str, Any]]:
-    return lambda item: add(item, {})
-
-
-def _each(add: FieldWriter) -> Callable[[Any], list[Any] | None]:
-    return lambda items: [add(item, {}) for item in items] if items else None
-
-
-_usage = _field_writer(
-    Usage, _fields("input output cache_read cache_write reasoning", int, _whole), _fields("extra", dict, _mapping)
-)
-_cost = _field_writer(Cost, _fields("amount", None, _finite), _fields("currency source", str, _text))
-_issue = _field_writer(TokenIssue, _fields("code message", str, _text))
-_extra_issue = _field_writer(ExtraIssue, _fields("field code message", str, _text))
-_error = _field_writer(
-    ErrorInfo,
-    _fields("type message", str, _text),
-    _fields("code", str, _code),
-    _fields("status", int, _whole),
-)
-_attempt = _field_writer(
-    Attempt,
-    _fields("started_at", None, time_text),
-    _fields("duration", None, milliseconds, "_ms"),
-    _fields("status", int, _whole),
-    _fields("error", None, _one(_error)),
-    _fields("request_id content_type", str, _text),
-)
-_tool_call = _field_writer(ToolCall, _fields("id name arguments type", str, _text), _fields("extra", dict, _mapping))
-_completion = _field_writer(
-    Completion,
-    _fields("role", str, _text),
-    _fields("content", str, _unchanged),
-    _fields("reasoning", str, _text),
-    _fields("tool_calls", None, _each(_tool_call)),
-    _fields("refusal", str, _text),
-    _fields("extra", dict, _mapping),
-)
-_step_head = _field_writer(
-    Step,
-    _fields("id call_id", str, _text),
-    _fields("choice", None, _choice),
-    _fields("agent protocol engine model response_model response_id", str, _text),
-)
-_step_tail = _field_writer(
-    Step,
-    _fields("sampling", dict, _mapping),
-    _fields("completion", None, _one(_completion)),
-    _fields("token_source logprobs_mode", str, _text),
-    _fields("token_issue", None, _one(_issue)),
-    _fields("finish_reason", str, _text),
-    _fields("stop_reason", str, _code),
-    _fields("usage", None, _one(_usage)),
-    _fields("cost", None, _one(_cost)),
-    _fields("started_at", None, time_text),
-    _fields("latency time_to_first_token", None, milliseconds, "_ms"),
-    _fields("attempts", None, _each(_attempt)),
-    _fields("status", str, _text),
-    _fields("error", None, _one(_error)),
-    _fields("reward", None, _finite),
-    _fields("advantage", None, _advantage),
-    _fields("trainable", None, _untrainable),
-    _fields("policy_version", str, _code),
-    _fields("metadata", dict, _mapping),
-    _fields("request_bytes response_bytes", None, body_record),
-    _fields("extra", dict, _mapping),
-    _fields("extra_issues", None, _each(_extra_issue)),
-)
-_task = _field_writer(Task, _fields("id", str, _text), _fields("data", None, _unchanged))
-_tool_run = _field_writer(
-    ToolRun,
-    _fields("tool_call_id name", str, _text),
-    _fields("arguments result", None, _unchanged),
-    _fields("error", None, _one(_error)),
-    _fields("started_at", None, time_text),
-    _fields("duration", None, milliseconds, "_ms"),
-    _fields("step_id", str, _text),
-)
-_trajectory = _field_writer(
-    object,
-    _fields("id name episode_id parent_id parent_step_id group_id", str, _text),
-    _fields("rollout_index", int, _whole),
-    _fields("task", None, _one(_task)),
-    _fields("status stop_reason", str, _text),
-    _fields("error", None, _one(_error)),
-    _fields("reward", None, _finite),
-    _fields("rewards metrics", None, _finite_each),
-    _fields("started_at ended_at", None, time_text),
-    _fields("environment metadata", dict, _mapping),
-)
+    issue = step.token_issue
+    return issue is not None and issue.code == "logprobs_incomplete"

@@ -87,6 +87,20 @@ def test_half_a_line_of_a_killed_writer_does_not_swallow_the_next(left: bytes, t
     assert len(reader.skipped) == 1
 
 
+def test_half_a_line_between_two_of_an_open_writer_does_not_swallow_the_second(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    with JSONLWriter(path) as out:
+        out.write(rt.Trajectory(id="first"))
+        with path.open("ab") as other:
+            other.write(b'{"schema": "rollout-tr')
+        out.write(rt.Trajectory(id="second"))
+        out.write(rt.Trajectory(id="third"))
+    reader = rt.read(path, on_error="skip")
+    assert [one.id for one in reader] == ["first", "second", "third"]
+    assert len(reader.skipped) == 1
+    assert b"\n\n" not in path.read_bytes()
+
+
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
 @pytest.mark.parametrize("kept", [3, 12, -1])
 def test_half_a_member_of_a_killed_writer_does_not_swallow_the_next(suffix: str, kept: int, tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""Token ids that are read without an object for each are those that msgspec reads, or are left to it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollout_trace.file.decode import BadLine, decode, parse
+from rollout_trace.file.ids import ids_in
+from rollout_trace.file.records import TokenId
+from tests.strategies import PROFILE
+
+_list = msgspec.json.Decoder(list[TokenId])
+_raw = msgspec.json.Decoder(msgspec.Raw)
+LONG = ",".join(map(str, range(500)))
+"""More than what is read as a list."""
+
+
+def outcome(text: str) -> list[int] | None:
+    """The ids that msgspec reads, which refuses what is no list of ids."""
+    try:
+        return _list.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
+def found(text: str) -> list[int] | None:
+    """The ids that are read quickly, of any JSON."""
+    ids = ids_in(_raw.decode(text))
+    assert ids is None or (ids.dtype == np.int32 and not ids.flags.writeable)
+    return None if ids is None else ids.tolist()
+
+
+@pytest.mark.parametrize("text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0", " 1 ,\t2\n," + LONG])
+def test_lists_of_ids_are_read_quickly(text: str) -> None:
+    assert found(f"[{text}]") == outcome(f"[{text}]") is not None
+
+
+NO_IDS = ["-1", "2147483648", "4294967296", "9223372036854775808", "99999999999999999999999", "-9223372036854775809",
+          "1.5", "1e3", "-1.0", "null", "true", '"1"', "[1]", "{}", "[]", '""']  # fmt: skip
+
+
+@pytest.mark.parametrize("value", NO_IDS)
+@pytest.mark.parametrize(
+    "text", ["{}", "{0}," + LONG, LONG + ",{0}", "1,{0}," + LONG, LONG + ",{0},1", LONG + ",{0}" * 3]
+)
+def test_what_is_no_id_is_left_to_msgspec(text: str, value: str) -> None:
+    text = f"[{text.replace('{}', value).replace('{0}', value)}]"
+    assert found(text) in (None, outcome(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["null", "1", '"' + "1" * 2000 + '"', "{}", '{"a":[' + LONG + "]}", "[[" + LONG + "]]"]
+)
+def test_what_is_no_list_is_left_to_msgspec(text: str) -> None:
+    assert found(text) is None
+
+
+@given(
+    st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 9), min_size=150, max_size=160),
+    st.lists(st.tuples(st.integers(0, 2000), st.text('0123456789,.-+eE "[]nul \t', max_size=3)), max_size=2),
+)
+@PROFILE
+def test_damaged_lists_are_read_as_msgspec_reads_them(ids: list[int], changes: list[tuple[int, str]]) -> None:
+    text = json.dumps(ids, separators=(",", ":"))
+    for at, put in changes:
+        text = text[:at] + put + text[at + len(put) // 2 :]
+    try:
+        quick = found(text)
+    except msgspec.DecodeError:
+        assert outcome(text) is None
+        return
+    assert quick is None or quick == outcome(text)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=300), min_size=1, max_size=3), st.data())
+@PROFILE
+def test_a_damaged_line_has_the_error_that_it_had(segments: list[list[int]], data: st.DataObject) -> None:
+    line = json.dumps({"schema": "rollout-trace/1", "id": "a", "segments": [{"ids": ids} for ids in segments]})
+    whole = parse(line.encode())
+    assert [ids.tolist() for ids in whole.ids] == segments
+    place = data.draw(st.integers(0, len(segments) - 1))
+    bad = data.draw(st.sampled_from(NO_IDS[:12]))
+    at = data.draw(st.integers(0, len(segments[place])))
+    texts = [list(map(str, ids)) for ids in segments]
+    texts[place].insert(at, bad)
+    parts = ",".join(f'{{"ids":[{",".join(text)}]}}' for text in texts)
+    with pytest.raises(BadLine) as caught:
+        decode(b'{"schema":"rollout-trace/1","id":"a","segments":[%s]}' % parts.encode())
+    assert caught.value.path == f"$.segments[{place}].ids[{at}]"
