@@ -10,19 +10,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 from msgspec import Meta, Raw, Struct, json, structs
 
 from rollout_trace.data.model import Completion, Usage, new_usage
 from rollout_trace.data.tokens import FLOAT32_MAX
-from rollout_trace.wire.answer_extras import BodyExtras, OtherNames
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL
 from rollout_trace.wire.message import MessageMerger, completion_from, completion_of
-from rollout_trace.wire.other_fields import OtherFields
+from rollout_trace.wire.number_lists import ids_in
+from rollout_trace.wire.sse import data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of
 from rollout_trace.wire.usage import usage_of
+
+if TYPE_CHECKING:
+    from rollout_trace.data.tokens import IntArray
 
 T = TypeVar("T")
 
@@ -30,6 +33,8 @@ _Id = Annotated[int, Meta(ge=0, le=0x7FFFFFFF)]
 _Logprob = Annotated[float, Meta(ge=-FLOAT32_MAX, le=0)]
 _Count = Annotated[int, Meta(ge=0, le=0x7FFFFFFF)]
 _Name = Annotated[str, Meta(min_length=1)]
+_EXTRA: Final = ("created", "system_fingerprint", "service_tier", "metrics")
+"""Fields of a body that go to ``Step.extra``."""
 
 
 class _Entry(Struct, gc=False, forbid_unknown_fields=True):
@@ -77,130 +82,188 @@ class _Usage(Struct, gc=False, forbid_unknown_fields=True):
     completion_tokens_details: dict[str, Any] | None = None
 
 
-class _Body(BodyExtras, gc=False, forbid_unknown_fields=True, kw_only=True):
+class _Body(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     """The body of an answer, or of a chunk."""
 
     id: _Name
     model: _Name
     choices: Annotated[list[_Choice], Meta(max_length=1)]
+    created: int | None = None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    metrics: dict[str, Any] | None = None
     usage: _Usage | None = None
     object: str | None = None
     prompt_token_ids: list[_Id] | None = None
-    prompt_logprobs: None = None  # type: ignore[assignment]
+    prompt_logprobs: None = None
+    prompt_text: None = None
+    kv_transfer_params: None = None
+    ec_transfer_params: None = None
     error: None = None
     obfuscation: str | None = None
 
 
+class _CutBody(_Body, gc=False, forbid_unknown_fields=True, kw_only=True):
+    """A body with 0 in place of the ids of its prompt."""
+
+    prompt_token_ids: Literal[0]  # type: ignore[assignment]
+
+
+_decode_cut: Final[Callable[[bytes], _CutBody]] = json.Decoder(_CutBody).decode
 _decode: Final[Callable[[bytes], _Body]] = json.Decoder(_Body).decode
-_OTHERS: Final = OtherNames(BodyExtras, (), BodyExtras.__struct_fields__[1:])
-_BEGIN, _NEXT, _END = b"data: ", b"\n\ndata: ", b"\n\ndata: [DONE]\n\n"
+_PROMPT: Final = b'"prompt_token_ids":['
+_LONG: Final = 1024
+"""Bytes of a list of ids from which on numpy reads it faster."""
 
 
 def plain_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> ResponseFacts | None:
     """The facts of a usual answer; None of any other. Never raises."""
-    asked = request.sampling or {}
+    asked = request.sampling
     # With alternatives the entries are not plain: known beforehand, it costs no try.
-    if asked.get("top_logprobs") or "input_ids" in asked:
+    if asked is not None and (asked.get("top_logprobs") or "input_ids" in asked):
         return None
-    parts = _parts(response) if streamed else [response]
-    if parts is None:
-        return None
+    has_ids = asked is not None and bool(asked.get("return_token_ids"))
     try:
-        bodies = list(map(_decode, parts))
+        read = _merged(response, has_ids=has_ids) if streamed else _read(response, has_ids=has_ids)
     except DECODE_ERRORS:
         return None
-    usage = _usage_of(bodies)
-    choice = _choice_of(bodies, usage, streamed=streamed)
+    if read is None or not read[0].choices:
+        return None
+    body, prompt = read
+    choice = _facts_of(body, body.choices[0], prompt)
     # Without ids of their own, tokens may be spelled as ids.
     if choice is None or (choice.completion_token_ids is None and b'"token_id:' in response):
         return None
-    return ResponseFacts(response_id=bodies[0].id, model=bodies[0].model, choices=[choice], usage=usage)
+    return ResponseFacts(response_id=body.id, model=body.model, choices=[choice], usage=_usage_of(body.usage))
 
 
-def _parts(response: bytes) -> list[bytes] | None:
-    """The JSON of each event; None of a stream with anything but events of one line, or without ``[DONE]``."""
-    if not (response.startswith(_BEGIN) and response.endswith(_END)) or b"\r" in response:
+def _facts_of(body: _Body, choice: _Choice, prompt: IntArray | None) -> ChoiceFacts | None:
+    """The choice of an answer; None where its lists differ in length, or from what the usage counts."""
+    message, ids = choice.message, choice.token_ids
+    entries = None if choice.logprobs is None else choice.logprobs.content
+    sampled = entries if ids is None else ids
+    if message is None or choice.delta is not None or (entries is not None and len(entries) != len(sampled or ())):
         return None
-    parts = response[len(_BEGIN) : -len(_END)].split(_NEXT)
-    return parts if response.count(b"\n") == 2 * len(parts) + 2 else None
-
-
-def _usage_of(bodies: list[_Body]) -> Usage | None:
-    found = next((body.usage for body in reversed(bodies) if body.usage is not None), None)
-    if found is None:
+    if sampled is not None and not (sampled and (body.usage is None or body.usage.completion_tokens == len(sampled))):
         return None
-    if found.prompt_tokens_details is None and found.completion_tokens_details is None:
-        return new_usage(input=found.prompt_tokens, output=found.completion_tokens)
-    return usage_of(structs.asdict(found))
-
-
-def _choice_of(bodies: list[_Body], usage: Usage | None, *, streamed: bool) -> ChoiceFacts | None:
-    """The choice; None where there is none, or it is not whole."""
-    choices = [body.choices[0] for body in bodies if body.choices]
-    completion = _completion_of(choices, streamed=streamed)
-    ids = _joined([choice.token_ids for choice in choices])
-    contents = [None if choice.logprobs is None else choice.logprobs.content for choice in choices]
-    entries = _joined(contents)
-    if completion is None or not _is_even(choices, contents, ids, entries, usage):
+    completion = _completion_of(message)
+    if completion is None:
         return None
-    stop_reasons: list[str | int | None] = [choice.stop_reason for choice in choices]
-    prompt = next((body.prompt_token_ids for body in bodies if body.prompt_token_ids is not None), None)
     return ChoiceFacts(
         completion=completion,
-        finish_reason=_last([choice.finish_reason for choice in choices]),
-        stop_reason=_last(stop_reasons),
-        prompt_token_ids=None if prompt is None else _packed(prompt, "i"),
-        completion_token_ids=None if ids is None else _packed(ids, "i"),
-        logprobs=None if entries is None else _packed([entry.logprob for entry in entries], "f"),
+        finish_reason=choice.finish_reason,
+        stop_reason=choice.stop_reason,
+        prompt_token_ids=prompt,
+        completion_token_ids=None if ids is None else _array(ids, "i"),
+        logprobs=None if entries is None else _array([entry.logprob for entry in entries], "f"),
         token_texts=None if entries is None else texts_of([entry.token for entry in entries], RawsOf(entries)),
         token_source=None if ids is None else "engine",
-        extra=_extra_of(bodies),
+        extra={name: value for name in _EXTRA if (value := getattr(body, name)) is not None} or None,
     )
 
 
-def _is_even(
-    choices: list[_Choice],
-    contents: list[list[_Entry] | None],
-    ids: list[int] | None,
-    entries: list[_Entry] | None,
-    usage: Usage | None,
-) -> bool:
-    """Whether each chunk has as many ids as logprobs, and all together as many as the usage counts."""
-    count = ids if ids is not None else entries
-    if count is None:
-        return True
-    if not count or (usage is not None and len(count) != usage.output):
-        return False
-    if ids is None or entries is None:
-        return True
-    sizes = [len(choice.token_ids or ()) for choice in choices]
-    return sizes == [len(content or ()) for content in contents]
-
-
-def _completion_of(choices: list[_Choice], *, streamed: bool) -> Completion | None:
-    """What was sampled; None where a chunk is no delta, or an answer no message."""
-    if streamed:
-        parts = [choice.delta for choice in choices if choice.message is None]
-    else:
-        parts = [choice.message for choice in choices if choice.delta is None]
-    found = [part for part in parts if part is not None]
-    if not found or len(found) != len(choices):
-        return None
-    content = _text([part.content for part in found])
-    refusal = _text([part.refusal for part in found])
-    reasoning = _text([part.reasoning for part in found])
-    other = _text([part.reasoning_content for part in found])
-    if reasoning is not None and other is not None and reasoning != other:
+def _completion_of(message: _Message) -> Completion | None:
+    """The completion; None where the message has two different texts of reasoning."""
+    content, reasoning, other = message.content, message.reasoning, message.reasoning_content
+    if other is not None and reasoning not in (None, other):
         return None
     reasoning = other if reasoning is None else reasoning
-    calls = [part.tool_calls for part in found if part.tool_calls]
-    if not calls:
-        return completion_from(content, reasoning, refusal)
+    if not message.tool_calls:
+        return completion_from(content, reasoning, message.refusal)
+    parts = {"content": content, "reasoning": reasoning, "refusal": message.refusal}
+    return completion_of({**parts, "tool_calls": message.tool_calls})
+
+
+def _usage_of(counts: _Usage | None) -> Usage | None:
+    if counts is None:
+        return None
+    if counts.prompt_tokens_details is None and counts.completion_tokens_details is None:
+        return new_usage(input=counts.prompt_tokens, output=counts.completion_tokens)
+    return usage_of(structs.asdict(counts))
+
+
+def _array(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
+    """int32 or float32 of values whose range is known. Read-only, as its memory is of bytes."""
+    import numpy as np
+
+    return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), kind)
+
+
+def _read(data: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None]:
+    """One body and the ids of its prompt. ``has_ids``: they may be in it.
+
+    Raises:
+        One of ``DECODE_ERRORS``: it is no usual one.
+    """
+    begin = data.rfind(_PROMPT) + len(_PROMPT) if has_ids else 0
+    end = data.find(b"]", begin)
+    ids = ids_in(data[begin:end]) if begin >= len(_PROMPT) and end - begin > _LONG else None
+    if ids is not None:
+        # Thousands of ids, each an object, would take a third of the time.
+        return _decode_cut(b"%b0%b" % (data[: begin - 1], data[end + 1 :])), ids
+    body = _decode(data)
+    return body, None if body.prompt_token_ids is None else _array(body.prompt_token_ids, "i")
+
+
+def _merged(response: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None] | None:
+    """A stream as the answer that it would be unstreamed, and the ids of its prompt; None where it is no usual one.
+
+    Raises:
+        One of ``DECODE_ERRORS``: neither is one of its bodies.
+    """
+    parts = data_lines(response)
+    if parts is None or parts.pop() != b"[DONE]" or not parts:
+        return None
+    first, prompt = _read(parts[0], has_ids=has_ids)
+    bodies = [first, *map(_decode, parts[1:])]
+    choices = [body.choices[0] for body in bodies if body.choices]
+    choice = _merged_choice(choices) if choices else None
+    extra: dict[str, list[Any]] = {
+        "created": [body.created for body in bodies],
+        "system_fingerprint": [body.system_fingerprint for body in bodies],
+        "service_tier": [body.service_tier for body in bodies],
+        "metrics": [body.metrics for body in bodies],
+    }
+    begins = [at for column in extra.values() if (at := _first(column)) is not None]
+    later = [body for body in bodies[1:] if body.prompt_token_ids is not None]
+    if choice is None or begins != sorted(begins) or later:
+        return None
+    merged = _Body(
+        id=first.id,
+        model=first.model,
+        choices=[choice],
+        usage=_last([body.usage for body in bodies]),
+        **{name: _last(column) for name, column in extra.items()},
+    )
+    return merged, prompt
+
+
+def _merged_choice(choices: list[_Choice]) -> _Choice | None:
+    """The choice that chunks make; None where one is no delta, or has another number of ids than of logprobs."""
+    deltas = [choice.delta for choice in choices if choice.delta is not None and choice.message is None]
+    contents = [None if choice.logprobs is None else choice.logprobs.content for choice in choices]
+    ids, entries = _joined([choice.token_ids for choice in choices]), _joined(contents)
+    sizes = [len(content or ()) for content in contents]
+    is_uneven = ids is not None and entries is not None and sizes != [len(choice.token_ids or ()) for choice in choices]
+    if is_uneven or len(deltas) != len(choices):
+        return None
     merger = MessageMerger()
-    for fragments in calls if streamed else ():
+    for fragments in [delta.tool_calls for delta in deltas if delta.tool_calls]:
         merger.add({"tool_calls": fragments})
-    merged = merger.message() if streamed else {"tool_calls": calls[0]}
-    return completion_of({"content": content, "reasoning": reasoning, "refusal": refusal, **merged})
+    message = _Message(
+        content=_text([delta.content for delta in deltas]),
+        reasoning=_text([delta.reasoning for delta in deltas]),
+        reasoning_content=_text([delta.reasoning_content for delta in deltas]),
+        refusal=_text([delta.refusal for delta in deltas]),
+        tool_calls=merger.message().get("tool_calls"),
+    )
+    return _Choice(
+        message=message,
+        logprobs=_Logprobs(content=entries),
+        finish_reason=_last([choice.finish_reason for choice in choices]),
+        stop_reason=_last([choice.stop_reason for choice in choices]),
+        token_ids=ids,
+    )
 
 
 def _text(parts: list[str | None]) -> str | None:
@@ -209,30 +272,17 @@ def _text(parts: list[str | None]) -> str | None:
     return "".join(texts) if texts else None
 
 
-def _last(values: list[T | None]) -> T | None:
-    """The last value that is not None."""
-    return next((value for value in reversed(values) if value is not None), None)
-
-
 def _joined(parts: list[list[T] | None]) -> list[T] | None:
     """The lists as one; None where there are none."""
     lists = [part for part in parts if part is not None]
-    return lists[0] if len(lists) == 1 else list(chain.from_iterable(lists)) if lists else None
+    return list(chain.from_iterable(lists)) if lists else None
 
 
-def _packed(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
-    """An array of int32 or float32 with these values, whose range is known: read-only, as its memory is of bytes."""
-    import numpy as np
-
-    return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), kind)
+def _first(values: list[Any]) -> int | None:
+    """The position of the first value that is not None."""
+    return next((at for at, value in enumerate(values) if value is not None), None)
 
 
-def _extra_of(bodies: list[_Body]) -> dict[str, Any] | None:
-    others, seen = OtherFields(_OTHERS.names), _OTHERS.nothing
-    for body in bodies:
-        # The chunks of a stream repeat these.
-        rest = _OTHERS.fields_of(body)
-        if rest != seen:
-            seen = rest
-            others.add(body)
-    return others.values or None
+def _last(values: Sequence[T]) -> T | None:
+    """The last value that is not None."""
+    return next((value for value in reversed(values) if value is not None), None)

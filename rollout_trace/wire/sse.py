@@ -43,6 +43,21 @@ def events(body: bytes) -> Iterator[Event]:
     yield from _event(rest, complete=False)
 
 
+def data_lines(body: bytes) -> list[bytes] | None:
+    """The data of the events of a whole stream that has nothing but one line of data in each; None of any other."""
+    if b"\r" in body or not body.endswith(b"\n\n"):
+        return None
+    found, at, find = [], 0, body.find
+    # `find` of a single character is much faster than `split`.
+    while at < len(body):
+        end = find(b"\n", at)
+        if body[at : at + 6] != b"data: " or body[end : end + 2] != b"\n\n":
+            return None
+        found.append(body[at + 6 : end])
+        at = end + 2
+    return found
+
+
 def without_comments(lines: bytes) -> bytes:
     """The same events without comment lines (heartbeats), and without most of the blank lines between events.
 

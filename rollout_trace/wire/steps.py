@@ -39,6 +39,9 @@ class Stores:
         self.rows.finish()
 
 
+_NOTHING_KEPT: Mapping[str, Any] = {}
+
+
 def steps_of(
     call_id: str,
     protocol: str,
@@ -108,11 +111,25 @@ def exchange_of(
         facts = decoder(response, streamed=streamed, status=status, request=request_facts)
     else:
         facts = ResponseFacts()
-    return [
-        _step(call_id, protocol, request_facts, facts, choice, stores, kept)
-        # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
-        for choice in facts.choices or [ChoiceFacts(complete=False)]
-    ], streamed
+    return steps_from(call_id, protocol, request_facts, facts, stores, kept), streamed
+
+
+def steps_from(
+    call_id: str,
+    protocol: str,
+    request_facts: RequestFacts,
+    facts: ResponseFacts,
+    stores: Stores,
+    kept: Mapping[str, Any] = _NOTHING_KEPT,
+) -> list[Step]:
+    """The steps of an exchange of which the facts are known, one per choice.
+
+    Args:
+        kept: fields of each step beside the facts: the bytes of the exchange.
+    """
+    # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
+    choices = facts.choices or [ChoiceFacts(complete=False)]
+    return [_step(call_id, protocol, request_facts, facts, choice, stores, kept) for choice in choices]
 
 
 def _has_event(body: bytes) -> bool:
@@ -171,7 +188,7 @@ def _step(
     facts: ResponseFacts,
     choice: ChoiceFacts,
     stores: Stores,
-    kept: dict[str, Any],
+    kept: Mapping[str, Any],
 ) -> Step:
     messages, sampling = _messages(request_facts, choice), _sampling(request_facts, choice)
     # Before the ids are stored: a segment that other steps share must not hold those of a key.
