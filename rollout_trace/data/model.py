@@ -461,17 +461,18 @@ _LISTS = frozenset({"messages", "tools", "advantage"})
 _GETTERS = [(item.name, _SLOTS[item.name].__get__, item.default) for item in fields(Step) if item.name != "_sealed"]
 
 
-def _maker(kind: type[T]) -> Callable[..., T]:
+def _maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
     """Makes objects of a dataclass with slots without its conversions and checks, several times as fast.
 
     Setting the fields of a frozen class, or of one with ``__setattr__``, costs a call for each. An object of a class
-    that has the same slots and neither, becomes one of this class.
+    that has the same slots and neither, becomes one of this class. ``defaults``: in place of those of the class.
     """
 
     def become(made: Any) -> None:
         made.__class__ = kind
 
-    items = [(item.name, Any, field(default=item.default)) for item in fields(kind)]  # type: ignore[arg-type]
+    given = {item.name: item.default for item in fields(kind)} | defaults  # type: ignore[arg-type]
+    items = [(name, Any, field(default=default)) for name, default in given.items()]
     made_of = make_dataclass(
         kind.__name__, items, namespace={"__post_init__": become}, slots=True, kw_only=True, eq=False, repr=False
     )
@@ -480,7 +481,7 @@ def _maker(kind: type[T]) -> Callable[..., T]:
 
 new_completion = _maker(Completion)
 new_usage = _maker(Usage)
-_new_step = _maker(Step)
+_new_step = _maker(Step, _sealed=True)
 
 
 def new_step(values: dict[str, Any]) -> Step:
@@ -488,7 +489,7 @@ def new_step(values: dict[str, Any]) -> Step:
 
     Token ids and logprobs must be spans or read-only arrays of the right dtype; durations must be rounded.
     """
-    return _new_step(**values, _sealed=True)
+    return _new_step(**values)
 
 
 def _fill(step: Step, values: dict[str, Any]) -> None:

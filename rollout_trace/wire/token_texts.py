@@ -88,7 +88,7 @@ def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain:
     if not raws:
         return True
     if is_plain:
-        return all(raws[at] == NULL or _bytes_of(raws[at]) == tokens[at].encode() for at in _ends(raws))
+        return _agree_at_ends(tokens, raws, may_lack=True)
     joined = b",".join(raws)
     if joined == b",".join([b"null"] * len(raws)):
         return True
@@ -96,12 +96,16 @@ def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain:
     surplus = joined.count(b",") - (length - len(tokens))
     if surplus and surplus != joined.count(b"[]"):
         return False
-    return all(_bytes_of(raws[at]) == tokens[at].encode() for at in _ends(raws))
+    return _agree_at_ends(tokens, raws, may_lack=False)
 
 
-def _ends(raws: Sequence[Raw]) -> Sequence[int]:
-    """The positions whose bytes are compared."""
-    return (0, 1, -2, -1) if len(raws) >= 4 else range(len(raws))
+def _agree_at_ends(tokens: Sequence[str], raws: Sequence[Raw], *, may_lack: bool) -> bool:
+    """Whether the bytes at both ends are those of their tokens. ``may_lack``: or null."""
+    for at in (0, 1, -2, -1) if len(raws) >= 4 else range(len(raws)):
+        data = _bytes_of(raws[at])
+        if data != tokens[at].encode() and not (may_lack and raws[at] == NULL):
+            return False
+    return True
 
 
 def _one_by_one(tokens: Sequence[Any], raws: Sequence[Raw]) -> PackedTexts | None:
