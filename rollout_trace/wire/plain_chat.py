@@ -209,7 +209,7 @@ def _merged(response: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None] 
     """A stream as the answer that it would be unstreamed, and the ids of its prompt; None where it is no usual one.
 
     Raises:
-        One of ``DECODE_ERRORS``: neither is one of its bodies.
+        One of ``DECODE_ERRORS``: one of its bodies is no usual one.
     """
     parts = data_lines(response)
     if parts is None or parts.pop() != b"[DONE]" or not parts:
