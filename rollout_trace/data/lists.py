@@ -15,6 +15,8 @@ from msgspec import Raw, json
 
 _RECENT_LISTS = 8
 """Lists that a new one is compared with, latest first: as many conversations can take turns in one trajectory."""
+_NEW = object()
+_decode = json.Decoder().decode
 
 
 class FrozenList(list[Any]):
@@ -101,7 +103,15 @@ class ListStore:
 
     def add(self, values: list[Raw]) -> ListSpan:
         """Stores a list of JSON values, given as their bytes, and returns its span."""
-        return self.add_items([self._item(memoryview(value)) for value in values])
+        known, items = self._items, []
+        for value in values:
+            # Keyed by digest: keeping the bytes too would double the memory of each message.
+            key = blake2b(value, digest_size=16).digest()
+            item = known.get(key, _NEW)
+            if item is _NEW:
+                item = known[key] = _decode(value)
+            items.append(item)
+        return self.add_items(items)
 
     def add_items(self, items: list[Any]) -> ListSpan:
         """Stores a list of objects and returns its span. Items are compared by identity.
@@ -109,18 +119,9 @@ class ListStore:
         The store keeps ``items`` and may extend it: the caller must not use that list afterwards.
         """
         for stored in reversed(self._lists[-_RECENT_LISTS:]):
-            # `map` ends with the shorter list: either may be a prefix of the other.
-            if all(map(is_, stored, items)):
+            # `map` ends with the shorter list: either may be a prefix of the other. Most differ in their first item.
+            if not (stored and items and stored[0] is not items[0]) and all(map(is_, stored, items)):
                 stored.extend(items[len(stored) :])
                 return ListSpan(stored, len(items))
         self._lists.append(items)
         return ListSpan(items, len(items))
-
-    def _item(self, raw: memoryview) -> Any:
-        # Keyed by digest: keeping the bytes too would double the memory of each message.
-        key = blake2b(raw, digest_size=16).digest()
-        item = self._items.get(key)
-        # A stored item may be None: `null` is a JSON value.
-        if item is None and key not in self._items:
-            item = self._items[key] = json.decode(raw)
-        return item

@@ -162,8 +162,16 @@ class TokenStore:
         length = len(prompt)
         if completion is None:
             return Span(self._insert(prompt), 0, length), None
-        # After an empty prompt the completion begins a sequence: there is no id to continue.
-        segment = self._continue(self._insert(prompt), length, completion) if length else self._insert(completion)
+        if not length:
+            # After an empty prompt the completion begins a sequence: there is no id to continue.
+            segment = self._insert(completion)
+        elif prompt.item(0) in self._roots:
+            segment = self._continue(self._insert(prompt), length, completion)
+        else:
+            import numpy as np
+
+            # A new sequence: in one array, copied once.
+            segment = self._insert(np.concatenate((prompt, completion)))
         return Span(segment, 0, length), Span(segment, length, length + len(completion))
 
     def attach(self, base: Segment | None, start: int, ids: IntArray) -> Segment:
@@ -186,9 +194,10 @@ class TokenStore:
     def _insert(self, ids: IntArray) -> Segment:
         if not len(ids):
             return self._new(None, 0, ids)
-        root = self._roots.get(int(ids[0]))
+        first = ids.item(0)
+        root = self._roots.get(first)
         if root is None:
-            root = self._roots[int(ids[0])] = self._new(None, 0, ids)
+            root = self._roots[first] = self._new(None, 0, ids)
             return root
         return self._continue(root, 0, ids)
 

@@ -173,6 +173,12 @@ class _Message:
 
     def add(self, kind: str, event: _Event, data: bytes) -> None:
         """Reads the next event of a stream. Unknown kinds are kept as they came, in ``extra["events"]``."""
+        if kind == "content_block_delta" and event.delta is not None:
+            # Nearly every event is one of these.
+            self._tokens.add_event(event)
+            self._tokens.add_part(event.delta)
+            self._add_delta(event.index, event.delta)
+            return
         needed = _NEEDED.get(kind)
         if needed is not None and getattr(event, needed) is None:
             self._problem = self._problem or f"An event {kind} has no `{needed}`"
@@ -184,9 +190,6 @@ class _Message:
         elif event.content_block is not None and kind == "content_block_start":
             self._tokens.add_part(event.content_block)
             self._start_block(event.index, event.content_block, data)
-        elif event.delta is not None and kind == "content_block_delta":
-            self._tokens.add_part(event.delta)
-            self._add_delta(event.index, event.delta)
         elif event.delta is not None and kind == "message_delta":
             self._tokens.add_part(event.delta)
             self._apply_message_delta(event, event.delta, data)

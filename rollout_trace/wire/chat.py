@@ -23,6 +23,7 @@ from rollout_trace.wire.lenient import NULL, LenientDecoder
 from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.other_fields import fields_from
+from rollout_trace.wire.plain_chat import plain_answer
 from rollout_trace.wire.prompts import ids_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
@@ -96,6 +97,12 @@ _CHOICE_NAMES = OtherNames(_Choice, ChoiceExtras.__struct_fields__, fields_from(
 
 def decode(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
     """The facts of an answer. Never raises on bad bytes: what is wrong with them is in the facts."""
+    plain = plain_answer(response, streamed=streamed, request=request) if status < 400 else None
+    return plain or decode_any(response, streamed=streamed, status=status, request=request)
+
+
+def decode_any(response: bytes, *, streamed: bool, status: int, request: RequestFacts) -> ResponseFacts:
+    """As ``decode``, without the short way for usual answers."""
     facts = ResponseFacts()
     if status >= 400:
         facts.error = error_of(response, status)

@@ -96,7 +96,7 @@ def decode(response: bytes, *, streamed: bool, status: int, request: RequestFact
         facts.error = error_of(response, status)
         return facts
     parts = events_of(response, streamed=streamed)
-    answer = _Answer(facts, request, streamed=streamed)
+    answer = _Answer(facts, request, response, streamed=streamed)
     done = read_bodies(parts, _BODY, facts, answer.add, streamed=streamed)
     facts.choices = answer.choices(done=done)
     # Before the checks: a field that was dropped is the cause of what they would find.
@@ -159,8 +159,11 @@ class _Reader:
 class _Answer:
     """The choices of one answer, and the prompts of its request."""
 
-    def __init__(self, facts: ResponseFacts, request: RequestFacts, *, streamed: bool) -> None:
+    def __init__(self, facts: ResponseFacts, request: RequestFacts, response: bytes, *, streamed: bool) -> None:
         self._facts = facts
+        self._response = response
+        self._may_have_places: bool | None = None
+        """Whether ids may be in other places than vLLM's; None until it is asked."""
         self._sampling = request.sampling or {}
         self._prompts = Prompts(messages_of(request), self._sampling.get("n"))
         self._streamed = streamed
@@ -192,6 +195,11 @@ class _Answer:
         has_all = all(one.token_ids is not None and one.prompt_token_ids is not None for one in choices)
         # A body without choices, the last one of a stream, may have ids beside them.
         if choices and has_all:
+            return None
+        if self._may_have_places is None:
+            # Once for all chunks of a stream.
+            self._may_have_places = places.mentions_id_field(_PROTOCOL, without_experts(self._response))
+        if not self._may_have_places:
             return None
         data = without_experts(part.data)
         if not places.mentions_id_field(_PROTOCOL, data):

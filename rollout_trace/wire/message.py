@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rollout_trace.data.model import Completion, ToolCall
+from rollout_trace.data.model import Completion, ToolCall, new_completion
 
 # Servers repeat these in every delta: concatenated, the role would become "assistantassistant".
 _KEPT_ONCE = frozenset({"role", "id", "type", "index"})
@@ -140,16 +140,31 @@ def completion_of(message: dict[str, Any]) -> Completion:
         del rest["reasoning_content"]
     calls = _tool_calls(rest)
     content = rest.pop("content", None)
-    # Engines send "" or null here, and in a stream both look alike: either means that there is no text.
-    if not content and (calls or reasoning or refusal):
-        content = None
-    return Completion(
+    return completion_from(
+        content if content is None or isinstance(content, (str, list)) else str(content),
+        reasoning,
+        refusal,
         role=role or "assistant",
-        content=content if content is None or isinstance(content, (str, list)) else str(content),
-        reasoning=reasoning,
         tool_calls=calls,
-        refusal=refusal,
         extra=rest or None,
+    )
+
+
+def completion_from(
+    content: str | list[Any] | None,
+    reasoning: str | None,
+    refusal: str | None,
+    *,
+    role: str = "assistant",
+    tool_calls: tuple[ToolCall, ...] = (),
+    extra: dict[str, Any] | None = None,
+) -> Completion:
+    """The completion of these parts. An empty text beside others is None."""
+    # Engines send "" or null here, and in a stream both look alike: either means that there is no text.
+    if not content and (tool_calls or reasoning or refusal):
+        content = None
+    return new_completion(
+        role=role, content=content, reasoning=reasoning, tool_calls=tool_calls, refusal=refusal, extra=extra
     )
 
 

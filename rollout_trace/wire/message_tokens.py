@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 from rollout_trace.wire.facts import ChoiceFacts
@@ -13,6 +14,8 @@ _PROMPTS = tuple(row.ids for row in PROMPT_IDS if row.protocols >= MESSAGES)
 _PATHS = (*_PROMPTS, *(row.ids for row in _COMPLETIONS), *(row.logprobs for row in _COMPLETIONS if row.logprobs))
 NAMES = tuple(sorted({str(path[0]) for path in _PATHS}))
 """The fields that can hold ids or logprobs."""
+_VALUES = attrgetter(*NAMES)
+_NOTHING = (None,) * len(NAMES)
 
 
 class MessageTokens:
@@ -46,9 +49,9 @@ class MessageTokens:
 
     def add_event(self, event: Any) -> None:
         """Appends the ids and logprobs that are on an event itself, beside its delta."""
-        values = {name: value for name in NAMES if (value := getattr(event, name, None))}
-        if values:
-            self.add_part(values)
+        found = _VALUES(event)
+        if found != _NOTHING:
+            self.add_part({name: value for name, value in zip(NAMES, found, strict=True) if value})
 
     def write_to(self, choice: ChoiceFacts) -> None:
         """Writes the gathered ids and logprobs to a choice."""

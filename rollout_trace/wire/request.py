@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from msgspec import Raw, json
+from msgspec import Raw, ValidationError, json
 
 from rollout_trace import credentials
 from rollout_trace.data.lists import ListStore
@@ -15,6 +15,7 @@ from rollout_trace.wire.protocols import RequestLayout, record_of
 
 _FIELDS = json.Decoder(dict[str, Raw])
 _ITEMS = json.Decoder(list[Raw])
+_decode = json.Decoder().decode
 _ONE_PROMPT = re.compile(rb'"|\[\s*\d')
 """Start of a prompt that is not a list of prompts: a text, or its token ids."""
 _NULL = Raw(b"null")
@@ -43,14 +44,15 @@ def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStor
 def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore) -> RequestFacts:
     # Messages stay bytes here: the store decodes only those that no earlier request brought.
     values: dict[str, Raw] = _FIELDS.decode(body)
-    _rename(values, layout)
+    if layout.aliases:
+        _rename(values, layout)
     model = values.pop("model", None)
     prompt, tool_items = _prompt(values, layout), _items(values, "tools")
     return RequestFacts(
-        model=None if model is None else text_of(json.decode(model)),
+        model=None if model is None else text_of(_decode(model)),
         messages=_store_messages(prompt, messages),
         tools=None if tool_items is None else tools.add(tool_items),
-        sampling=_flat({name: json.decode(value) for name, value in values.items() if name not in _TRANSPORT}, layout),
+        sampling=_flat({name: _decode(value) for name, value in values.items() if name not in _TRANSPORT}, layout),
         stream=_stream(_FLAGS.get(bytes(values["stream"]), False) if "stream" in values else None, layout),
     )
 
@@ -79,7 +81,7 @@ def _flat(sampling: dict[str, Any], layout: RequestLayout) -> dict[str, Any]:
 def _store_messages(prompt: list[Raw] | None, store: ListStore) -> Any:
     """The messages, equal ones stored once. Prompts of token ids are plain lists: the token store keeps those."""
     if prompt and bytes(memoryview(prompt[0])[:1]) == b"[":
-        return [json.decode(item) for item in prompt]
+        return [_decode(item) for item in prompt]
     return None if prompt is None else store.add(prompt)
 
 
@@ -87,7 +89,7 @@ def _prompt(values: dict[str, Raw], layout: RequestLayout) -> list[Raw] | None:
     items = _items(values, layout.messages, text=layout.text)
     if items is None and layout.is_contents and values.get(layout.messages, _NULL) != _NULL:
         items = [values.pop(layout.messages)]
-    if layout.system is None or bytes(values.get(layout.system, Raw(b"null"))) == b"null":
+    if layout.system is None or values.get(layout.system, _NULL) == _NULL:
         return items
     # Built as bytes, like the messages: a system prompt that requests repeat is stored once, too.
     raw = bytes(values.pop(layout.system))
@@ -108,10 +110,17 @@ def _system_content(value: Any) -> dict[str, Any]:
 
 def _items(values: dict[str, Raw], name: str, *, text: bool = False) -> list[Raw] | None:
     """Pops the items of a list field; with ``text`` also of a single prompt. None, and nothing popped, for others."""
-    raw = memoryview(values.get(name, b"null"))
+    raw = values.get(name)
+    if raw is None:
+        return None
     if text and _ONE_PROMPT.match(raw):
         return [values.pop(name)]
-    return _ITEMS.decode(values.pop(name)) if bytes(raw[:1]) == b"[" else None
+    try:
+        items = _ITEMS.decode(raw)
+    except ValidationError:
+        return None
+    del values[name]
+    return items
 
 
 def _read_plain(body: bytes, layout: RequestLayout) -> RequestFacts:

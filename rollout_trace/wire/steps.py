@@ -39,6 +39,9 @@ class Stores:
         self.rows.finish()
 
 
+_NOTHING_KEPT: Mapping[str, Any] = {}
+
+
 def steps_of(
     call_id: str,
     protocol: str,
@@ -95,12 +98,13 @@ def exchange_of(
     request_facts = wire_request.read(protocol, request, stores.messages, stores.tools)
     if request_facts.model is None:
         request_facts.model = path_model
-    is_array = record_of(protocol).streams_arrays and response.lstrip()[:1] == b"["
-    if record_of(protocol).streams_lines:
+    record = record_of(protocol)
+    is_array = record.streams_arrays and response.lstrip()[:1] == b"["
+    if record.streams_lines:
         streamed = _is_lines(content_type, request_facts.stream)
     else:
         # Where the path asks for a stream, the body does not show it: then the answer does, whatever its type.
-        asked = True if record_of(protocol).has_path_facts and _STREAM.match(response) else request_facts.stream
+        asked = True if record.has_path_facts and _STREAM.match(response) else request_facts.stream
         streamed = is_array or _is_stream(content_type, response, asked)
     if decoder is None:
         return [_undecoded(call_id, protocol, request_facts, response, status, kept)], streamed
@@ -108,11 +112,25 @@ def exchange_of(
         facts = decoder(response, streamed=streamed, status=status, request=request_facts)
     else:
         facts = ResponseFacts()
-    return [
-        _step(call_id, protocol, request_facts, facts, choice, stores, kept)
-        # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
-        for choice in facts.choices or [ChoiceFacts(complete=False)]
-    ], streamed
+    return steps_from(call_id, protocol, request_facts, facts, stores, kept), streamed
+
+
+def steps_from(
+    call_id: str,
+    protocol: str,
+    request_facts: RequestFacts,
+    facts: ResponseFacts,
+    stores: Stores,
+    kept: Mapping[str, Any] = _NOTHING_KEPT,
+) -> list[Step]:
+    """The steps of an exchange of which the facts are known, one per choice.
+
+    Args:
+        kept: fields of each step beside the facts: the bytes of the exchange.
+    """
+    # An answer without choices (an error, a stream cut early) is a step all the same: no call is lost.
+    choices = facts.choices or [ChoiceFacts(complete=False)]
+    return [_step(call_id, protocol, request_facts, facts, choice, stores, kept) for choice in choices]
 
 
 def _has_event(body: bytes) -> bool:
@@ -171,60 +189,60 @@ def _step(
     facts: ResponseFacts,
     choice: ChoiceFacts,
     stores: Stores,
-    kept: dict[str, Any],
+    kept: Mapping[str, Any],
 ) -> Step:
     messages, sampling = _messages(request_facts, choice), _sampling(request_facts, choice)
     # Before the ids are stored: a segment that other steps share must not hold those of a key.
     issue = _cut_keys(request_facts, choice, stores.cut_ids) if credentials.any_known() else None
-    prompt, completion, extras = None, None, {}
+    prompt, completion = None, None
     if issue is None:
         prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
-        extras = _extras(choice, stores.rows)
     status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
-    return new_step(
-        {
-            "id": f"{call_id}.{choice.index}",
-            "call_id": call_id,
-            "choice": choice.index,
-            "protocol": protocol,
-            "model": request_facts.model,
-            "response_model": facts.model,
-            "response_id": facts.response_id,
-            "messages": messages,
-            "tools": request_facts.tools,
-            "sampling": sampling,
-            "completion": choice.completion,
-            "finish_reason": choice.finish_reason,
-            "stop_reason": choice.stop_reason,
-            "prompt_token_ids": prompt,
-            "completion_token_ids": completion,
-            "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
-            "top_logprobs": choice.top_logprobs,
-            "token_texts": choice.token_texts,
-            "token_source": None if completion is None else choice.token_source,
-            "logprobs_mode": None if choice.logprobs is None else choice.logprobs_mode,
-            "token_issue": choice.issue or _missing_ids(protocol, choice, request_facts),
-            "usage": facts.usage,
-            "status": status,
-            "error": facts.error,
-            "policy_version": choice.policy_version,
-            **extras,
-            **kept,
-            **({} if issue is None else {**NO_TOKENS, "token_issue": issue}),
-        }
-    )
+    values: dict[str, Any] = {
+        "id": f"{call_id}.{choice.index}",
+        "call_id": call_id,
+        "choice": choice.index,
+        "protocol": protocol,
+        "model": request_facts.model,
+        "response_model": facts.model,
+        "response_id": facts.response_id,
+        "messages": messages,
+        "tools": request_facts.tools,
+        "sampling": sampling,
+        "completion": choice.completion,
+        "finish_reason": choice.finish_reason,
+        "stop_reason": choice.stop_reason,
+        "prompt_token_ids": prompt,
+        "completion_token_ids": completion,
+        "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
+        "top_logprobs": choice.top_logprobs,
+        "token_texts": choice.token_texts,
+        "token_source": None if completion is None else choice.token_source,
+        "logprobs_mode": None if choice.logprobs is None else choice.logprobs_mode,
+        "token_issue": choice.issue or _missing_ids(protocol, choice, request_facts),
+        "usage": facts.usage,
+        "status": status,
+        "error": facts.error,
+        "policy_version": choice.policy_version,
+    }
+    if issue is None:
+        values |= _extras(choice, stores.rows)
+        values |= kept
+    else:
+        values |= {**NO_TOKENS, "token_issue": issue}
+    return new_step(values)
 
 
 def _extras(choice: ChoiceFacts, rows: RowStore) -> dict[str, Any]:
-    """The fields of a step that engines send beside ids and logprobs, without those that are missing."""
-    found: dict[str, Any] = {
-        "top_tokens": choice.top_tokens,
-        "sampling_mask": choice.sampling_mask,
-        "policy_spans": choice.policy_spans,
-        "extra": choice.extra,
-        "extra_issues": choice.extra_issues or None,
-    }
+    """The fields of a step that engines send beside ids and logprobs."""
+    found: dict[str, Any] = {"extra": choice.extra, "extra_issues": choice.extra_issues}
     scores, top, experts = choice.prompt_logprobs, choice.prompt_top_tokens, choice.routed_experts
+    if choice.top_tokens is not None:
+        found["top_tokens"] = choice.top_tokens
+    if choice.sampling_mask is not None:
+        found["sampling_mask"] = choice.sampling_mask
+    if choice.policy_spans is not None:
+        found["policy_spans"] = choice.policy_spans
     if scores is not None:
         found["prompt_logprobs"] = rows.add("prompt_logprobs", scores)
     if top is not None:
@@ -234,7 +252,7 @@ def _extras(choice: ChoiceFacts, rows: RowStore) -> dict[str, Any]:
         # Their last row is of the last token but one: the last sampled one is not run through the model.
         end = len(choice.prompt_token_ids) + len(choice.completion_token_ids) - 1
         found["routed_experts"] = rows.add("routed_experts", experts, end - len(experts))
-    return {name: value for name, value in found.items() if value is not None}
+    return found
 
 
 def _cut_keys(request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[bytes]) -> TokenIssue | None:

@@ -21,10 +21,6 @@ _ESCAPED = re.compile(r"bytes:((?:\\x[0-9a-fA-F]{2})+)")
 """The spelling of OpenAI for a token that is no text: ``bytes:\\xe2\\x80``."""
 _ODD = ("\ufffd", "bytes:", "token_id:", "\\x")
 """What stands in tokens that are no text, or not the whole text: then each is looked at."""
-_SPELLED = ("\\", "<0x", "bytes:", "token_id:")
-"""What stands in tokens of ASCII that are spelled otherwise than their text."""
-_COMPARED = 2
-"""Tokens at each end whose bytes are compared with their text."""
 _utf8 = getincrementaldecoder("utf-8")
 _numbers = msgspec.json.Decoder(list[int])
 
@@ -60,11 +56,22 @@ def texts_of(tokens: Sequence[Any], raws: Sequence[Raw] = ()) -> PackedTexts | N
         data = text.encode()
     except (TypeError, UnicodeEncodeError):
         return _one_by_one(tokens, raws)
-    is_odd = any(part in text for part in _ODD) or data.count(b"\x7f") != max(len(tokens) - 1, 0)
-    is_plain = text.isascii() and all(tokens) and not any(part in text for part in _SPELLED)
+    is_plain = text.isascii() and not _is_spelled(text) and all(tokens)
+    is_odd = not is_plain and any(part in text for part in _ODD)
+    # One with U+007F in it cannot be told from what stands between two.
+    is_odd = is_odd or data.count(b"\x7f") != max(len(tokens) - 1, 0)
     if is_odd or not _agree(tokens, raws, len(data), is_plain=is_plain):
         return _one_by_one(tokens, raws)
     return PackedTexts(data.translate(TO_STORED), len(tokens))
+
+
+def _is_spelled(text: str) -> bool:
+    """Whether a text of ASCII has what stands in tokens that are spelled otherwise than their text. None is ``_ODD``
+    without it."""
+    # Single characters are found much faster.
+    return (
+        "\\" in text or ("<" in text and "<0x" in text) or (":" in text and ("bytes:" in text or "token_id:" in text))
+    )
 
 
 def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain: bool) -> bool:
@@ -81,7 +88,7 @@ def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain:
     if not raws:
         return True
     if is_plain:
-        return all(raws[at] == NULL or _bytes_of(raws[at]) == tokens[at].encode() for at in _ends(raws))
+        return _agree_at_ends(tokens, raws, may_lack=True)
     joined = b",".join(raws)
     if joined == b",".join([b"null"] * len(raws)):
         return True
@@ -89,12 +96,16 @@ def _agree(tokens: Sequence[str], raws: Sequence[Raw], length: int, *, is_plain:
     surplus = joined.count(b",") - (length - len(tokens))
     if surplus and surplus != joined.count(b"[]"):
         return False
-    return all(_bytes_of(raws[at]) == tokens[at].encode() for at in _ends(raws))
+    return _agree_at_ends(tokens, raws, may_lack=False)
 
 
-def _ends(raws: Sequence[Raw]) -> set[int]:
-    """The positions whose bytes are compared."""
-    return {*range(min(_COMPARED, len(raws))), *range(max(len(raws) - _COMPARED, 0), len(raws))}
+def _agree_at_ends(tokens: Sequence[str], raws: Sequence[Raw], *, may_lack: bool) -> bool:
+    """Whether the bytes at both ends are those of their tokens. ``may_lack``: or null."""
+    for at in (0, 1, -2, -1) if len(raws) >= 4 else range(len(raws)):
+        data = _bytes_of(raws[at])
+        if data != tokens[at].encode() and not (may_lack and raws[at] == NULL):
+            return False
+    return True
 
 
 def _one_by_one(tokens: Sequence[Any], raws: Sequence[Raw]) -> PackedTexts | None:
