@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace import credentials, guard
+from rollout_trace._pace import give_way, in_slices
 from rollout_trace.data.extras import ExtraIssue, JSONText
 from rollout_trace.data.model import (
     Attempt,
@@ -56,8 +57,11 @@ def encode(trajectory: Trajectory) -> bytes:
             f"trajectory {trajectory.name!r} ({trajectory.id}) is still open and cannot be written. "
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
+    give_way()
     record, rows = _line(trajectory)
+    give_way()
     line = dumps(record, orjson.OPT_APPEND_NEWLINE)
+    give_way()
     if credentials.found_in(line):
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
         from rollout_trace.data.redact import redacted
@@ -88,7 +92,8 @@ def _line(trajectory: Trajectory) -> tuple[dict[str, Any], DistinctRows]:
     messages = DistinctValues([shared(step, "messages") for step in trajectory.steps])
     tools = DistinctValues([shared(step, "tools") for step in trajectory.steps])
     tokens, rows = DistinctTokens(), DistinctRows(trajectory.steps)
-    steps = [_step(step, at, messages, tools, tokens, rows) for at, step in enumerate(trajectory.steps)]
+    steps = [_step(step, at, messages, tools, tokens, rows) for at, step in in_slices(enumerate(trajectory.steps))]
+    give_way()
     _prepare_logprobs(steps)
     line = _trajectory(trajectory, {"schema": SCHEMA})
     line["messages"], line["tools"], line["segments"] = messages.rows, tools.rows, tokens.table()
