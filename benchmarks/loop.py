@@ -38,7 +38,7 @@ class _Load:
     turns: int
     """Calls of a trajectory."""
     rate: float
-    """Calls a second of all agents: a third of what the loop can do without waiting."""
+    """Calls a second of all agents: where they take more than a third of the time, they wait for one another."""
     exchange: Exchange
 
 
@@ -47,8 +47,8 @@ def run(effort: Effort) -> Iterator[Row]:
     loads = [
         _Load("small calls, 20 a trajectory", 20, 400, payloads.small()),
         _Load("small calls, 200 a trajectory", 200, 400, payloads.small()),
-        _Load("63 kB calls, 20 a trajectory", 20, 80, payloads.large()),
-        _Load("63 kB calls, 200 a trajectory", 200, 80, payloads.large()),
+        _Load("63 kB calls, 20 a trajectory", 20, 25, payloads.large()),
+        _Load("63 kB calls, 200 a trajectory", 200, 25, payloads.large()),
     ]
     settle()
     for load in loads:
