@@ -34,6 +34,7 @@ SECTIONS = {
     "shards": "Reading a folder of shards with two processes beside one",
     "collect": "rt.collect beside the bare agent in an event loop",
     "extras": "Routed experts and alternatives (MB of their bytes per second of CPU time)",
+    "loop": "Latency of an event loop with 64 agents in it",
     "closing": "Closing trajectories: the agent's thread, memory, the event loop",
     "journal": "The journal: on the calling thread, recovered, grown",
     "imports": "Importing (CPU time)",

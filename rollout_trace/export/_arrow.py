@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Schema: TypeAlias = "Mapping[str, str] | Any"
     """Types by the name of their column, or a ``pyarrow.Schema``."""
 
-_GROUP_ROWS = 1000
-_GROUP_SIZE = 1 << 22
-"""Maximum rows of a batch, and maximum total length of their lists and texts: the memory of a writer."""
+_BATCH_ROWS = 1000
+_BATCH_SIZE = 1 << 22
+"""Maximum rows of a batch, and maximum total length of their lists and texts."""
 
 
 class Rows(list[dict[str, Any]]):
@@ -68,15 +68,27 @@ def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
     return Dataset(table)
 
 
-def batches(rows: Iterable[Row], schema: Schema | None) -> Iterator[Any]:
-    """The rows as record batches of bounded size; without rows, one empty batch with the schema."""
+def batches(
+    rows: Iterable[Row], schema: Schema | None, *, max_rows: int = _BATCH_ROWS, max_size: int = _BATCH_SIZE
+) -> Iterator[Any]:
+    """The rows as record batches of bounded size; without rows, one empty batch with the schema.
+
+    Args:
+        rows: see ``arrow``.
+        schema: see ``arrow``.
+        max_rows: of a batch.
+        max_size: of a batch: the total length of its lists and texts. Both limits are for rows with a schema: without
+            one, batches have as many rows as types are inferred from.
+    """
     import_pyarrow()
     if schema is None:
         schema = getattr(rows, "columns", None)
     fields = None if schema is None else _fields(schema)
     gaps = {name for name, word in schema.items() if "?" in word} if isinstance(schema, Mapping) else set()
+    if fields is None:
+        max_rows, max_size = _BATCH_ROWS, _BATCH_SIZE
     first = 0
-    for group in _groups(rows, fields, gaps):
+    for group in _groups(rows, fields, gaps, max_rows, max_size):
         if fields is None:
             fields = _inferred(group)
         yield _batch(group, first, fields, gaps)
@@ -122,7 +134,9 @@ def _type(word: str) -> Any:
     return pa.type_for_alias(word)
 
 
-def _groups(rows: Iterable[Row], fields: Any, gaps: Set[str]) -> Iterator[list[dict[str, Any]]]:
+def _groups(
+    rows: Iterable[Row], fields: Any, gaps: Set[str], max_rows: int, max_size: int
+) -> Iterator[list[dict[str, Any]]]:
     """Groups of rows of bounded size, with values of JSON columns as text. ``gaps``: columns in which NaN is null."""
     texts = set() if fields is None else {field.name for field in fields if _is_json(field.type)}
     group: list[dict[str, Any]] = []
@@ -139,7 +153,7 @@ def _groups(rows: Iterable[Row], fields: Any, gaps: Set[str]) -> Iterator[list[d
             raise ValueError(f"row {number}: the schema has no column {unknown!r}; it has {', '.join(fields.names)}.")
         group.append(values)
         size += sum(map(_size, values.values()))
-        if len(group) == _GROUP_ROWS or size >= _GROUP_SIZE:
+        if len(group) == max_rows or size >= max_size:
             yield group
             group, size = [], 0
     if group:

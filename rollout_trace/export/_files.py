@@ -6,8 +6,7 @@ import gzip
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from itertools import chain
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import orjson
@@ -22,6 +21,17 @@ if TYPE_CHECKING:
 
 JSONL_SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 PARQUET_SUFFIXES = (".parquet",)
+
+_GROUP_ROWS = 1000
+"""Maximum rows of a row group."""
+_GROUP_BYTES = 8_000_000
+_COLUMN_BYTES = 500_000
+"""A row group has at least so many bytes, and so many for each of its columns: until the end of the file Arrow keeps
+2 kB of each column of each row group, empty or not."""
+_BATCH_ROWS = 100
+_BATCH_SIZE = 1 << 20
+"""Maximum rows of a batch, and maximum total length of their lists and texts. Batches of a row group wait as Arrow
+arrays: its rows as Python objects would take more, and leave holes in the memory."""
 
 
 def write_rows(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema) -> int:
@@ -74,21 +84,41 @@ def write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Sch
     import_pyarrow()
     from pyarrow.parquet import ParquetWriter
 
-    parts = batches(rows, schema)
-    with replacing(path) as file:
-        first = next(parts)
-        with ParquetWriter(file, first.schema, compression="zstd") as writer:
-            parts = chain((first,), parts)
-            # `del`: the first batch must not stay in memory while the next ones are written.
-            del first
-            return sum(map(partial(_write_group, writer), parts))
+    parts = batches(rows, schema, max_rows=_BATCH_ROWS, max_size=_BATCH_SIZE)
+    count, group = 0, [next(parts)]
+    with replacing(path) as file, ParquetWriter(file, group[0].schema, compression="zstd") as writer:
+        while group:
+            _fill(group, parts)
+            count += _write_group(writer, group)
+            group.clear()
+            group += islice(parts, 1)
+    return count
 
 
-def _write_group(writer: Any, part: Any) -> int:
+def _fill(group: list[Any], parts: Iterator[Any]) -> None:
+    """Adds batches until they are enough for a row group, or there are no more."""
+    while not _is_full(group):
+        part = next(parts, None)
+        if part is None:
+            return
+        group.append(part)
+
+
+def _is_full(group: list[Any]) -> bool:
+    """Whether batches are enough for a row group."""
+    rows, size = (sum(getattr(part, name) for part in group) for name in ("num_rows", "nbytes"))
+    return bool(rows >= _GROUP_ROWS or size >= max(_GROUP_BYTES, _COLUMN_BYTES * group[0].num_columns))
+
+
+def _write_group(writer: Any, group: list[Any]) -> int:
+    """Writes batches as one row group; returns the number of its rows."""
+    from pyarrow import Table
+
+    table = Table.from_batches(group)
     # datasets cannot read a row group without rows, not even among other files.
-    if part.num_rows:
-        writer.write_batch(part)
-    return int(part.num_rows)
+    if table.num_rows:
+        writer.write_table(table)
+    return int(table.num_rows)
 
 
 def _suffix(path: str | os.PathLike[str], known: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from rollout_trace import credentials
+from rollout_trace._pace import give_way, in_slices
 from rollout_trace.data.extras import JSONText
 from rollout_trace.data.model import STORED, Step, ToolRun
 from rollout_trace.file import fields
@@ -43,6 +44,7 @@ def encode(trajectory: Trajectory) -> bytes:
             "Write it after its `with rt.trajectory(...)` block has ended."
         )
     line, rows = _line(trajectory)
+    give_way()
     if credentials.found_in(line):
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
         from rollout_trace.data.redact import redacted
@@ -71,6 +73,7 @@ def _with_arrays(line: bytes, rows: DistinctRows) -> bytes:
 def _line(trajectory: Trajectory) -> tuple[bytes, DistinctRows]:
     """The line of a trajectory without exchanges and arrays, and the arrays that it refers to."""
     tables, rows = _tables(trajectory.steps)
+    give_way()
     parts = [dumps(trajectory_record(trajectory))[:-1]]
     for name, text in tables.items():
         parts += (b',"%s":' % name.encode(), text)
@@ -96,7 +99,7 @@ def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
     tools = DistinctValues([one[1] for one in stored])
     tokens, rows = DistinctTokens(), DistinctRows(steps)
     given: list[Given] = []
-    for at, (step, one) in enumerate(zip(steps, stored, strict=True)):
+    for at, (step, one) in in_slices(enumerate(zip(steps, stored, strict=True))):
         sent, offered = one[:2]
         record = _tokens(step, tokens, one)
         extras = extras_of(step, at, rows)
@@ -106,6 +109,7 @@ def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
         sent_rows = None if sent is None else messages.add(sent)
         given.append((index, sent_rows, None if offered is None else tools.add(offered), record))
     _prepare_logprobs(steps, [one[3] for one in given])
+    give_way()
     data = steps_json(steps, given)
     if data is None:
         data = _json(list(map(step_record, steps, given)))

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 from rollout_trace import guard
+from rollout_trace._pace import POLITE_LIMIT, set_polite
 
 
 class _Task(NamedTuple):
@@ -63,6 +64,8 @@ class Decoder:
 
     def _run(self) -> None:
         while (task := self._queue.get()) is not None and not self._stopped:
+            # Agents come first as long as the thread keeps up with them.
+            set_polite(self.backlog < POLITE_LIMIT)
             try:
                 task.settle()
             except Exception as error:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._pace import give_way
 from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
 from rollout_trace.record.join import join_frames_with_calls
-from rollout_trace.record.pace import give_way
 from rollout_trace.record.retries import digest_of, join_retries
 from rollout_trace.wire.protocols import record_of
 from rollout_trace.wire.steps import Stores

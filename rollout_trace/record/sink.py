@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from rollout_trace import guard
+from rollout_trace._pace import give_way
 from rollout_trace.errors import WriteError
 from rollout_trace.record.handover import Family, Member
 
@@ -124,6 +125,7 @@ class Sink:
         for member in family.members:
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
+            give_way()
             self._write(member, family.size // len(family.members))
 
     def _add_costs(self, trajectory: Trajectory) -> None:
@@ -139,6 +141,7 @@ class Sink:
             self.unredacted.append(trajectory.id)
             guard.failed("redact", None, error if isinstance(error, Exception) else RuntimeError(repr(error)))
             return
+        give_way()
         self.retry()
         if self._kept:
             # After those before it, and without waiting for the same lock or disk again.

@@ -12,14 +12,12 @@ from typing import Protocol
 from weakref import WeakSet
 
 from rollout_trace import guard
+from rollout_trace._pace import POLITE_LIMIT, give_way, set_polite
 from rollout_trace.record import process_end
 from rollout_trace.record.handover import Family
-from rollout_trace.record.pace import give_way, set_polite
 
 QUEUE_LIMIT = 256 * 1024 * 1024
 """Most bytes of closed trajectories that wait to be written; beyond it, closing another one waits."""
-POLITE_LIMIT = 16 * 1024 * 1024
-"""Most of these bytes while the thread lets agents run first."""
 
 
 class FamilySink(Protocol):
