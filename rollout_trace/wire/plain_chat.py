@@ -60,7 +60,8 @@ class _Message(Struct, gc=False, forbid_unknown_fields=True):
     tool_calls: list[dict[str, Any]] | None = None
     function_call: None = None
     audio: None = None
-    annotations: None = None
+    # OpenAI sends an empty list with every answer that has none.
+    annotations: Annotated[list[Any], Meta(max_length=0)] | None = None
 
 
 class _Choice(Struct, gc=False, forbid_unknown_fields=True):
@@ -169,9 +170,10 @@ def _completion_of(message: _Message) -> Completion | None:
         return None
     reasoning = other if reasoning is None else reasoning
     if not message.tool_calls:
-        return completion_from(content, reasoning, message.refusal)
+        extra = None if message.annotations is None else {"annotations": message.annotations}
+        return completion_from(content, reasoning, message.refusal, extra=extra)
     parts = {"content": content, "reasoning": reasoning, "refusal": message.refusal}
-    return completion_of({**parts, "tool_calls": message.tool_calls})
+    return completion_of({**parts, "tool_calls": message.tool_calls, "annotations": message.annotations})
 
 
 def _usage_of(counts: _Usage | None) -> Usage | None:
@@ -240,7 +242,11 @@ def _merged(response: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None] 
 
 def _merged_choice(choices: list[_Choice]) -> _Choice | None:
     """The choice that chunks make; None where one is no delta, or has another number of ids than of logprobs."""
-    deltas = [choice.delta for choice in choices if choice.delta is not None and choice.message is None]
+    deltas = [
+        choice.delta
+        for choice in choices
+        if choice.delta is not None and choice.message is None and choice.delta.annotations is None
+    ]
     contents = [None if choice.logprobs is None else choice.logprobs.content for choice in choices]
     ids, entries = _joined([choice.token_ids for choice in choices]), _joined(contents)
     sizes = [len(content or ()) for content in contents]

@@ -110,6 +110,32 @@ def test_usual_answers_take_the_short_way_and_give_the_same() -> None:
     assert with_tools > 10
 
 
+@pytest.mark.parametrize("tool_calls", [None, [{"id": "call_1", "type": "function", "function": {"name": "f"}}]])
+def test_an_answer_of_openai_takes_the_short_way(tool_calls: Any) -> None:
+    """With its empty list of annotations, and counts of counts."""
+    message = {"role": "assistant", "content": None if tool_calls else "hi", "refusal": None, "annotations": []}
+    details = {"cached_tokens": 0, "audio_tokens": 0}
+    body = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1_795_221_090,
+        "model": "gpt-5",
+        "choices": [
+            {
+                "index": 0,
+                "message": {**message, **({"tool_calls": tool_calls} if tool_calls else {})},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10, "prompt_tokens_details": details},
+        "service_tier": "default",
+        "system_fingerprint": None,
+    }
+    request = json.dumps({"model": "gpt-5", "messages": [{"role": "user", "content": "hello"}]}).encode()
+    assert check(request, json.dumps(body, indent=2).encode(), streamed=False)
+
+
 MORE = [
     -1,
     2**31,
