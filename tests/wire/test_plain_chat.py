@@ -113,7 +113,12 @@ def test_usual_answers_take_the_short_way_and_give_the_same() -> None:
 @pytest.mark.parametrize("tool_calls", [None, [{"id": "call_1", "type": "function", "function": {"name": "f"}}]])
 def test_an_answer_of_openai_takes_the_short_way(tool_calls: Any) -> None:
     """With its empty list of annotations, and counts of counts."""
-    message = {"role": "assistant", "content": None if tool_calls else "hi", "refusal": None, "annotations": []}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": None if tool_calls else "hi",
+        "refusal": None,
+        "annotations": [],
+    }
     details = {"cached_tokens": 0, "audio_tokens": 0}
     body = {
         "id": "chatcmpl-1",
