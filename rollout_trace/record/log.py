@@ -103,7 +103,8 @@ class StepLog:
         """Where finished calls are kept until the trajectory's line is written; None without a journal."""
         self._largest_request = 0
         self._response_bytes = 0
-        self._pid = os.getpid()
+        self.is_ours = True
+        """False in a fork of the process that opened the log: what is recorded there would never be written."""
         _logs.add(self)
 
     def admit(self, call: Call) -> bool:
@@ -118,16 +119,12 @@ class StepLog:
             self._calls.append(call)
             return True
 
-    @property
-    def is_ours(self) -> bool:
-        """False in a fork of the process that opened the log: what is recorded here would never be written."""
-        return self._pid == os.getpid()
-
     def reset_after_fork(self) -> None:
-        """Makes the log readable in a forked process.
+        """Makes the log readable in a forked process, where it is not ours.
 
         At the fork another thread may have held the lock, in the middle of a change to the stores.
         """
+        self.is_ours = False
         self._lock = threading.RLock()
         self._decoding = threading.RLock()
         if self._stores is not None:
