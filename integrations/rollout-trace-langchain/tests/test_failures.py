@@ -1,4 +1,4 @@
-"""Failures of the hooks themselves: under pytest they are raised, so that ours are seen; here it is a user's process."""
+"""Failures of the hooks themselves. Under pytest they are raised, so that ours are seen; here nothing is."""
 
 from __future__ import annotations
 
