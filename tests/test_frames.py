@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -338,6 +339,21 @@ def test_an_answer_that_the_framework_could_not_read(client: OpenAI) -> None:
         frame.failed(ValueError("no call in it"))
     (step,) = trajectory.steps
     assert (step.id, step.status, step.error and step.error.message) == (asked_by, "ok", "no call in it")
+
+
+def test_the_id_of_a_call_without_bytes_is_one() -> None:
+    """It is made when it is first asked for, here by eight tools at once."""
+    with rt.trajectory() as trajectory, ModelFrame("tiny") as frame:
+        barrier = threading.Barrier(8)
+
+        def step_id(_: int) -> str:
+            barrier.wait()
+            return frame.step_id
+
+        with ThreadPoolExecutor(8) as tools:
+            found = set(tools.map(step_id, range(8)))
+        frame.answered({"completion": Completion(content="Ho")})
+    assert found == {step.id for step in trajectory.steps}
 
 
 class Odd(RuntimeError):

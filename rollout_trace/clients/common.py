@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import replace
 from importlib import import_module
@@ -21,7 +22,12 @@ _SDKS = ("openai", "anthropic")
 
 def client_kind(client: object, sdk: str) -> ClientKind | None:
     """Whether an object is a sync or async client of an SDK; None if it is neither. Does not import the SDK."""
-    for base in type(client).__mro__:
+    return _kind_of(type(client), sdk)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _kind_of(kind: type, sdk: str) -> ClientKind | None:
+    for base in kind.__mro__:
         if base.__module__ == f"{sdk}._base_client" and base.__name__ in _KINDS:
             return _KINDS[base.__name__]
     return None

@@ -11,8 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from typing import Any, TypeVar
 
 from rollout_trace.integration.failures import report_failure
-from rollout_trace.record.frames import guarded
-from rollout_trace.record.scope import Frame, enter
+from rollout_trace.record.scope import Frame, current_frame, enter
 
 Y = TypeVar("Y")
 R = TypeVar("R")
@@ -38,21 +37,26 @@ def run_generator(
     What ``on_item`` and ``on_end`` raise is the integration's failure: it is logged and counted, and never reaches the
     consumer (under pytest it does).
     """
-    end = frame.end if on_end is None else guarded(on_end)
-    saw = None if on_item is None else guarded(on_item)
+    entered, set_entered = current_frame.get, current_frame.set
     inside: Frame | None = frame
     sent: Any = None
     thrown: BaseException | None = None
     try:
         while True:
-            outside = enter(inside)
+            # As `enter` does, without a call: this runs for every piece of an answer.
+            outside = entered()
+            set_entered(inside)
             try:
                 item = inner.send(sent) if thrown is None else inner.throw(thrown)
             finally:
                 # Not `frame`: hooks may have entered others inside, which are current again when the body resumes.
-                inside = enter(outside)
-            if saw is not None:
-                saw(item)
+                inside = entered()
+                set_entered(outside)
+            if on_item is not None:
+                try:
+                    on_item(item)
+                except Exception as failure:
+                    report_failure("on_item", failure)
             sent = thrown = None
             try:
                 sent = yield item
@@ -63,17 +67,27 @@ def run_generator(
             except BaseException as error:
                 thrown = error
     except StopIteration as stop:
-        end(None)
+        _end(frame, on_end, None)
         result: R = stop.value
         return result
     except BaseException as error:
-        end(error)
+        _end(frame, on_end, error)
         raise
     try:
         _close(inside, inner)
     finally:
-        end(closed)
+        _end(frame, on_end, closed)
     raise closed
+
+
+def _end(frame: Frame, on_end: Callable[[BaseException | None], object] | None, error: BaseException | None) -> None:
+    if on_end is None:
+        frame.end(error)
+        return
+    try:
+        on_end(error)
+    except Exception as failure:
+        report_failure("on_end", failure)
 
 
 def _close(inside: Frame | None, inner: Generator[Any, Any, Any]) -> None:
@@ -106,21 +120,26 @@ async def run_async_generator(
 
     What ``on_item`` and ``on_end`` raise is treated as in ``run_generator``.
     """
-    next_item = inner.__anext__
-    saw = None if on_item is None else guarded(on_item)
+    next_item, entered, set_entered = inner.__anext__, current_frame.get, current_frame.set
     inside: Frame | None = frame
     try:
         while True:
-            outside = enter(inside)
+            # As `enter` does, without a call: this runs for every piece of an answer.
+            outside = entered()
+            set_entered(inside)
             try:
                 item = await next_item()
             except StopAsyncIteration:
                 break
             finally:
                 # Not `frame`: hooks may have entered others inside, which are current again when the body resumes.
-                inside = enter(outside)
-            if saw is not None:
-                saw(item)
+                inside = entered()
+                set_entered(outside)
+            if on_item is not None:
+                try:
+                    on_item(item)
+                except Exception as failure:
+                    report_failure("on_item", failure)
             yield item
     except BaseException as error:
         await _end_async(frame, on_end, error)

@@ -120,7 +120,7 @@ class StepLog:
             return True
 
     def reset_after_fork(self) -> None:
-        """Makes the log readable in a forked process.
+        """Makes the log readable in a forked process, where it is not ours.
 
         At the fork another thread may have held the lock, in the middle of a change to the stores.
         """

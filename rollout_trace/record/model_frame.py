@@ -35,6 +35,7 @@ class ModelFrame(Frame):
 
     holds_others = False
     """A model call has no children."""
+    _own_id: str | None = None
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class ModelFrame(Frame):
                 ``sampling``; in the shape of OpenAI's chat.
         """
         super().__init__(parent, agent)
-        self.metadata = {"framework": framework, **(metadata or {})}
+        self.metadata = {"framework": framework, **metadata} if metadata else {"framework": framework}
         """For the ``metadata`` of the steps."""
         self.calls: list[Call] = []
         """Recorded calls that began in its context."""
@@ -68,7 +69,7 @@ class ModelFrame(Frame):
         """The provider's id of the answer, if the framework reported it."""
         self.began = time.perf_counter()
         """Start, in seconds."""
-        self._started = datetime.now(timezone.utc)
+        self._started_at = time.time()
         self._after = after
         self.facts = facts
         """Fields of ``Step`` for a call whose bytes are not seen; more may be added until the frame ends."""
@@ -77,15 +78,14 @@ class ModelFrame(Frame):
         self._error: ErrorInfo | None = None
         self._superseded = False
         self._trainable = trainable
-        self._latency: float | None = None
+        self._ended_at: float | None = None
         self._made: list[Step] | None = None
         self.is_arriving = False
         """Set by the integration at the first piece of the answer: later calls in this context are the consumer's."""
-        self._id = new_id()
         self._enlist()
 
     @property
-    def takes_calls(self) -> bool:
+    def takes_calls(self) -> bool:  # type: ignore[override]
         """False once the answer arrives, and after a cancelled call: few frameworks report a cancellation."""
         if self.is_arriving:
             return False
@@ -97,14 +97,24 @@ class ModelFrame(Frame):
         """Id of the step for its answer, also before there is one; the first of several choices."""
         return f"{self.calls[-1].id if self.calls else self._id}.0"
 
+    @property
+    def _id(self) -> str:
+        """Id of the call, if its bytes are not seen. Generated on first use, because most are seen."""
+        # One atomic operation: tools that run in several threads may ask for it at once.
+        return self._own_id or self.__dict__.setdefault("_own_id", new_id())
+
+    @property
+    def _started(self) -> datetime:
+        return datetime.fromtimestamp(self._started_at, timezone.utc)
+
     def tell(self, **facts: Any) -> None:
         """Adds fields of ``Step`` for a call whose bytes are not seen. They are used however the call ends."""
         self.facts.update(facts)
 
     def _enlist(self) -> None:
-        super()._enlist()
         log = log_of(self.trajectory)
         if log is not None:
+            log.frames.append(self)
             log.model_frames.append(self)
 
     def join(self, call: Call) -> None:
@@ -149,19 +159,24 @@ class ModelFrame(Frame):
         self.end()
 
     def _ended(self, error: BaseException | None) -> None:
-        self._latency = nanoseconds(time.perf_counter() - self.began)
+        self._ended_at = time.perf_counter()
         if error is not None:
             self._error = error_info(error)
             kind = Failure.of(error).kind
             self._outcome = "abandoned" if kind == "closed" else kind
-        log = log_of(self.trajectory)
-        if log is not None and log.journal is not None and not self.calls:
-            log.journal.steps(self.steps())
+        if not self.calls:
+            log = log_of(self.trajectory)
+            if log is not None and log.journal is not None:
+                log.journal.steps(self.steps())
 
     def forget(self) -> None:
         """Drops references to calls, answers and steps."""
         self.calls, self._answers, self.facts, self._made = [], [], {}, []
         self._after = self._error = None
+
+    def _metadata_of_steps(self) -> dict[str, Any]:
+        """Metadata for its steps, made when they are."""
+        return self.metadata
 
     def mark_all(self, seen: Sequence[list[Step]]) -> None:
         """Adds the framework's metadata to the steps of each matched call. ``seen``: the steps by call."""
@@ -173,7 +188,7 @@ class ModelFrame(Frame):
         for step in steps:
             # Otherwise marked before: steps are read repeatedly, and frames of two frameworks may share a call.
             if step.metadata is None or "framework" not in step.metadata:
-                amend(step, metadata={**(step.metadata or {}), **self.metadata})
+                amend(step, metadata={**(step.metadata or {}), **self._metadata_of_steps()})
                 if not self._trainable:
                     step.trainable = False
             if self.agent is not None:
@@ -202,10 +217,10 @@ class ModelFrame(Frame):
             "agent": self.agent,
             "response_id": self.response_id,
             "started_at": self._started,
-            "latency": self._latency,
+            "latency": None if self._ended_at is None else nanoseconds(self._ended_at - self.began),
             "status": "superseded" if self._superseded and status == "ok" else status,
             "error": self._error,
-            "metadata": dict(self.metadata),
+            "metadata": dict(self._metadata_of_steps()),
         }
         step = step_of(own_fields, (self.facts, answer))
         step.trainable = self._trainable

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
 current_scope: ContextVar[Trajectory | None] = ContextVar("rollout_trace_trajectory", default=None)
 """The trajectory whose ``with rt.trajectory()`` block this context is in."""
-_entered: ContextVar[Frame | None] = ContextVar("rollout_trace_frame", default=None)
+current_frame: ContextVar[Frame | None] = ContextVar("rollout_trace_frame", default=None)
+"""The frame that this context entered last, open or not."""
 
 
 def active() -> Frame | None:
     """The innermost open frame of this context; None if the user opened a trajectory block inside it."""
-    frame = _entered.get()
+    frame = current_frame.get()
     if frame is None:
         return None
-    frame = _nearest_open(frame)
+    if not (frame.is_open and frame.takes_calls):
+        frame = _nearest_open(frame.parent)
     return frame if frame is not None and frame.scope is current_scope.get() else None
 
 
@@ -48,14 +50,14 @@ def here() -> Trajectory | None:
 
 def enter(frame: Frame | None) -> Frame | None:
     """Sets the frame of this context and returns the previous one."""
-    before = _entered.get()
-    _entered.set(frame)
+    before = current_frame.get()
+    current_frame.set(frame)
     return before
 
 
 def entered() -> Frame | None:
     """The frame that this context entered last, open or not."""
-    return _entered.get()
+    return current_frame.get()
 
 
 class Frame:
@@ -66,28 +68,27 @@ class Frame:
 
     holds_others = True
     """Whether other frames can be its children."""
+    takes_calls = True
+    """Whether calls made in its context still belong to it."""
 
     def __init__(self, parent: Frame | None, agent: str | None) -> None:
         outer = active() if parent is None else _nearest_open(parent)
-        # A model call has no children: a context may still be inside one when the agent's next activity begins.
-        self.parent: Frame | None = outer if outer is None or outer.holds_others else outer.parent
+        if outer is not None and not outer.holds_others:
+            # A model call has no children: a context may still be inside one when the agent's next activity begins.
+            outer = outer.parent
+        self.parent: Frame | None = outer
         """The enclosing frame: the one passed in, or the active one of this context."""
-        self.agent: str | None = agent if agent is not None or self.parent is None else self.parent.agent
+        self.agent: str | None = agent if agent is not None or outer is None else outer.agent
         """Name of the agent, inherited from the parent if not passed in."""
-        self.scope = current_scope.get()
+        self.scope = scope = current_scope.get()
         """The trajectory of the ``with`` block it began in."""
-        self.trajectory: Trajectory | None = self.scope if self.parent is None else self.parent.trajectory
+        self.trajectory: Trajectory | None = scope if outer is None else outer.trajectory
         """The trajectory it is recorded in; None without one, and once the frame has ended."""
         self.is_open = True
         """Whether it has not ended."""
         self._inner: dict[Frame, None] = {}
-        if self.parent is not None:
-            self.parent._inner[self] = None
-
-    @property
-    def takes_calls(self) -> bool:
-        """Whether calls made in its context still belong to it."""
-        return True
+        if outer is not None:
+            outer._inner[self] = None
 
     def enter(self) -> Self:
         """Makes this the current frame: calls made in this context, and in copies of it, belong to the frame.
@@ -105,8 +106,9 @@ class Frame:
         if not self.is_open:
             return
         # Inner frames first: a trajectory that one of them opened is written with this one's, if that is open still.
-        for inner in list(self._inner):
-            inner.abandon()
+        if self._inner:
+            for inner in list(self._inner):
+                inner.abandon()
         # Before `_ended`: it may close the trajectory, which abandons all its open frames.
         self.is_open = False
         if self.parent is not None:
@@ -137,7 +139,7 @@ class Frame:
         """Hook for subclasses: runs once, at the end, while ``trajectory`` is still set."""
 
     def __enter__(self) -> Self:
-        self._before = _entered.get()
+        self._before = current_frame.get()
         return self.enter()
 
     def __exit__(

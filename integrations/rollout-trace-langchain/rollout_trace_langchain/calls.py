@@ -11,7 +11,7 @@ from uuid import UUID
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 
-from rollout_trace.integration import Frame, ModelFrame, warn_once
+from rollout_trace.integration import ModelFrame, enter, warn_once
 from rollout_trace_langchain import fallback, runs, slots
 from rollout_trace_langchain.run import Run
 
@@ -45,16 +45,17 @@ class CallFrame(ModelFrame):
 
     def __init__(
         self,
-        after: ModelFrame | None,
-        metadata: Mapping[str, Any],
+        run: Run,
         prompt: Sequence[BaseMessage] | str,
         parameters: Mapping[str, Any],
         *,
-        parent: Frame | None,
+        after: ModelFrame | None = None,
     ) -> None:
-        super().__init__("langchain", parent=parent, after=after, metadata=metadata)
+        super().__init__("langchain", parent=run.frame, after=after)
         self.prompt = prompt
         self.parameters = parameters
+        self._run_id = run.id
+        self._node = run.node
 
     @property
     def is_seen(self) -> bool:
@@ -70,6 +71,10 @@ class CallFrame(ModelFrame):
         response_id = None if is_cached else fallback.response_id(message, result)
         is_seen = self.is_seen and not is_cached
         self.answered(*(() if is_seen else fallback.answer_fields(result)), response_id=response_id, cached=is_cached)
+
+    def _metadata_of_steps(self) -> dict[str, Any]:
+        facts = {**self.metadata, "run_id": str(self._run_id)}
+        return facts if self._node is None else {**facts, "langgraph_node": self._node}
 
     def _ended(self, error: BaseException | None) -> None:
         if not self.is_seen:
@@ -95,13 +100,10 @@ class PromptFrame(CallFrame):
     whole batch and distributes their steps over the frames.
     """
 
-    def __init__(
-        self, batch: Batch, metadata: Mapping[str, Any], prompt: str, parameters: Mapping[str, Any], *,
-        parent: Frame | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, batch: Batch, run: Run, prompt: str, parameters: Mapping[str, Any]) -> None:
         self._batch_frames = batch.frames
         self._batch_frames.append(self)
-        super().__init__(None, metadata, prompt, parameters, parent=parent)
+        super().__init__(run, prompt, parameters)
 
     @property
     def is_seen(self) -> bool:
@@ -136,14 +138,12 @@ class PromptFrame(CallFrame):
 
 def begin(
     prompt: Sequence[BaseMessage] | str,
-    parameters: Mapping[str, Any],
-    *,
+    event: Mapping[str, Any],
+    serialized: Mapping[str, Any] | None,
     run_id: UUID,
     parent_run_id: UUID | None,
     tags: list[str] | None,
     metadata: Mapping[str, Any] | None,
-    batch_size: int,
-    name: str,
 ) -> None:
     """Begins the run and the frame of a model call with one prompt.
 
@@ -151,43 +151,52 @@ def begin(
 
     Args:
         prompt: messages of a chat model, or the text of a completion model.
-        parameters: LangChain's ``invocation_params``: the same object for all prompts of a batch.
+        event: what else LangChain reports. Of it, ``invocation_params``, the same object for all prompts of a batch,
+            and ``batch_size``, the number of prompts in the batch.
+        serialized: LangChain's description of the model.
         run_id: LangChain's id of the run.
         parent_run_id: id of the enclosing run.
         tags: LangChain's tags of the run.
         metadata: LangChain's metadata of the run.
-        batch_size: number of prompts in the batch.
-        name: the model's class, for the warning about a handler that was passed to a model alone.
     """
     # Before `runs.begin`, which enters a frame over it. Only text models are reported in tasks of their own.
     slot = slots.current() if isinstance(prompt, str) else None
     run = runs.begin(run_id, parent_run_id, tags, metadata)
     if run is None:
         return
-    batch = _batch_of(parameters, slot) if batch_size > 1 else None
-    previous = None if batch is None else batch.latest
-    opened = runs.ensure_root(run, previous)
-    facts = {"run_id": str(run_id)}
-    if run.node is not None:
-        facts["langgraph_node"] = run.node
-    frame: CallFrame
-    if batch is not None and isinstance(prompt, str):
-        frame = runs.new_frame(PromptFrame, run.frame, batch, facts, prompt, parameters)
-    else:
-        after = None if previous is None or not isinstance(previous.own_frame, ModelFrame) else previous.own_frame
-        frame = runs.new_frame(CallFrame, run.frame, after, facts, prompt, parameters)
-    frame.is_in_model_node = run.parent is not None and run.parent.is_model_node
-    frame.model = (metadata or {}).get("ls_model_name")
-    if batch is not None:
-        batch.latest = run
-    run.set_frame(frame.enter())
+    parameters = event.get("invocation_params") or {}
+    batch = _batch_of(parameters, slot) if (event.get("batch_size") or 1) > 1 else None
+    opened = None if run.parent is not None else runs.ensure_root(run, None if batch is None else batch.latest)
+    frame = _new_frame(run, prompt, parameters, batch)
+    if metadata is not None:
+        frame.model = metadata.get("ls_model_name")
+    parent = run.parent
+    frame.is_in_model_node = parent is not None and parent.is_model_node
+    # Not `set_frame`: the frame opens no trajectory.
+    run.frame = run.own_frame = frame
     run.model_calls.append(frame)
+    enter(frame)
     if slot is not None:
         # The model is called in another context: that shares the slot, but does not see what was entered here.
         slot.parent = frame
     if opened is not None:
-        _warn_model_alone(name)
+        _warn_model_alone((serialized or {}).get("name") or "of a class without a name")
         _end_with_task(opened, frame)
+
+
+def _new_frame(
+    run: Run, prompt: Sequence[BaseMessage] | str, parameters: Mapping[str, Any], batch: Batch | None
+) -> CallFrame:
+    if run.frame is None:
+        # Without a parent, the frame would take the active one of the context.
+        enter(None)
+    if batch is None:
+        return CallFrame(run, prompt, parameters)
+    previous, batch.latest = batch.latest, run
+    if isinstance(prompt, str):
+        return PromptFrame(batch, run, prompt, parameters)
+    after = None if previous is None or not isinstance(previous.own_frame, ModelFrame) else previous.own_frame
+    return CallFrame(run, prompt, parameters, after=after)
 
 
 def _batch_of(parameters: Mapping[str, Any], slot: slots.ContextSlot | None) -> Batch:

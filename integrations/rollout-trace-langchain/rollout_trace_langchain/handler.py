@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asyncio import _get_running_loop
-from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
-from rollout_trace.integration import ToolFrame, current, current_scope, guarded
+from rollout_trace.integration import ToolFrame, current, current_scope, guarded, report_failure
 from rollout_trace_langchain import calls, middleware, runs, slots
 from rollout_trace_langchain.results import copy_arguments, set_tool_result
 
@@ -33,7 +32,8 @@ class RolloutCallbackHandler(BaseCallbackHandler):
     ignore_retry = True
     ignore_custom_event = True
 
-    @guarded
+    # Most hooks catch their failures themselves: the wrapper of `guarded` would pack and unpack all keywords once more.
+
     def on_chain_start(
         self,
         serialized: dict[str, Any],
@@ -45,22 +45,30 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        run = runs.begin(run_id, parent_run_id, tags, metadata, kwargs.get("name"))
-        if run is not None:
-            runs.open_root(run)
+        """Begins a run; outside of every run and trajectory it opens one."""
+        try:
+            run = runs.begin(run_id, parent_run_id, tags, metadata, kwargs.get("name"))
+            if run is not None and run.parent is None:
+                runs.open_root(run)
+        except Exception as failure:
+            report_failure("on_chain_start", failure)
 
-    @guarded
     def on_chain_end(self, outputs: dict[str, Any], *, run_id: UUID, **kwargs: Any) -> None:
-        run = runs.find(run_id)
-        if run is not None and run.is_model_node:
-            middleware.supersede_discarded(run, outputs)
-        runs.end(run_id)
+        """Ends a run."""
+        try:
+            run = runs.find(run_id.int)
+            if run is not None:
+                if run.is_model_node:
+                    middleware.supersede_discarded(run, outputs)
+                runs.end(run_id)
+        except Exception as failure:
+            report_failure("on_chain_end", failure)
 
     @guarded
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Ends a run that failed."""
         runs.end(run_id, error)
 
-    @guarded
     def on_chat_model_start(
         self,
         serialized: dict[str, Any],
@@ -72,7 +80,11 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _begin_call(serialized, messages[0], run_id, parent_run_id, tags, metadata, kwargs)
+        """Begins a call of a chat model."""
+        try:
+            calls.begin(messages[0], kwargs, serialized, run_id, parent_run_id, tags, metadata)
+        except Exception as failure:
+            report_failure("on_chat_model_start", failure)
 
     @guarded
     def on_llm_start(
@@ -86,26 +98,33 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        _begin_call(serialized, prompts[0], run_id, parent_run_id, tags, metadata, kwargs)
+        """Begins a call of a text model."""
+        calls.begin(prompts[0], kwargs, serialized, run_id, parent_run_id, tags, metadata)
 
-    @guarded
     def on_llm_new_token(self, token: str | list[str | dict[str, Any]], *, run_id: UUID, **kwargs: Any) -> None:
-        run = runs.find(run_id)
-        if run is not None and isinstance(run.own_frame, calls.CallFrame):
-            run.own_frame.is_arriving = True
+        """Marks a call whose answer arrives. LangChain calls it for every chunk of a stream."""
+        try:
+            run = runs.find(run_id.int)
+            if run is not None and isinstance(run.own_frame, calls.CallFrame):
+                run.own_frame.is_arriving = True
+        except Exception as failure:
+            report_failure("on_llm_new_token", failure)
 
-    @guarded
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
-        run = runs.find(run_id)
-        if run is not None and isinstance(run.own_frame, calls.CallFrame):
-            run.own_frame.set_result(response)
-            runs.end(run_id)
+        """Ends a call of a model with its answer."""
+        try:
+            run = runs.find(run_id.int)
+            if run is not None and isinstance(run.own_frame, calls.CallFrame):
+                run.own_frame.set_result(response)
+                runs.end(run_id)
+        except Exception as failure:
+            report_failure("on_llm_end", failure)
 
     @guarded
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Ends a call of a model that failed."""
         runs.end(run_id, error)
 
-    @guarded
     def on_tool_start(
         self,
         serialized: dict[str, Any],
@@ -118,50 +137,30 @@ class RolloutCallbackHandler(BaseCallbackHandler):
         inputs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        run = runs.begin(run_id, parent_run_id, tags, metadata)
-        if run is None:
-            return
-        runs.ensure_root(run, None)
-        frame = runs.new_frame(
-            ToolFrame,
-            run.frame,
-            (serialized or {}).get("name"),
-            tool_call_id=kwargs.get("tool_call_id"),
-            arguments=input_str if inputs is None else copy_arguments(inputs, input_str),
-        )
-        run.set_frame(frame.enter())
+        """Begins a run of a tool."""
+        try:
+            run = runs.begin(run_id, parent_run_id, tags, metadata)
+            if run is not None:
+                name = serialized.get("name") if serialized else None
+                arguments = input_str if inputs is None else copy_arguments(inputs, input_str)
+                runs.begin_tool(run, name, kwargs.get("tool_call_id"), arguments)
+        except Exception as failure:
+            report_failure("on_tool_start", failure)
 
-    @guarded
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        run = runs.find(run_id)
-        if run is not None and isinstance(run.own_frame, ToolFrame):
-            set_tool_result(run.own_frame.run, output)
-            runs.end(run_id)
+        """Ends a run of a tool with its result."""
+        try:
+            run = runs.find(run_id.int)
+            if run is not None and isinstance(run.own_frame, ToolFrame):
+                set_tool_result(run.own_frame.run, output)
+                runs.end(run_id)
+        except Exception as failure:
+            report_failure("on_tool_end", failure)
 
     @guarded
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """Ends a run of a tool that failed."""
         runs.end(run_id, error)
-
-
-def _begin_call(
-    serialized: Mapping[str, Any] | None,
-    prompt: Sequence[BaseMessage] | str,
-    run_id: UUID,
-    parent_run_id: UUID | None,
-    tags: list[str] | None,
-    metadata: Mapping[str, Any] | None,
-    event: Mapping[str, Any],
-) -> None:
-    calls.begin(
-        prompt,
-        event.get("invocation_params") or {},
-        run_id=run_id,
-        parent_run_id=parent_run_id,
-        tags=tags,
-        metadata=metadata,
-        batch_size=event.get("batch_size") or 1,
-        name=(serialized or {}).get("name") or "of a class without a name",
-    )
 
 
 class _AmbientHandler:
@@ -177,9 +176,7 @@ class _AmbientHandler:
         if _get_running_loop() is not None:  # Without an event loop there are no tasks, and this is a hot path.
             slots.enter()
         scope = current_scope.get()
-        if scope is not None and scope.is_open:
-            return self._handler
-        return None if current() is None else self._handler
+        return self._handler if (scope is not None and scope.is_open) or current() is not None else None
 
 
 # With the class: where the user passes a handler of this class, LangChain does not add another.

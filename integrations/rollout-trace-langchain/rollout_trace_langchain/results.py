@@ -11,11 +11,17 @@ from langchain_core.messages import ToolMessage
 from rollout_trace.integration import ErrorInfo, ToolRun
 from rollout_trace_langchain.commands import command_summary, is_command, messages_in
 
+_UNCHANGING = frozenset({bool, float, int, str, type(None)})
+"""Types of values that need no copy."""
+
 
 def copy_arguments(inputs: Mapping[str, Any], text: str) -> Any:
     """A copy of the arguments, as the tool may change them; ``text`` if they cannot be copied."""
+    copied = dict(inputs)
+    if _UNCHANGING.issuperset(map(type, copied.values())):
+        return copied
     try:
-        return copy.deepcopy(dict(inputs))
+        return copy.deepcopy(copied)
     except Exception:
         return text
 
@@ -33,6 +39,8 @@ def set_tool_result(run: ToolRun, output: Any) -> None:
 
 def _copy(value: Any) -> Any:
     """A copy of a value, as the tool may change it later; the value itself if it cannot be copied."""
+    if type(value) in _UNCHANGING:
+        return value
     try:
         return copy.deepcopy(value)
     except Exception:

@@ -7,16 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from rollout_trace.integration import AgentFrame, Frame, ModelFrame, Trajectory, current_scope
+from rollout_trace.integration import AgentFrame, Frame, ModelFrame, Trajectory
 
 
 class Run:
     """A run that has begun: of a chain, a graph, a node, a model or a tool."""
 
-    __slots__ = ("agent", "ends_with_inner", "failed_calls", "frame", "id", "inner", "is_agent", "is_model_node",
-                 "model_calls", "name", "node", "own_frame", "parent", "place", "scope", "trajectory")  # fmt: skip
+    __slots__ = ("ends_with_inner", "failed_calls", "frame", "id", "inner", "is_agent", "is_model_node", "metadata",
+                 "model_calls", "name", "own_frame", "parent", "scope", "trajectory")  # fmt: skip
 
-    def __init__(self, run_id: UUID, parent: Run | None, metadata: Mapping[str, Any], name: str | None) -> None:
+    def __init__(
+        self,
+        run_id: UUID,
+        parent: Run | None,
+        metadata: Mapping[str, Any],
+        name: str | None,
+        scope: weakref.ref[Trajectory] | None,
+    ) -> None:
         self.id = run_id
         self.parent = parent
         self.frame: Frame | None = None if parent is None else parent.frame
@@ -28,11 +35,8 @@ class Run:
         self.is_model_node = False
         """Whether it is the node in which an agent of ``create_agent`` calls its model."""
         self.name = name
-        self.agent: str | None = metadata.get("lc_agent_name")
-        """The name passed to ``create_agent``; all runs inside the agent have it too."""
-        self.node: str | None = metadata.get("langgraph_node")
-        self.place: str | None = metadata.get("langgraph_checkpoint_ns")
-        """LangGraph's namespace of the node; a node that is run again has the same one."""
+        self.metadata = metadata
+        """LangChain's metadata of it."""
         self.inner: dict[Run, None] = {}
         self.model_calls: list[ModelFrame] = []
         """Its model calls, and those of inner runs that succeeded."""
@@ -40,10 +44,25 @@ class Run:
         """The model calls of inner runs that failed, by the place of the run: a second attempt discards them."""
         self.ends_with_inner = False
         """Whether it ends with its inner runs: it was opened here, so LangChain reports no end of it."""
-        scope = current_scope.get()
         # Weak: a run that never ends must not keep its trajectory alive.
-        self.scope: weakref.ref[Trajectory] | None = None if scope is None else weakref.ref(scope)
-        self.trajectory: weakref.ref[Trajectory] | None = self.scope if parent is None else parent.trajectory
+        self.scope = scope
+        """The trajectory of the ``with`` block it began in."""
+        self.trajectory = scope if parent is None else parent.trajectory
+
+    @property
+    def agent(self) -> str | None:
+        """The name passed to ``create_agent``; all runs inside the agent have it too."""
+        return self.metadata.get("lc_agent_name")
+
+    @property
+    def node(self) -> str | None:
+        """The node of the graph that it runs in."""
+        return self.metadata.get("langgraph_node")
+
+    @property
+    def place(self) -> str | None:
+        """LangGraph's namespace of the node; a node that is run again has the same one."""
+        return self.metadata.get("langgraph_checkpoint_ns")
 
     def set_frame(self, frame: Frame) -> None:
         """Sets the run's own frame."""
@@ -73,7 +92,7 @@ class RootFrame(GraphFrame):
     """Whether it was opened for a model or a tool that runs alone."""
 
     @property
-    def takes_calls(self) -> bool:
+    def takes_calls(self) -> bool:  # type: ignore[override]
         """Whether calls in its context belong to it: not once the only model call in it was cancelled."""
         return not self.is_implicit or not self._inner or any(inner.takes_calls for inner in list(self._inner))
 

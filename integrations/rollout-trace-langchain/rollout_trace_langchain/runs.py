@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from uuid import UUID
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from rollout_trace.integration import Frame, ModelFrame, Trajectory, active, current_scope, enter, entered
+from rollout_trace.integration import Frame, ModelFrame, ToolFrame, Trajectory, active, current_scope, enter, entered
 from rollout_trace_langchain.run import GraphFrame, InlineGraphFrame, RootFrame, Run
 
 F = TypeVar("F", bound=Frame)
@@ -35,9 +36,8 @@ _RETRY = "retry:attempt:"
 _FALLBACKS = "RunnableWithFallbacks"
 
 
-def find(run_id: UUID) -> Run | None:
-    """The open run of this id, or None."""
-    return _runs.get(run_id.int)
+find = _runs.get
+"""The open run with this integer of LangChain's id, or None."""
 
 
 def begin(
@@ -62,28 +62,43 @@ def begin(
     number = run_id.int
     if number in _runs:
         return None
-    parent = _parent_run(parent_run_id)
-    run = Run(run_id, parent, metadata or {}, name)
+    block = current_scope.get()
+    parent = None if parent_run_id is None else _runs.get(parent_run_id.int)
+    if parent is None:
+        parent = _parent_in_context()
+    scope: weakref.ref[Trajectory] | None = None
+    if block is not None:
+        scope = None if parent is None else parent.scope
+        if scope is None or scope() is not block:
+            # The user opened a trajectory inside the parent, or there is no parent: the run belongs to that one.
+            scope, parent = weakref.ref(block), None
+    run = Run(run_id, parent, metadata or {}, name, scope)
     if parent is None:
         run.frame = _enclosing_frame()
         if _is_too_late(run.frame):
             return None
     else:
         parent.inner[run] = None
-        is_node = _has_tag(tags, _NODE)
-        if is_node and not parent.is_agent:
-            _begin_graph(parent)
-            run.frame = parent.frame
-        run.is_model_node = is_node and run.node == "model" and _is_from_create_agent(run, metadata)
-        if parent.failed_calls:
-            _supersede(parent, run, is_node, _has_tag(tags, _RETRY))
-        # The context may have been copied before the parent got this frame.
-        if run.frame is not None and entered() is not run.frame:
-            enter(run.frame)
+        _begin_inside(parent, run, tags)
     _runs[number] = run
     if len(_runs) > _sweep_at:
         _sweep()
     return run
+
+
+def _begin_inside(parent: Run, run: Run, tags: Sequence[str] | None) -> None:
+    """Begins a run inside another: its frame is that of the parent, which is a graph if the run is a node."""
+    is_node = _has_tag(tags, _NODE)
+    if is_node:
+        if not parent.is_agent:
+            _begin_graph(parent)
+            run.frame = parent.frame
+        run.is_model_node = run.node == "model" and _is_from_create_agent(run)
+    if parent.failed_calls:
+        _supersede(parent, run, is_node, _has_tag(tags, _RETRY))
+    # The context may have been copied before the parent got this frame.
+    if run.frame is not None and entered() is not run.frame:
+        enter(run.frame)
 
 
 def open_root(run: Run) -> Run | None:
@@ -110,7 +125,7 @@ def ensure_root(run: Run, sibling: Run | None) -> Run | None:
     if sibling is not None and sibling.parent is not None and sibling.parent.ends_with_inner:
         root, opened = sibling.parent, None
     else:
-        root = opened = Run(run.id, None, {}, None)
+        root = opened = Run(run.id, None, {}, None, run.scope)
         root.ends_with_inner = True
         open_root(root)
         if isinstance(root.own_frame, RootFrame):
@@ -118,6 +133,14 @@ def ensure_root(run: Run, sibling: Run | None) -> Run | None:
     run.parent, run.frame, run.trajectory = root, root.frame, root.trajectory
     root.inner[run] = None
     return opened
+
+
+def begin_tool(run: Run, name: str | None, tool_call_id: str | None, arguments: Any) -> None:
+    """Begins the frame of a tool's run."""
+    if run.parent is None:
+        ensure_root(run, None)
+    frame = new_frame(ToolFrame, run.frame, name, tool_call_id=tool_call_id, arguments=arguments)
+    run.set_frame(frame.enter())
 
 
 def end(run_id: UUID, error: BaseException | None = None) -> None:
@@ -174,20 +197,11 @@ def _is_control_flow(error: Exception) -> bool:
     return errors is not None and isinstance(error, errors.GraphBubbleUp)
 
 
-def _parent_run(parent_run_id: UUID | None) -> Run | None:
-    """The enclosing run of one that begins."""
-    run = None if parent_run_id is None else _runs.get(parent_run_id.int)
-    if run is None:
-        # A run with callbacks of its own is reported without its parent, but LangChain's context variable has it.
-        config = var_child_runnable_config.get()
-        inner = None if config is None else getattr(config.get("callbacks"), "parent_run_id", None)
-        run = None if inner is None else _runs.get(inner.int)
-    if run is None:
-        return None
-    scope = current_scope.get()
-    if scope is not None and (run.scope is None or run.scope() is not scope):
-        return None  # The user opened a trajectory inside the parent: the run belongs to that one.
-    return run
+def _parent_in_context() -> Run | None:
+    """The enclosing run in LangChain's context variable: a run with callbacks of its own is reported without it."""
+    config = var_child_runnable_config.get()
+    inner = None if config is None else getattr(config.get("callbacks"), "parent_run_id", None)
+    return None if inner is None else _runs.get(inner.int)
 
 
 def _enclosing_frame() -> Frame | None:
@@ -249,8 +263,8 @@ def _has_tag(tags: Sequence[str] | None, prefix: str) -> bool:
     return False
 
 
-def _is_from_create_agent(run: Run, metadata: Mapping[str, Any] | None) -> bool:
-    return run.agent is not None or (metadata or {}).get("ls_integration") == "langchain_create_agent"
+def _is_from_create_agent(run: Run) -> bool:
+    return run.agent is not None or run.metadata.get("ls_integration") == "langchain_create_agent"
 
 
 def _supersede(parent: Run, run: Run, is_node: bool, is_retry: bool) -> None:

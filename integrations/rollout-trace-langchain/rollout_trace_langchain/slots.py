@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class ContextSlot(Frame):
     """A placeholder that counts as closed, so that its parent is the active frame. The parent may be replaced."""
 
+    agent = scope = trajectory = None
+    is_open = False
+    batch: Batch | None = None
+    """The batch that LangChain reported last."""
+
     def __init__(self, target: Frame | None) -> None:
         # Not the base's: it would skip a closed frame or a model call, and list the slot among the frame's inner ones.
         self.parent = target
-        self.agent = self.scope = self.trajectory = None
-        self.is_open = False
-        self._inner = {}
-        self.batch: Batch | None = None
-        """The batch that LangChain reported last."""
 
 
 def enter() -> None:

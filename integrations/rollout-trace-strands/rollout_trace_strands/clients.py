@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +122,13 @@ def _route(model: Any) -> str:
 
 def _kind(model: Any) -> str | None:
     """The kind of a model among ``_KINDS``, or None. By names, because importing Strands' class imports its SDK."""
+    return _kind_of(type(model))
+
+
+@functools.cache
+def _kind_of(model_class: type) -> str | None:
     # In method resolution order: Strands' LiteLLMModel is also an OpenAIModel.
-    for base in type(model).__mro__:
+    for base in model_class.__mro__:
         kind = _KINDS.get(base.__name__)
         if kind is not None and base.__module__ == f"strands.models.{kind}":
             return kind

@@ -98,7 +98,10 @@ class Runs:
         runs = self._by_owner.get(id(owner))
         if not runs:
             return None
-        return next((run for run in runs if run.state is state), runs[-1])
+        for run in runs:
+            if run.state is state:
+                return run
+        return runs[-1]
 
     def end(self, owner: Any, state: Any, error: BaseException | None) -> None:
         """Ends a run. ``error``: the exception that is being handled, which may be from before the run."""
