@@ -37,7 +37,9 @@ def found(text: str) -> list[int] | None:
     return None if ids is None else ids.tolist()
 
 
-@pytest.mark.parametrize("text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0", " 1 ,\t2\n," + LONG + "\r\n"])
+@pytest.mark.parametrize(
+    "text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0", " 1 ,\t2\n," + LONG + "\r\n"]
+)
 def test_lists_of_ids_are_read_quickly(text: str) -> None:
     assert found(f"[{text}]") == outcome(f"[{text}]") is not None
 
