@@ -101,6 +101,18 @@ def test_half_a_line_between_two_of_an_open_writer_does_not_swallow_the_second(t
     assert b"\n\n" not in path.read_bytes()
 
 
+def test_half_a_line_in_a_file_of_the_old_length_does_not_swallow_the_next(tmp_path: Path) -> None:
+    """The file was emptied by a rotation, and another writer was killed where it had grown to that length again."""
+    path = tmp_path / "out.jsonl"
+    with JSONLWriter(path) as out:
+        out.write(rt.Trajectory(id="first"))
+        whole = path.read_bytes()
+        # In place: it remains the file that the writer has open.
+        path.write_bytes(whole[:-1] + b" ")
+        out.write(rt.Trajectory(id="second"))
+    assert [one.id for one in rt.read(path)] == ["first", "second"]
+
+
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
 @pytest.mark.parametrize("kept", [3, 12, -1])
 def test_half_a_member_of_a_killed_writer_does_not_swallow_the_next(suffix: str, kept: int, tmp_path: Path) -> None:
