@@ -88,26 +88,33 @@ def write_parquet(path: str | os.PathLike[str], rows: Iterable[Row], schema: Sch
     count, group = 0, [next(parts)]
     with replacing(path) as file, ParquetWriter(file, group[0].schema, compression="zstd") as writer:
         while group:
-            _fill(group, parts)
+            rest = _fill(group, parts)
             count += _write_group(writer, group)
             group.clear()
-            group += islice(parts, 1)
+            group += rest or islice(parts, 1)
     return count
 
 
-def _fill(group: list[Any], parts: Iterator[Any]) -> None:
-    """Adds batches until they are enough for a row group, or there are no more."""
+def _fill(group: list[Any], parts: Iterator[Any]) -> list[Any]:
+    """Adds batches until they are enough for a row group, or there are no more. Returns one that has too many rows."""
     while not _is_full(group):
         part = next(parts, None)
         if part is None:
-            return
+            break
+        if _total(group, "num_rows") + part.num_rows > _GROUP_ROWS:
+            return [part]
         group.append(part)
+    return []
 
 
 def _is_full(group: list[Any]) -> bool:
     """Whether batches are enough for a row group."""
-    rows, size = (sum(getattr(part, name) for part in group) for name in ("num_rows", "nbytes"))
-    return bool(rows >= _GROUP_ROWS or size >= max(_GROUP_BYTES, _COLUMN_BYTES * group[0].num_columns))
+    size = max(_GROUP_BYTES, _COLUMN_BYTES * group[0].num_columns)
+    return _total(group, "num_rows") >= _GROUP_ROWS or _total(group, "nbytes") >= size
+
+
+def _total(group: list[Any], name: str) -> int:
+    return sum(getattr(part, name) for part in group)
 
 
 def _write_group(writer: Any, group: list[Any]) -> int:

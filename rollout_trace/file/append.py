@@ -54,8 +54,6 @@ class AppendedFile:
         self._may_be_locked = False
         self._file: int | None = None
         self._facts: os.stat_result | None = None
-        self._end: int | None = None
-        """Length of the open file behind the last line that was appended here; None: not known."""
         self._reopen()
 
     def append(self, line: bytes, timeout: float) -> None:
@@ -102,7 +100,7 @@ class AppendedFile:
             os.close(file)
             raise
         self._close_quietly()
-        self._file, self._facts, self._end = file, facts, None
+        self._file, self._facts = file, facts
         return file
 
     def _lock_current(self, timeout: float) -> tuple[int, bool]:
@@ -153,14 +151,11 @@ class AppendedFile:
     def _append(self, file: int, line: bytes, is_locked: bool) -> None:
         end = os.lseek(file, 0, os.SEEK_END)
         # A killed writer left a partial line, which this one must not become a part of. Compressed files need no
-        # newline here: readers find the next member by its magic number. Not looked at where nobody has written since:
-        # it takes a third of the time that writing a short line does.
-        is_whole = not self._ends_lines or not end or end == self._end or _ends_with_newline(file)
-        data = line if is_whole else b"\n" + line
-        self._end = None
+        # newline here: readers find the next member by its magic number. Looked at each time (1 us): a length that has
+        # not changed does not show that the contents have not.
+        data = b"\n" + line if self._ends_lines and end and not _ends_with_newline(file) else line
         if is_locked:
             self._write_or_undo(file, data, end, len(line))
-            self._end = end + len(data)
         else:
             self._write_at_once(file, data, len(line))
 

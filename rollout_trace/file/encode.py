@@ -94,6 +94,8 @@ PARTS = ("messages", "tools", "segments", "steps")
 
 def _tables(steps: Sequence[Step]) -> tuple[dict[str, bytes], DistinctRows]:
     """The JSON of each of ``PARTS``, and the arrays that the steps refer to."""
+    # The steps as they are now: another thread may change the list of a closed trajectory while its line is made.
+    steps = list(steps)
     stored = list(map(_stored, steps))
     messages = DistinctValues([one[0] for one in stored])
     tools = DistinctValues([one[1] for one in stored])

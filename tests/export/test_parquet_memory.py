@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pytest
 from pyarrow.parquet import ParquetFile
 
 from rollout_trace.export._files import write_parquet
@@ -76,3 +77,15 @@ def test_types_are_inferred_from_the_first_thousand_rows(tmp_path: Path) -> None
     rows = [{"name": None}] * 999 + [{"name": "text"}]
     assert write_parquet(tmp_path / "rows.parquet", rows) == 1000
     assert ParquetFile(tmp_path / "rows.parquet").schema_arrow.field("name").type == pyarrow.string()
+
+
+@pytest.mark.parametrize("schema", [{"text": "string"}, None])
+def test_a_row_group_has_at_most_a_thousand_rows(tmp_path: Path, schema: dict[str, str] | None) -> None:
+    """Also where long texts have made a batch shorter."""
+    rows = [{"text": "a" * (30_000 if at < 150 else 1)} for at in range(2500)]
+    assert write_parquet(tmp_path / "rows.parquet", rows, schema) == 2500
+    file = ParquetFile(tmp_path / "rows.parquet")
+    counts = [file.metadata.row_group(at).num_rows for at in range(file.num_row_groups)]
+    assert max(counts) <= 1000
+    assert len(counts) <= 4
+    assert file.read()["text"].to_pylist() == [row["text"] for row in rows]

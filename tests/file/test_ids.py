@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import msgspec
 import numpy as np
@@ -36,7 +37,9 @@ def found(text: str) -> list[int] | None:
     return None if ids is None else ids.tolist()
 
 
-@pytest.mark.parametrize("text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0", " 1 ,\t2\n," + LONG])
+@pytest.mark.parametrize(
+    "text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0", " 1 ,\t2\n," + LONG + "\r\n"]
+)
 def test_lists_of_ids_are_read_quickly(text: str) -> None:
     assert found(f"[{text}]") == outcome(f"[{text}]") is not None
 
@@ -52,6 +55,15 @@ NO_IDS = ["-1", "2147483648", "4294967296", "9223372036854775808", "999999999999
 def test_what_is_no_id_is_left_to_msgspec(text: str, value: str) -> None:
     text = f"[{text.replace('{}', value).replace('{0}', value)}]"
     assert found(text) in (None, outcome(text))
+
+
+@pytest.mark.parametrize("value", NO_IDS)
+def test_numpy_is_given_nothing_that_it_would_warn_of(value: str) -> None:
+    # A recorded warning is one that the user would see, whatever this program does with it.
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        found(f"[{LONG},{value},{LONG}]")
+    assert not seen
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import UserDict
+from collections.abc import Callable, ItemsView
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rollout_trace as rt
-from rollout_trace import guard
+from rollout_trace import Step, guard
 from rollout_trace.file import JSONLWriter, read
 from rollout_trace.record.write_queue import wait_for_all
 
@@ -99,6 +100,37 @@ def test_half_a_line_between_two_of_an_open_writer_does_not_swallow_the_second(t
     assert [one.id for one in reader] == ["first", "second", "third"]
     assert len(reader.skipped) == 1
     assert b"\n\n" not in path.read_bytes()
+
+
+@pytest.mark.parametrize("change", [list.pop, list.clear, lambda steps: steps.append(Step(id="new", call_id="new"))])
+def test_a_list_of_steps_that_changes_while_it_is_written_loses_no_trajectory(
+    change: Callable[[list[Step]], object], tmp_path: Path
+) -> None:
+    """A recording writes on its own thread, and the agent may change the list of a closed trajectory."""
+
+    class Changing(UserDict[str, str]):
+        def items(self) -> ItemsView[str, str]:
+            change(trajectory.steps)
+            return super().items()
+
+    steps = [Step(id=name, call_id=name, messages=[Changing(role="user")]) for name in "ab"]
+    trajectory = rt.Trajectory(id="t", steps=steps)
+    with JSONLWriter(tmp_path / "out.jsonl") as out:
+        out.write(trajectory)
+    (read,) = rt.read(tmp_path / "out.jsonl")
+    assert [step.id for step in read.steps] == ["a", "b"]
+
+
+def test_half_a_line_in_a_file_of_the_old_length_does_not_swallow_the_next(tmp_path: Path) -> None:
+    """The file was emptied by a rotation, and another writer was killed where it had grown to that length again."""
+    path = tmp_path / "out.jsonl"
+    with JSONLWriter(path) as out:
+        out.write(rt.Trajectory(id="first"))
+        whole = path.read_bytes()
+        # In place: it remains the file that the writer has open.
+        path.write_bytes(whole[:-1] + b" ")
+        out.write(rt.Trajectory(id="second"))
+    assert [one.id for one in rt.read(path)] == ["first", "second"]
 
 
 @pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
