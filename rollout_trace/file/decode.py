@@ -14,6 +14,7 @@ import msgspec
 
 from rollout_trace.data.lists import TableSpan
 from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
+from rollout_trace.data.number_lists import array_of
 from rollout_trace.data.token_texts import PackedTexts, from_plain
 from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
 from rollout_trace.data.trajectory import new_trajectory
@@ -21,7 +22,7 @@ from rollout_trace.file.arrays import ArrayTable, BadArray
 from rollout_trace.file.bodies import BadBody, body_bytes
 from rollout_trace.file.exchanges import BadExchange, read_exchanges
 from rollout_trace.file.extras import alternatives, read_extras
-from rollout_trace.file.ids import RawTrajectory, ids_in, ids_of
+from rollout_trace.file.ids import RawTrajectory, ids_of_json
 from rollout_trace.file.records import (
     NOTE_SCHEMA,
     SCHEMA,
@@ -100,7 +101,7 @@ def parse(line: bytes) -> Parsed:
     else:
         # Any error is found here.
         record = _TRAJECTORY.decode(line)
-        ids = [ids_of(segment.ids) for segment in record.segments]
+        ids = [array_of(segment.ids, "i") for segment in record.segments]
     tokens = [step.tokens for step in record.steps]
     logprobs = [None if one is None else _logprobs(one.logprobs, at) for at, one in enumerate(tokens)]
     # Copied: a `Raw` is a view that keeps the whole line in memory.
@@ -113,7 +114,7 @@ def _quickly(line: bytes) -> tuple[TrajectoryRecord, list[IntArray]] | None:
         record = _raw_trajectory.decode(line)
     except _NOT_JSON:
         return None
-    ids = [ids_in(segment.ids) for segment in record.segments]
+    ids = [ids_of_json(segment.ids) for segment in record.segments]
     if record.schema != SCHEMA or any(one is None for one in ids):
         return None
     for segment in record.segments:

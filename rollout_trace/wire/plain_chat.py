@@ -7,7 +7,6 @@ chat.py reads it; where both read one, the facts are the same.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 from msgspec import Meta, Raw, Struct, json, structs
 
 from rollout_trace.data.model import Completion, Usage, new_usage
+from rollout_trace.data.number_lists import array_of, ids_in
 from rollout_trace.data.tokens import FLOAT32_MAX
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL
 from rollout_trace.wire.message import MessageMerger, completion_from, completion_of
-from rollout_trace.wire.number_lists import ids_in
 from rollout_trace.wire.sse import data_lines
 from rollout_trace.wire.token_texts import RawsOf, texts_of
 from rollout_trace.wire.usage import usage_of
@@ -155,8 +154,8 @@ def _facts_of(body: _Body, choice: _Choice, prompt: IntArray | None) -> ChoiceFa
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
         prompt_token_ids=prompt,
-        completion_token_ids=None if ids is None else _array(ids, "i"),
-        logprobs=None if entries is None else _array([entry.logprob for entry in entries], "f"),
+        completion_token_ids=None if ids is None else array_of(ids, "i"),
+        logprobs=None if entries is None else array_of([entry.logprob for entry in entries], "f"),
         token_texts=None if entries is None else texts_of([entry.token for entry in entries], RawsOf(entries)),
         token_source=None if ids is None else "engine",
         extra={name: value for name in _EXTRA if (value := getattr(body, name)) is not None} or None,
@@ -184,13 +183,6 @@ def _usage_of(counts: _Usage | None) -> Usage | None:
     return usage_of(structs.asdict(counts))
 
 
-def _array(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
-    """int32 or float32 of values whose range is known. Read-only, as its memory is of bytes."""
-    import numpy as np
-
-    return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), kind)
-
-
 def _read(data: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None]:
     """One body and the ids of its prompt. ``has_ids``: they may be in it.
 
@@ -204,7 +196,7 @@ def _read(data: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None]:
         # Thousands of ids, each an object, would take a third of the time.
         return _decode_cut(b"%b0%b" % (data[: begin - 1], data[end + 1 :])), ids
     body = _decode(data)
-    return body, None if body.prompt_token_ids is None else _array(body.prompt_token_ids, "i")
+    return body, None if body.prompt_token_ids is None else array_of(body.prompt_token_ids, "i")
 
 
 def _merged(response: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None] | None:

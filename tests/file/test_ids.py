@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollout_trace.file.decode import BadLine, decode, parse
-from rollout_trace.file.ids import ids_in
+from rollout_trace.file.ids import ids_of_json
 from rollout_trace.file.records import TokenId
 from tests.strategies import PROFILE
 
@@ -32,20 +32,18 @@ def outcome(text: str) -> list[int] | None:
 
 def found(text: str) -> list[int] | None:
     """The ids that are read quickly, of any JSON."""
-    ids = ids_in(_raw.decode(text))
+    ids = ids_of_json(_raw.decode(text))
     assert ids is None or (ids.dtype == np.int32 and not ids.flags.writeable)
     return None if ids is None else ids.tolist()
 
 
-@pytest.mark.parametrize(
-    "text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0", " 1 ,\t2\n," + LONG + "\r\n"]
-)
+@pytest.mark.parametrize("text", [LONG, f"0,{LONG},2147483647", "", "0", "1,2", "0," * 1000 + "0"])
 def test_lists_of_ids_are_read_quickly(text: str) -> None:
     assert found(f"[{text}]") == outcome(f"[{text}]") is not None
 
 
 NO_IDS = ["-1", "2147483648", "4294967296", "9223372036854775808", "99999999999999999999999", "-9223372036854775809",
-          "1.5", "1e3", "-1.0", "null", "true", '"1"', "[1]", "{}", "[]", '""']  # fmt: skip
+          "1.5", "1e3", " 1", "1 ", "-1.0", "null", "true", '"1"', "[1]", "{}", "[]", '""']  # fmt: skip
 
 
 @pytest.mark.parametrize("value", NO_IDS)
