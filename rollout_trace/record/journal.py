@@ -382,9 +382,8 @@ class TrajectoryJournal:
                 self._missed_runs.append(one)
 
     def _closed(self, _: Trajectory) -> None:
-        # Without any record there is nothing that its end would complete.
-        if self._head is not None:
-            self._fields({"is_closed": True})
+        # Also where it is the first record: an agent may fail before its first call.
+        self._fields({"is_closed": True})
 
     def _completed(self, trajectory: Trajectory) -> None:
         self._journal.drain()

@@ -54,7 +54,7 @@ def place(call: Call) -> None:
     of_context = current_scope.get() if frame is None else frame.trajectory
     trajectory = of_context if bound is None else bound()
     log = log_of(trajectory)
-    # Of every trajectory, or in one of the process that this one was forked from.
+    # Outside of every trajectory, or in one of the process that this one was forked from.
     is_outside = trajectory is None and bound is None if log is None else not log.is_ours
     if is_outside and program.takes_calls():
         trajectory = program.of_call(trajectory, datetime.fromtimestamp(call.started, timezone.utc))

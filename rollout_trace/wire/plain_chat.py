@@ -104,9 +104,9 @@ class _Body(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
 
 
 class _CutBody(_Body, gc=False, forbid_unknown_fields=True, kw_only=True):
-    """A body with 0 in place of the ids of its prompt."""
+    """A body with a text in place of the ids of its prompt: one that no server sends there, as it may send a 0."""
 
-    prompt_token_ids: Literal[0]  # type: ignore[assignment]
+    prompt_token_ids: Literal["ids are read"]  # type: ignore[assignment]
 
 
 _decode_cut: Final[Callable[[bytes], _CutBody]] = json.Decoder(_CutBody).decode
@@ -194,7 +194,7 @@ def _read(data: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None]:
     ids = ids_in(data[begin:end]) if begin >= len(_PROMPT) and end - begin > _LONG else None
     if ids is not None:
         # Thousands of ids, each an object, would take a third of the time.
-        return _decode_cut(b"%b0%b" % (data[: begin - 1], data[end + 1 :])), ids
+        return _decode_cut(b'%b"ids are read"%b' % (data[: begin - 1], data[end + 1 :])), ids
     body = _decode(data)
     return body, None if body.prompt_token_ids is None else array_of(body.prompt_token_ids, "i")
 

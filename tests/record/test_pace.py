@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +44,37 @@ def test_the_line_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pace, "SLICE", 0.0)
     trajectory = many_turns(30)
     assert on_a_polite_thread(partial(encode, trajectory)) == encode(trajectory)
+
+
+@pytest.mark.parametrize("is_polite", [True, False])
+def test_a_thread_that_waits_runs_meanwhile(monkeypatch: pytest.MonkeyPatch, is_polite: bool) -> None:
+    """Although its switch interval is far from over; beside a thread of the agent's it waits on."""
+    monkeypatch.setattr(_pace, "SLICE", 0.0)
+    begin, has_run = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begin.wait()
+        has_run.set()
+
+    def work() -> bool:
+        _pace.set_polite(is_polite)
+        begin.set()
+        for _ in range(20_000):
+            _pace.give_way()
+            if has_run.is_set():
+                return True
+        return False
+
+    waiting = threading.Thread(target=wait)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)
+    try:
+        waiting.start()
+        assert on_a_polite_thread(work) is is_polite
+    finally:
+        sys.setswitchinterval(interval)
+        begin.set()
+        waiting.join()
 
 
 @pytest.mark.parametrize(("size", "is_polite"), [(1, True), (_pace.POLITE_LIMIT, False)])

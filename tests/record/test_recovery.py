@@ -369,6 +369,21 @@ def test_a_journal_that_is_deleted_meanwhile(tmp_path: Path, monkeypatch: pytest
     assert one.task == rt.Task(id="t")
 
 
+def test_an_agent_that_fails_before_its_first_call(tmp_path: Path) -> None:
+    """Its close is the first that the journal gets: the line may not be written before the process is killed."""
+    output = tmp_path / "out.jsonl"
+    journal = Journal(output)
+    with pytest.raises(RuntimeError, match="no tools"), journaled(journal, task="7"):
+        raise RuntimeError("no tools")
+    with journaled(journal, task="8"):
+        pass
+    died(journal)
+    failed, completed = rt.recover(output)
+    assert (failed.status, failed.error.message if failed.error else None) == ("failed", "no tools")
+    assert (completed.status, completed.task) == ("completed", rt.Task(id="8"))
+    assert None not in (failed.ended_at, completed.ended_at)
+
+
 def test_gzip_bodies_are_kept_as_they_came(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "out.jsonl")
     with ScriptedServer(Reply("words " * 2000, compress="gzip")) as server, journaled(journal):

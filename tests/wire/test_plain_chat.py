@@ -258,5 +258,7 @@ def test_long_prompts_are_read_alike_whatever_is_among_their_ids(ids: str) -> No
             check(request, b"data: " + sent.replace(b"message", b"delta") + b"\n\ndata: [DONE]\n\n", streamed=True)
             is is_usual
         )
-    nested = json.dumps({**body, "metrics": {"prompt_token_ids": body.pop("prompt_token_ids")}}, separators=(",", ":"))
-    assert not check(request, nested.encode(), streamed=False)
+    metrics = {"metrics": {"prompt_token_ids": body.pop("prompt_token_ids")}}
+    for other in ({}, {"prompt_token_ids": 0}, {"prompt_token_ids": None}):
+        nested = json.dumps({**body, **other, **metrics}, separators=(",", ":"))
+        assert not check(request, nested.encode(), streamed=False)
