@@ -47,7 +47,7 @@ class Run:
         # Weak: a run that never ends must not keep its trajectory alive.
         self.scope = scope
         """The trajectory of the ``with`` block it began in."""
-        self.trajectory = scope if parent is None else parent.trajectory
+        self.trajectory: weakref.ref[Trajectory] | None = scope if parent is None else parent.trajectory
 
     @property
     def agent(self) -> str | None:

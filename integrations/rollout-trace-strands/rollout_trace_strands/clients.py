@@ -122,7 +122,7 @@ def _route(model: Any) -> str:
 
 def _kind(model: Any) -> str | None:
     """The kind of a model among ``_KINDS``, or None. By names, because importing Strands' class imports its SDK."""
-    return _kind_of(type(model))
+    return _kind_of(type(model))  # type: ignore[arg-type]
 
 
 @functools.cache
