@@ -11,8 +11,11 @@ POLITE_LIMIT = 16 * 1024 * 1024
 """Most bytes that wait for a background thread while it lets others run first."""
 
 SLICE = 0.0005
-"""Seconds that a background thread works before it lets others run. Not after each of many small items: where system
-calls are slow, as in a sandbox, letting others run takes as long as decoding a small call."""
+"""Seconds that a background thread works before it lets others run, while others want to."""
+LONGEST = 0.004
+"""The same where none did: to give way takes as long as to decode a call, or longer where system calls are slow."""
+_TAKEN = 0.0002
+"""Seconds from which on giving way has taken so long that another thread has run meanwhile."""
 
 _Item = TypeVar("_Item")
 
@@ -21,6 +24,8 @@ class _Background(threading.local):
     is_polite = False
     due = 0.0
     """When the thread is to let others run next, as ``time.perf_counter`` seconds."""
+    slice = 0.0
+    """Seconds between two times."""
 
 
 _background = _Background()
@@ -39,11 +44,14 @@ def is_polite() -> bool:
 def give_way() -> None:
     """Lets a thread that waits for the interpreter run now, not after its switch interval of 5 ms.
 
-    Does nothing where less than ``SLICE`` has passed since this thread did so last.
+    Does nothing where the thread did so a moment ago: ``SLICE``, and longer while no other thread wants to run.
     """
-    if _background.is_polite and time.perf_counter() >= _background.due:
+    background = _background
+    if background.is_polite and (now := time.perf_counter()) >= background.due:
         time.sleep(0)
-        _background.due = time.perf_counter() + SLICE
+        after = time.perf_counter()
+        background.slice = SLICE if after - now > _TAKEN else min(2 * background.slice + SLICE, LONGEST)
+        background.due = after + background.slice
 
 
 def in_slices(items: Iterable[_Item]) -> Iterable[_Item]:
