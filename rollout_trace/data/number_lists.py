@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rollout_trace.data.tokens import IntArray
 
 _MOST: Final = 2**31 - 1
+_COMMA: Final = ord(",")
+_ZERO: Final = ord("0")
+_NINE: Final = ord("9")
 
 
 def array_of(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
@@ -29,22 +32,24 @@ def ids_in(text: bytes) -> IntArray | None:
     """
     import numpy as np
 
-    # Where a number is missing, numpy raises an error, or warns, depending on its version.
-    if text.translate(None, b"0123456789,") or b",," in text or not (text[:1].isdigit() and text[-1:].isdigit()):
+    # Numpy reads other texts too, and where a number is missing it raises an error, or warns, depending on its version.
+    if not _is_of_ids(np.frombuffer(b",%b," % text, np.uint8)):
         return None
     numbers = np.fromstring(text, np.int64, sep=",")
     # What is too large for numpy is read as the largest number.
-    if np.bitwise_or.reduce(numbers) > _MOST or not _are_of_json(text, numbers):
+    if np.bitwise_or.reduce(numbers) > _MOST:
         return None
     ids: IntArray = numbers.astype(np.int32)
     ids.flags.writeable = False
     return ids
 
 
-def _are_of_json(text: bytes, numbers: Any) -> bool:
-    """Whether no number begins with 0 and has more digits."""
-    begins = text.count(b",0") + text.startswith(b"0")
-    if not begins:
-        return True
-    is_doubled = b",00" in text or text.startswith(b"00")
-    return not is_doubled and begins == len(numbers) - int((numbers != 0).sum())
+def _is_of_ids(text: Any) -> bool:
+    """Whether characters, which begin and end with a comma, are numbers without a sign, as JSON spells them."""
+    commas = (text == _COMMA).nonzero()[0]
+    if int((text < _ZERO).sum()) != len(commas) or text.max() > _NINE:
+        return False
+    begins = text[commas[:-1] + 1]
+    zeros = commas[:-1][begins == _ZERO] + 1
+    # None is missing, and of those that begin with 0 each is a 0 alone.
+    return bool(begins.min() >= _ZERO and (not len(zeros) or (text[zeros + 1] == _COMMA).all()))
