@@ -13,7 +13,7 @@ from rollout_trace import wire
 from tests.fuzz.run import corpus
 
 _EVENTS = "text/event-stream"
-_UNARY, _STREAM = 0.6, 1.5
+_UNARY, _STREAM = 0.6, 1.0
 
 
 def run(effort: Effort) -> Iterator[Row]:

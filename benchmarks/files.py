@@ -14,7 +14,7 @@ from benchmarks.report import Effort, Row, at_least, spread
 from benchmarks.timing import blocks
 from benchmarks.trajectories import long_agent, single_turns
 
-WRITE = 400
+WRITE, READ = 500, 250
 
 
 def run(effort: Effort) -> Iterator[Row]:
@@ -45,7 +45,7 @@ def _plain(name: str, trajectories: Sequence[rt.Trajectory], folder: Path, effor
     more = f"to {os.devnull} {spread(speeds['null']).middle:,.0f} MB/s; {size / len(trajectories) / 1e3:,.0f} kB a line"
     yield at_least(f"written, {name}", spread(speeds["write"]), WRITE, form=".0f", unit=" MB/s", more=more)
     more = f"json.loads {spread(speeds['loads']).middle:,.0f} MB/s"
-    yield at_least(f"read, {name}", spread(speeds["read"]), None, form=".0f", unit=" MB/s", more=more)
+    yield at_least(f"read, {name}", spread(speeds["read"]), READ, form=".0f", unit=" MB/s", more=more)
 
 
 def _compressed(name: str, trajectories: Sequence[rt.Trajectory], path: Path, effort: Effort) -> Iterator[Row]:

@@ -46,7 +46,7 @@ def _kept(effort: Effort) -> Row:
     traced, resident = _child("kept-traced", traced_calls), _child("kept", calls)
     grown, tokens, words = (traced[name] / traced_calls * 1000 / MB for name in ("grown", "tokens", "text"))
     more = f"ids and logprobs {tokens:.1f}, text {words:.1f}; resident +{resident['grown'] / calls * 1000 / MB:.1f} MB"
-    return at_most("1,000 kept calls of 2,000 + 500 tokens", spread([grown]), 25, form=".1f", unit=" MB", more=more)
+    return at_most("1,000 kept calls of 2,000 + 500 tokens", spread([grown]), 20, form=".1f", unit=" MB", more=more)
 
 
 def _long_agents(agents: int, turns: int) -> Iterator[Row]:

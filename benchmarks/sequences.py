@@ -12,7 +12,7 @@ from benchmarks.report import Effort, Row, at_least, at_most, ratios, spread
 from benchmarks.timing import blocks
 from benchmarks.trajectories import long_agent, many_turns, single_turns
 
-SPEED = 20
+SPEED = 100
 DECADES = (2, 20, 200, 2_000)
 """Turns of 500 tokens: from a thousand tokens to a million."""
 
