@@ -211,7 +211,7 @@ def test_both_ways_give_the_same_of_damaged_answers() -> None:
         read_short.append(check(request, body, streamed=streamed))
 
     compare()
-    assert sum(read_short) > len(read_short) / 4
+    assert sum(read_short) > len(read_short) / 10
 
 
 PIECES = [b"", b"\n", b"\r", b" ", b"\n\n", b"\n\ndata: ", b"0", b",", b"-", b'"', b"\\ud800", b"\xff", b"\x7f"]
@@ -234,7 +234,7 @@ def test_both_ways_give_the_same_of_damaged_bytes() -> None:
         read_short.append(check(request, bytes(body), streamed=streamed))
 
     compare()
-    assert sum(read_short) > len(read_short) / 40
+    assert sum(read_short) > len(read_short) / 100
 
 
 @pytest.mark.parametrize(
