@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +41,7 @@ class Exchange:
             protocol = self._protocol(settings, method, path)
             if protocol is None:
                 return
-            in_force: Settings | None = settings
-            if settings.source is not None:
-                in_force = self._in_force(settings, settings.source)
+            in_force = self._in_force(settings)
             if in_force is None:
                 return
             self.call = recorder.begin(in_force, protocol, path)
@@ -55,11 +53,11 @@ class Exchange:
         """The protocol of the request; None where it generates nothing."""
         return settings.protocol_of(method, path)
 
-    def _in_force(
-        self, settings: Settings, source: Callable[[Callable[[], object]], Settings | None]
-    ) -> Settings | None:
-        """The settings to record with, of a client that is recorded because the process is; None: nothing is."""
-        found = source(self._address)
+    def _in_force(self, settings: Settings) -> Settings | None:
+        """The settings to record with; None where nothing is to be recorded."""
+        if settings.source is None:
+            return settings
+        found = settings.source(self._address)
         # A client of an instrumented process may be bound to a trajectory.
         if found is None or settings.trajectory is None:
             return found

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from rollout_trace import guard
 from rollout_trace.record.call import Call, Failure, drain, end
 from rollout_trace.record.place import place
-from rollout_trace.wire.protocols import model_in_path, record_of
+from rollout_trace.wire.protocols import model_in_path
 
 if TYPE_CHECKING:
     from rollout_trace.record.settings import Settings
@@ -45,8 +45,7 @@ def begin(settings: Settings, protocol: str | None, path: str = "") -> Call | No
     call = None
     try:
         call = Call(settings, protocol)
-        if record_of(protocol).has_path_facts:
-            call.path_model = model_in_path(protocol, path)
+        call.path_model = model_in_path(protocol, path)
         place(call)
     except Exception as error:
         guard.failed("begin", call, error)

@@ -157,35 +157,6 @@ class Attempt:
         _cut_keys(self, "request_id", "content_type")
 
 
-_ATTEMPT_SETTERS = tuple(Attempt.__dict__[item.name].__set__ for item in fields(Attempt))
-
-
-def new_attempt(
-    started_at: datetime,
-    duration: float | None,
-    status: int | None,
-    error: ErrorInfo | None,
-    request_id: str | None,
-    content_type: str | None,
-) -> Attempt:
-    """An attempt with these fields, made several times as fast. For the recorder. ``duration`` must be rounded."""
-    if credentials.any_known():
-        return Attempt(
-            started_at=started_at,
-            duration=duration,
-            status=status,
-            error=error,
-            request_id=request_id,
-            content_type=content_type,
-        )
-    attempt = object.__new__(Attempt)
-    # Past the frozen class's own constructor, which sets each field by a function call with its name.
-    values = (started_at, duration, status, error, request_id, content_type)
-    for put, value in zip(_ATTEMPT_SETTERS, values, strict=True):
-        put(attempt, value)
-    return attempt
-
-
 @document_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
@@ -516,7 +487,14 @@ def _maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
 
 new_completion = _maker(Completion)
 new_usage = _maker(Usage)
+_new_attempt = _maker(Attempt)
 _new_step = _maker(Step, _sealed=True)
+
+
+def new_attempt(**values: Any) -> Attempt:
+    """An attempt with these fields, made several times as fast. For the recorder. ``duration`` must be rounded."""
+    # The class itself cuts keys out of its texts.
+    return Attempt(**values) if credentials.any_known() else _new_attempt(**values)
 
 
 def new_step(values: dict[str, Any]) -> Step:

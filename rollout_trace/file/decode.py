@@ -458,13 +458,11 @@ def _add_token_ids(values: dict[str, Any], record: TokensRecord, at: int, segmen
 
 
 def _logprobs(values: list[float | None] | None, at: int) -> FloatArray | None:
-    import numpy as np
-
     if values is None:
         return None
     try:
-        # Faster than an array from the list. It refuses null, and what float32 cannot hold.
-        found: FloatArray = np.frombuffer(struct.pack(f"={len(values)}f", *values), np.float32)
+        # It refuses null, and what float32 cannot hold.
+        found: FloatArray = array_of(values, "f")  # type: ignore[arg-type]
         return found
     except (struct.error, OverflowError):
         pass

@@ -125,8 +125,6 @@ class KeptBytes:
 
         ``has_more``: what is kept of the response unpacks to more than the limit of an unpacked one.
         """
-        if not (self.request_left_out or self.left_out or has_more):
-            return None
         parts = []
         if self.request_left_out:
             parts.append(f"the request has {self.request_left_out:,} bytes, and none are kept")
@@ -135,7 +133,7 @@ class KeptBytes:
         if has_more:
             unpacked = f"unpack to more than {UNPACKED * self.limit:,}, and the first {self.limit:,} of them are read"
             parts.append(f"{self.held:,} bytes of the response {unpacked}")
-        return f"{'; '.join(parts)} (max_call_bytes is {self.limit:,})."
+        return f"{'; '.join(parts)} (max_call_bytes is {self.limit:,})." if parts else None
 
     def _leave_out(self, rest: bytes) -> None:
         self.held -= len(rest)

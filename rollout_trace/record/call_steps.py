@@ -257,13 +257,13 @@ def running_step(call: Call) -> Step:
 def _attempt(mark: AttemptMark) -> Attempt:
     known = mark.known
     return new_attempt(
-        _utc(mark.started),
-        None if mark.ended is None else round(mark.ended - mark.began, 9),
-        mark.status,
-        mark.error,
+        started_at=_utc(mark.started),
+        duration=None if mark.ended is None else round(mark.ended - mark.began, 9),
+        status=mark.status,
+        error=mark.error,
         # OpenAI's header, else Anthropic's.
-        known.get("x-request-id") or known.get("request-id"),
-        known.get("content-type"),
+        request_id=known.get("x-request-id") or known.get("request-id"),
+        content_type=known.get("content-type"),
     )
 
 

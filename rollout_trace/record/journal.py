@@ -313,10 +313,10 @@ class TrajectoryJournal:
             return has
         head = journal_calls.head_of(call)
         # Without keys, or the call would be written as steps: `_must_be_decoded`.
-        body = b"" if request is None else request
+        body = request or b""
         part = None if has is not None else self._bases.difference(body)
         number = next(self._numbers) if has is None else has.number
-        new = chunks[0] if len(chunks) == 1 and not start else b"".join(chunks[start:])
+        new = b"".join(chunks[start:])
         before = has.size if start and has is not None else 0
         # In the bytes as they came: what is cut out of them changes their number.
         head["number"], head["from"], head["to"] = number, before, before + len(new)

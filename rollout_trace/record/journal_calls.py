@@ -55,8 +55,7 @@ def head_of(call: Call) -> dict[str, Any]:
             name: value for name, value in zip(_OTHER_SLOTS, _others(call), strict=True) if type(value) in _PLAIN
         },
     }
-    if call.cut is not None or call.failure is not None or call.faults or call.left_out:
-        head.update(ends_of(call))
+    head.update(ends_of(call))
     if settings.wishes is not None:
         head["wishes"] = {name: getattr(settings.wishes, name) for name in _WISHES}
     if call.refusals:

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from rollout_trace.data.model import Usage
+from rollout_trace.data.number_lists import array_of
 from rollout_trace.data.tokens import FLOAT32_MAX
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.reading import set_issue, withhold
@@ -58,11 +59,9 @@ def _check_ids(choice: ChoiceFacts, converted: dict[int, Any]) -> None:
 
 def _id_array(ids: list[int]) -> Any:
     """int32 [len(ids)], or None where an id is out of range."""
-    import numpy as np
-
     try:
-        # Twice as fast as an array from the list, and refuses what is beyond int32.
-        array = np.frombuffer(struct.pack(f"{len(ids)}i", *ids), np.int32)
+        # It refuses what is beyond int32.
+        array = array_of(ids, "i")
     except struct.error:
         return None
     return array if not len(array) or array.min() >= 0 else None

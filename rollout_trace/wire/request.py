@@ -44,8 +44,7 @@ def read(protocol: str, body: bytes | None, messages: ListStore, tools: ListStor
 def _read_shared(body: bytes, layout: RequestLayout, messages: ListStore, tools: ListStore) -> RequestFacts:
     # Messages stay bytes here: the store decodes only those that no earlier request brought.
     values: dict[str, Raw] = _FIELDS.decode(body)
-    if layout.aliases:
-        _rename(values, layout)
+    _rename(values, layout)
     model = values.pop("model", None)
     prompt, tool_items = _prompt(values, layout), _items(values, "tools")
     return RequestFacts(
