@@ -17,11 +17,17 @@ _NINE: Final = ord("9")
 
 
 def array_of(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
-    """int32 (``i``) or float32 (``f``) of numbers in its range, read-only: its memory is of bytes."""
+    """int32 (``i``) or float32 (``f``) of numbers in its range, read-only: its memory is of bytes.
+
+    Raises:
+        struct.error: one of the values is no number, or no int32.
+        OverflowError: one of the values is beyond float32.
+    """
     import numpy as np
 
-    # Twice as fast as `np.fromiter`.
-    return np.frombuffer(struct.pack(f"{len(values)}{kind}", *values), kind)
+    # Twice as fast as `np.fromiter`. The sizes are those of both machine and standard; but without "=", a number beyond
+    # float32 becomes infinite.
+    return np.frombuffer(struct.pack(f"={len(values)}{kind}", *values), kind)
 
 
 def ids_in(text: bytes) -> IntArray | None:

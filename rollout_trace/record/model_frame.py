@@ -61,7 +61,7 @@ class ModelFrame(Frame):
                 ``sampling``; in the shape of OpenAI's chat.
         """
         super().__init__(parent, agent)
-        self.metadata = {"framework": framework, **metadata} if metadata else {"framework": framework}
+        self.metadata: dict[str, Any] = {"framework": framework, **metadata} if metadata else {"framework": framework}
         """For the ``metadata`` of the steps."""
         self.calls: list[Call] = []
         """Recorded calls that began in its context."""
