@@ -52,10 +52,13 @@ def ids_in(text: bytes) -> IntArray | None:
 
 def _is_of_ids(text: Any) -> bool:
     """Whether characters, which begin and end with a comma, are numbers without a sign, as JSON spells them."""
-    commas = (text == _COMMA).nonzero()[0]
-    if int((text < _ZERO).sum()) != len(commas) or text.max() > _NINE:
+    import numpy as np
+
+    # Each a pass over all characters at once, faster than anything that looks at the numbers one by one.
+    commas = text == _COMMA
+    if np.count_nonzero(text < _ZERO) != np.count_nonzero(commas) or text.max() > _NINE:
         return False
-    begins = text[commas[:-1] + 1]
-    zeros = commas[:-1][begins == _ZERO] + 1
-    # None is missing, and of those that begin with 0 each is a 0 alone.
-    return bool(begins.min() >= _ZERO and (not len(zeros) or (text[zeros + 1] == _COMMA).all()))
+    if (commas[:-1] & commas[1:]).any():
+        return False
+    # A number that begins with 0 is that 0 alone.
+    return not (commas[:-2] & (text[1:-1] == _ZERO) & ~commas[2:]).any()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, 
 import msgspec
 
 from rollout_trace.data.lists import TableSpan
-from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_step
+from rollout_trace.data.model import Attempt, Cost, CostSource, Step, ToolRun, new_attempt, new_step
 from rollout_trace.data.number_lists import array_of
 from rollout_trace.data.token_texts import PackedTexts, from_plain
 from rollout_trace.data.tokens import Segment, Span, TokenStore, as_float32
@@ -528,7 +528,7 @@ def _cost(record: CostRecord | None) -> Cost | None:
 
 
 def _attempt(record: AttemptRecord) -> Attempt:
-    return Attempt(
+    return new_attempt(
         started_at=record.started_at,
         duration=from_milliseconds(record.duration_ms),
         status=record.status,

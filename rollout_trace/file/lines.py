@@ -97,7 +97,7 @@ class NumberedLines:
         self._number = self._next = start.number
         """Of the current line, and of the line behind ``_end``."""
         self.newlines = 0
-        """So far."""
+        """Behind the lines that were yielded, and in the blanks between them."""
         self.ends_whole = True
         """Whether what was read so far ends with a newline."""
 
@@ -146,7 +146,6 @@ class NumberedLines:
                 if self._to_skip:
                     skipped = min(self._to_skip, len(part))
                     self._to_skip, part = self._to_skip - skipped, part[skipped:]
-                self.newlines += part.count(b"\n")
                 self.ends_whole = part.endswith(b"\n")
             yield part
 
@@ -174,7 +173,8 @@ class NumberedLines:
                     # Blank lines are skipped together: one at a time, a file of nothing else would take very long.
                     blank = _BLANK.match(part, at)
                     start, at = at, at if blank is None else blank.end()
-                    number += part.count(b"\n", start, at)
+                    blanks = part.count(b"\n", start, at)
+                    number, self.newlines = number + blanks, self.newlines + blanks
                     self._begin = base + at
                 end = part.find(b"\n", at)
                 if end < 0:
@@ -182,6 +182,7 @@ class NumberedLines:
                     if at < len(part):
                         pending.add(part[at:])
                     break
+                self.newlines += 1
                 self._number, self._next, self._end = number, number + 1, base + end + 1
                 if pending.length:
                     pending.add(part[at:end])

@@ -22,6 +22,7 @@ from uuid import uuid4
 import msgspec
 
 from rollout_trace.file.addresses import is_address, join, open_binary
+from rollout_trace.file.decode import BadLine, Parsed, parse
 from rollout_trace.file.kinds import refuse_special_file
 from rollout_trace.file.modes import create, make_folder
 from rollout_trace.file.records import SCHEMA, Head
@@ -174,6 +175,25 @@ def restore(line: bytes, folder: str | os.PathLike[str]) -> bytes:
         return b"data:%s;base64,%s" % (mime_type, text) if match[3] == b"url" else text
 
     return reference.sub(data_of, line)
+
+
+def parse_restored(line: bytes, path: str) -> Parsed:
+    """Reads a line of the file at ``path``, with references replaced by their media.
+
+    Raises:
+        BadLine: the line is not JSON, or its values are not of the format's types.
+        MissingMedia: a file is missing, cannot be read, or has other bytes than its name.
+    """
+    # Read first, although a line with references is read once more: most have none, and to look for them costs a pass.
+    try:
+        parsed = parse(line)
+    except BadLine:
+        restored = restore(line, name_of_folder(path))
+        if restored == line:
+            raise
+        # It may be the references that are not of the types.
+        return parse(restored)
+    return parsed if parsed.record.media is None else parse(restore(line, name_of_folder(path)))
 
 
 def references(line: bytes) -> dict[str, int]:

@@ -15,7 +15,7 @@ import msgspec
 from rollout_trace.file.addresses import open_binary
 from rollout_trace.file.decode import parse
 from rollout_trace.file.lines import Damaged, NumberedLines
-from rollout_trace.file.media import name_of_folder, restore
+from rollout_trace.file.media import parse_restored
 from rollout_trace.file.packed import Batch, PackedLine, packed_line, to_bytes
 from rollout_trace.file.parts import Part
 
@@ -138,8 +138,7 @@ def _opened(wanted: Wanted) -> BinaryIO:
 
 
 def _packed(wanted: Wanted, number: int, line: bytes) -> PackedLine | None:
-    data = restore(line, name_of_folder(os.fsdecode(wanted.path))) if wanted.has_media else line
-    return packed_line(number, parse(data))
+    return packed_line(number, parse_restored(line, os.fsdecode(wanted.path)) if wanted.has_media else parse(line))
 
 
 def wanted_of(part: Part, *, has_media: bool) -> Wanted:

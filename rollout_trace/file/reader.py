@@ -12,10 +12,10 @@ from rollout_trace import guard
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.addresses import has_magic, is_address, join, matching, names_in, shown, to_local
-from rollout_trace.file.decode import BadLine, build, decode, on_a_fresh_stack
+from rollout_trace.file.decode import BadLine, build, on_a_fresh_stack, parse
 from rollout_trace.file.kinds import is_history_file, refuse_special_file
 from rollout_trace.file.lines import Damaged, NumberedLines, SplitLine, lines
-from rollout_trace.file.media import MissingMedia, name_of_folder, restore
+from rollout_trace.file.media import MissingMedia, parse_restored
 from rollout_trace.file.notes import Notes, is_notes_file, load_notes, notes_path
 from rollout_trace.file.shards import SUFFIXES, lines_among
 
@@ -290,7 +290,7 @@ def _foreign_file_error(path: str, line: bytes | Damaged, error: FormatError) ->
 
 
 def _decode_line(path: str, line: bytes, media: ReadMedia) -> Trajectory:
-    return decode(line if media == "keep" else restore(line, name_of_folder(path)))
+    return build(parse(line) if media == "keep" else parse_restored(line, path))
 
 
 def expand_paths(path: PathLike | Iterable[PathLike]) -> list[str]:

@@ -390,3 +390,16 @@ def test_a_bad_mark_is_an_error_of_the_line(tmp_path: Path) -> None:
     path.write_text('{"schema": "rollout-trace/1", "id": "t", "media": {"mark": "."}}')
     with pytest.raises(rt.FormatError, match=r"\$\.media\.mark: expected str matching regex"):
         list(read(path))
+
+
+def test_a_reference_where_text_is_not_allowed_is_restored_before_the_line_is_judged(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    written(asking(IMAGE_URL), path)
+    line = json.loads(path.read_text())
+    reference = f"{line['media']['mark']}(sha256={PIXELS_SHA256};bytes=1024;as=base64)"
+    line["steps"][0]["request_bytes"] = {"base64": reference}
+    path.write_text(json.dumps(line))
+    (found,) = read(path)
+    assert hashlib.sha256(found.steps[0].request_bytes or b"").hexdigest() == PIXELS_SHA256
+    with pytest.raises(rt.FormatError, match=r"request_bytes"):
+        list(read(path, media="keep"))
