@@ -25,8 +25,7 @@ def array_of(values: Sequence[float], kind: Literal["i", "f"]) -> Any:
     """
     import numpy as np
 
-    # Twice as fast as `np.fromiter`. The sizes are those of both machine and standard; but without "=", a number beyond
-    # float32 becomes infinite.
+    # Twice as fast as `np.fromiter`. Without "=", a number beyond float32 would be packed as infinity.
     return np.frombuffer(struct.pack(f"={len(values)}{kind}", *values), kind)
 
 

@@ -184,16 +184,15 @@ def parse_restored(line: bytes, path: str) -> Parsed:
         BadLine: the line is not JSON, or its values are not of the format's types.
         MissingMedia: a file is missing, cannot be read, or has other bytes than its name.
     """
-    # Read first, although a line with references is read once more: most have none, and to look for them costs a pass.
+    # Read before it is searched for references: most lines have none, and the search is a pass over all of it.
     try:
         parsed = parse(line)
+        if parsed.record.media is None:
+            return parsed
     except BadLine:
-        restored = restore(line, name_of_folder(path))
-        if restored == line:
-            raise
-        # It may be the references that are not of the types.
-        return parse(restored)
-    return parsed if parsed.record.media is None else parse(restore(line, name_of_folder(path)))
+        # It may be a reference that is not of the type which its data has.
+        pass
+    return parse(restore(line, name_of_folder(path)))
 
 
 def references(line: bytes) -> dict[str, int]:
