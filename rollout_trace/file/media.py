@@ -41,6 +41,8 @@ _KEYED = re.compile(rb'"(?:data|base64|file_data|b64_json|result)":"[A-Za-z0-9+/
 # The type comes last, because it may hold the separators of the other parts; it cannot hold a bracket.
 _REFERENCE = rb"%s\(sha256=([0-9a-f]{64});bytes=(\d{1,19});as=(url|base64)(?:;type=([^)\s\"]*))?\)"
 _START = b'{"schema":"%s",' % SCHEMA.encode()
+_WITH_MEDIA = _START + b'"media":'
+"""How a line with references begins as it is written. Other programs may write the field elsewhere."""
 
 _head = msgspec.json.Decoder(Head)
 
@@ -106,7 +108,7 @@ class MediaFolder:
         found = table.join([self._moved(part, mark, types) for part in (before, after)])
         if found == line:
             return line
-        return b'%s"media":{"mark":"%s"},%s' % (_START, mark, found[len(_START) :])
+        return b'%s{"mark":"%s"},%s' % (_WITH_MEDIA, mark, found[len(_START) :])
 
     def _moved(self, part: bytes, mark: bytes, types: dict[bytes, bytes]) -> bytes:
         found = _URL.sub(lambda match: self._url(match, mark), part)
@@ -184,6 +186,8 @@ def parse_restored(line: bytes, path: str) -> Parsed:
         BadLine: the line is not JSON, or its values are not of the format's types.
         MissingMedia: a file is missing, cannot be read, or has other bytes than its name.
     """
+    if line.startswith(_WITH_MEDIA):
+        return parse(restore(line, name_of_folder(path)))
     # Read before it is searched for references: most lines have none, and the search is a pass over all of it.
     try:
         parsed = parse(line)
@@ -337,8 +341,12 @@ def _mime_type(name: str, value: dict[str, Any]) -> bytes:
 
 
 def _path_of(reference: str, line: bytes) -> str:
-    """Path of a reference in the line: ``$.steps[0]...``."""
-    pending: list[tuple[str, Any]] = [("$", json.loads(line))]
+    """Path of a reference in the line: ``$.steps[0]...``; that of the line where ``json`` refuses it."""
+    try:
+        pending: list[tuple[str, Any]] = [("$", json.loads(line))]
+    except ValueError:
+        # Bytes that are no UTF-8, or a number of more digits than it takes, in a field that this version does not know.
+        return "$"
     while pending:
         path, value = pending.pop()
         if isinstance(value, str):

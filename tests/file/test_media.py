@@ -23,6 +23,7 @@ from rollout_trace.file import JSONLWriter, read
 from rollout_trace.file.encode import encode
 from rollout_trace.file.media import MediaFolder, folder_of, restore
 from rollout_trace.file.schema import schema
+from rollout_trace.file.validate import Problem, validate
 from tests.strategies import PROFILE, texts, trajectories
 
 PIXELS = bytes(range(256)) * 4
@@ -403,3 +404,30 @@ def test_a_reference_where_text_is_not_allowed_is_restored_before_the_line_is_ju
     assert hashlib.sha256(found.steps[0].request_bytes or b"").hexdigest() == PIXELS_SHA256
     with pytest.raises(rt.FormatError, match=r"request_bytes"):
         list(read(path, media="keep"))
+
+
+def test_a_reference_that_no_parser_of_the_data_takes_is_restored_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    written(asking(IMAGE_URL), path)
+    reference = f"rollout-trace-media(sha256={PIXELS_SHA256};bytes=1024;as=base64)"
+    array = {"dtype": "uint8", "shape": [1024], "data": reference}
+    mark = {"mark": "rollout-trace-media"}
+    path.write_text(json.dumps({"schema": "rollout-trace/1", "id": "t", "media": mark, "arrays": [array]}))
+    assert [found.id for found in read(path)] == ["t"]
+    # Without the media the line is wrong too: what is reported is what is to be done.
+    Path(f"{path}.media", PIXELS_SHA256).unlink()
+    with pytest.raises(rt.FormatError, match=r"\$\.arrays\[0\]\.data: expected 1024 bytes of media"):
+        list(read(path))
+
+
+@pytest.mark.parametrize("damage", [b'"name":"\xae"', b'"unknown":' + b"9" * 5000])
+def test_missing_media_of_a_line_that_json_refuses_are_an_error_of_the_line(damage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    text = f"rollout-trace-media(sha256={'0' * 64};bytes=1;as=base64)"
+    line = {"schema": "rollout-trace/1", "id": "t", "media": {"mark": "rollout-trace-media"}, "task": {"id": text}}
+    path.write_bytes(json.dumps(line).encode()[:-1] + b"," + damage + b"}\n")
+    with pytest.raises(rt.FormatError, match=r"\$: expected 1 bytes of media"):
+        list(read(path))
+    found: list[Problem] = []
+    validate([str(path)], found.append)
+    assert found
