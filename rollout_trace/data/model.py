@@ -492,7 +492,10 @@ _new_step = _maker(Step, _sealed=True)
 
 
 def new_attempt(**values: Any) -> Attempt:
-    """An attempt with these fields; several times as fast. For the recorder and the reader. ``duration`` is rounded."""
+    """An attempt with these fields, made several times as fast. For the recorder and the reader.
+
+    ``duration`` must be rounded.
+    """
     # The class itself cuts keys out of its texts.
     return Attempt(**values) if credentials.any_known() else _new_attempt(**values)
 

@@ -186,16 +186,15 @@ def parse_restored(line: bytes, path: str) -> Parsed:
         BadLine: the line is not JSON, or its values are not of the format's types.
         MissingMedia: a file is missing, cannot be read, or has other bytes than its name.
     """
-    if line.startswith(_WITH_MEDIA):
-        return parse(restore(line, name_of_folder(path)))
-    # Read before it is searched for references: most lines have none, and the search is a pass over all of it.
-    try:
-        parsed = parse(line)
-        if parsed.record.media is None:
-            return parsed
-    except BadLine:
-        # It may be a reference that is not of the type which its data has.
-        pass
+    if not line.startswith(_WITH_MEDIA):
+        # Read before it is searched for references: most lines have none, and the search is a pass over all of it.
+        try:
+            parsed = parse(line)
+            if parsed.record.media is None:
+                return parsed
+        except BadLine:
+            # It may be a reference that is not of the type which its data has.
+            pass
     return parse(restore(line, name_of_folder(path)))
 
 

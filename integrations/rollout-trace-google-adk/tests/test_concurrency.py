@@ -96,23 +96,20 @@ def test_eight_threads(recorded: Recorded, route: str) -> None:
 def test_nothing_is_kept_of_runs_that_are_over() -> None:
     runs = int(os.environ.get("ROLLOUT_TRACE_RUNS", "60"))
 
-    def alive() -> int:
+    async def run_times(number: int, runner: Any) -> None:
+        for _ in range(number):
+            await rollout(runner, "task")
+
+    def alive_after(number: int, runner: Any) -> int:
+        asyncio.run(run_times(number, runner))
+        # Counted when the event loop is closed: an open one keeps up to a hundred cancelled timers,
+        # each with the context of the run that set it.
         gc.collect()
         kinds = [type(one) for one in gc.get_objects()]
         ours = [
             kind for kind in kinds if str(kind.__module__).startswith(("rollout_trace.record", "rollout_trace_google"))
         ]
         return sum(issubclass(kind, (Frame, Call)) for kind in ours)
-
-    async def run_times(number: int, runner: Any) -> None:
-        for _ in range(number):
-            await rollout(runner, "task")
-
-    def alive_after(number: int, runner: Any) -> int:
-        # Counted when the event loop is closed: an open one keeps up to a hundred cancelled timers,
-        # each with the context of the run that set it.
-        asyncio.run(run_times(number, runner))
-        return alive()
 
     with ScriptedServer(adding(1)) as server:
         runner = runner_of(agent_of(litellm(server)))
