@@ -130,7 +130,7 @@ def test_what_is_no_finite_number_is_refused_where_it_is_set(setter: Setter, tra
         (Score.GOOD, 2),
         (2**53 + 1, 2**53 + 1),
     ],
-    ids=repr,
+    ids=lambda one: type(one).__name__,
 )
 def test_numbers_of_any_kind_become_pythons_own(value: Any, number: float, trajectory: rt.Trajectory) -> None:
     rt.reward(value)
