@@ -22,7 +22,7 @@ import numpy as np
 
 import rollout_trace as rt
 from rollout_trace.clients import sampler, tinker
-from tests.samplers.standin import LLM, Logprob, SamplingParams
+from tests.clients.samplers.standin import LLM, Logprob, SamplingParams
 
 TOKENS, PROMPT, CALLS, ROUNDS = 500, 2000, 100, 7
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.clients.either import Kind
-from tests.examples import USUAL, examples
+from tests.amount import USUAL, examples
 
 # A busy machine is slow without anything being wrong, and the same examples each time are what CI can be believed by.
 # Which ones these are depends on what is imported, and so does how many of them are too large to be tried.

@@ -37,7 +37,7 @@ from rollout_trace.testing.strategy_values import (
     token_ids,
     usages,
 )
-from tests.examples import examples
+from tests.amount import examples
 
 __all__ = ["PROFILE", "json_values", "texts", "trajectories"]
 

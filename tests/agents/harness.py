@@ -18,7 +18,7 @@ from rollout_trace import wire
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from tests.agents.script import AtOnce, Model, final, number_of, question, two_turns
 from tests.agents.six import COUNT
-from tests.clients.oracle import assert_said
+from tests.clients.openai.oracle import assert_said
 
 Order: TypeAlias = Literal["before", "after"]
 

@@ -1,5 +1,5 @@
-"""Tests of the client wrappers: real SDK clients against loopback servers. They run with each supported SDK version."""
+"""Tests of what records calls: each SDK's clients against loopback servers, with each supported release of the SDK."""
 
 import pytest
 
-pytest.register_assert_rewrite("tests.sdk_harness", *(f"{__name__}.{name}" for name in ("either", "harness", "oracle")))
+pytest.register_assert_rewrite("tests.sdk_harness", f"{__name__}.either")

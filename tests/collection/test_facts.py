@@ -18,7 +18,7 @@ from rollout_trace.data.model import Step
 from rollout_trace.record.tally import reason_without_ids
 from rollout_trace.train.sequences import count_drift
 from tests.strategies import PROFILE, trajectories
-from tests.test_drift import REPORTS, recorded
+from tests.train.test_drift import REPORTS, recorded
 
 COLLECT = {"run": "r", "attempt": 2, "task_digest": "0"}
 

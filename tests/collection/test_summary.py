@@ -26,7 +26,7 @@ from rollout_trace.collection.summary import Tally
 from rollout_trace.data.model import ErrorInfo
 from rollout_trace.testing import Reply, ScriptedServer
 from rollout_trace.train.evaluation import pass_at_k, pass_hat_k
-from tests.examples import examples
+from tests.amount import examples
 
 BOUNDED = settings(max_examples=examples(80))
 SCORES = st.dictionaries(

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 import rollout_trace as rt
 from rollout_trace.data.model import Step, TokenIssue
 from rollout_trace.testing import Reply
-from tests import test_drift
+from tests.train import test_drift
 from tests.consumers import recorded
 
 from . import commands, evaluated

@@ -7,7 +7,7 @@ import re
 from page_blocks import Block, blocks_of, pages
 
 ELSEWHERE: dict[tuple[str, str], str] = {
-    ("docs/coding-agent.md", ""): "tests/coding_agent/test_example.py",
+    ("docs/coding-agent.md", ""): "tests/examples/coding_agent/test_example.py",
     ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", 'datasets.load_dataset("parquet"'): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "export.dataset(export.steps"): "tests/consumers/datasets/test_datasets.py",
@@ -21,12 +21,12 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/export.md", "OpenEnv"): "tests/consumers/openenv/test_openenv.py",
     ("docs/export.md", "Tinker"): "tests/consumers/tinker/test_tinker.py",
     ("docs/filter.md", "Expressions"): "tests/documentation/test_expressions.py",
-    ("docs/integrations.md", "class Hooks"): "tests/test_integration_example.py",
-    ("docs/integrations.md", "record(agent, engine"): "tests/test_integration_example.py",
+    ("docs/integrations.md", "class Hooks"): "tests/integration/test_integration_example.py",
+    ("docs/integrations.md", "record(agent, engine"): "tests/integration/test_integration_example.py",
     ("docs/start.md", "Train"): "tests/consumers/torch/test_pages.py",
     ("docs/start.md", "-MODEL = "): "tests/documentation/test_start.py",
     ("docs/start.md", "-with ScriptedServer"): "tests/documentation/test_start.py",
-    ("docs/samplers.md", "vLLM"): "tests/samplers/test_page.py",
+    ("docs/samplers.md", "vLLM"): "tests/clients/samplers/test_page.py",
     ("docs/samplers.md", "Tinker"): "tests/consumers/tinker/test_sampling.py",
     ("docs/samplers.md", "transformers"): "tests/consumers/torch/test_generate.py",
     ("docs/test-asserts.md", ""): "tests/testing/test_asserts_page.py",

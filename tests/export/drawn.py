@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rollout_trace as rt
-from tests.examples import examples
+from tests.amount import examples
 from tests.strategies import trajectories
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rollout_trace.integration.installed import framework_missing
-from tests import environment
 
 ROOT = Path(__file__).parent.parent.parent
 INTEGRATIONS = sorted(path.name for path in (ROOT / "integrations").iterdir() if (path / "pyproject.toml").is_file())
@@ -109,18 +109,18 @@ def test_the_command_works_in_a_fresh_environment(command: str, tmp_path: Path) 
 
 def install(python: str, command: str) -> None:
     """Installs what stands behind ``pip install``, and checks that all fits together."""
-    found = None if command in BY_PIP or os.environ.get("ROLLOUT_TRACE_PIP") else environment.uv(PIP)
-    if found is None:
+    # bootstrap.py puts it on the path, with the settings that pip has here.
+    uv = None if command in BY_PIP or os.environ.get("ROLLOUT_TRACE_PIP") else shutil.which("uv")
+    if uv is None:
         # Not compiled: a third of the time, and hardly any module is imported.
         quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--no-compile")
         run(*PIP, "--python", python, "install", *quiet, *shlex.split(command), cwd=ROOT)
         run(*PIP, "--python", python, "check", "--disable-pip-version-check")
         return
-    program, settings = found
-    run(str(program), "pip", "install", "--quiet", "--python", python, *shlex.split(command), cwd=ROOT, env=settings)
-    run(str(program), "pip", "check", "--python", python, env=settings)
+    run(uv, "pip", "install", "--quiet", "--python", python, *shlex.split(command), cwd=ROOT)
+    run(uv, "pip", "check", "--python", python)
 
 
-def run(*command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, env=env, check=False)
+def run(*command: str, cwd: Path | None = None) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}{done.stderr}"

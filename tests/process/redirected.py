@@ -14,7 +14,7 @@ import requests
 from rollout_trace.process.redirect import Redirected
 from rollout_trace.testing import LoopbackServer, ScriptedServer
 from tests.clients.either import done, drive
-from tests.http_libraries.harness import LIBRARIES, Library, World
+from tests.clients.http_libraries.harness import LIBRARIES, Library, World
 
 NOWHERE = "https://user:secret@model.invalid:8443/v1/chat/completions?api-version=1&b=2"
 """An address that cannot be reached."""

@@ -17,7 +17,7 @@ from rollout_trace.process.redirect import CALL_HEADER, Redirected, redirect
 from rollout_trace.testing import Fault, LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response
 from tests.clients.either import done
-from tests.http_libraries.harness import AIOHTTP, CHAT, HTTPX, REQUESTS, Library, World
+from tests.clients.http_libraries.harness import AIOHTTP, CHAT, HTTPX, REQUESTS, Library, World
 
 from .redirected import NOWHERE, PLAIN, each_library, facts, run, to
 

@@ -18,7 +18,7 @@ import requests
 
 from rollout_trace.process.redirect import redirect
 from rollout_trace.testing import ScriptedServer
-from tests.http_libraries.harness import AIOHTTP, CHAT, HTTPX, LIBRARIES, World
+from tests.clients.http_libraries.harness import AIOHTTP, CHAT, HTTPX, LIBRARIES, World
 
 from .redirected import NOWHERE, facts, run, to
 

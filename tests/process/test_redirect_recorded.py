@@ -14,7 +14,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.process.redirect import CALL_HEADER, redirect
 from rollout_trace.testing import ScriptedServer
-from tests.http_libraries.harness import CHAT, Library, World
+from tests.clients.http_libraries.harness import CHAT, Library, World
 
 from .redirected import PLAIN, each_library, facts, run, to
 

@@ -19,7 +19,7 @@ import requests
 import rollout_trace as rt
 from rollout_trace.process.redirect import Redirected, redirect
 from rollout_trace.testing import ScriptedServer
-from tests.http_libraries.harness import CHAT, Library, World
+from tests.clients.http_libraries.harness import CHAT, Library, World
 from tests.process import redirect_program
 
 from .redirected import PLAIN, each_library, facts, run, to

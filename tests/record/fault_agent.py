@@ -25,7 +25,7 @@ import openai
 import rollout_trace as rt
 from rollout_trace.record import sink
 from rollout_trace.testing import ScriptedServer
-from tests.kills.faults import plain_write
+from tests.record.kills.faults import plain_write
 
 ROLLOUTS = 6
 TURNS = 3

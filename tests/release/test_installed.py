@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import environment
 from tests.release.conftest import NAMES, Built
 from tests.release.distributions import ROOT, run
 
@@ -63,10 +62,9 @@ class User:
 
     def pip(self, what: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs uv's pip on the environment."""
-        found = environment.uv((sys.executable, "-m", "pip"))
-        assert found is not None, "uv cannot be installed"
-        command = (str(found[0]), "pip", what, "--python", str(self.bin / "python"), *words)
-        return subprocess.run(command, capture_output=True, text=True, check=check, timeout=300, env=found[1])
+        # bootstrap.py puts it on the path.
+        command = ("uv", "pip", what, "--python", str(self.bin / "python"), *words)
+        return subprocess.run(command, capture_output=True, text=True, check=check, timeout=300)
 
     def run(self, program: str, *words: str) -> str:
         """What a program of the environment prints."""

@@ -21,7 +21,7 @@ from rollout_trace.view.passes import Passes
 from rollout_trace.view.quantiles import Numbers
 from rollout_trace.view.statistics import Facts, Statistics, facts_of
 from rollout_trace.view.summary import summarize
-from tests.examples import examples
+from tests.amount import examples
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 MANY = settings(max_examples=examples(150))

@@ -23,7 +23,7 @@ from rollout_trace.wire.facts import RequestFacts, ResponseFacts
 from rollout_trace.wire.plain_chat import plain_answer
 from rollout_trace.wire.request import read
 from rollout_trace.wire.steps import Stores, steps_from
-from tests.examples import examples
+from tests.amount import examples
 from tests.wire.raw import bodies, sse
 from tests.wire.recorded import DATA, ENGINES
 from tests.wire.test_damage import JUNK, places

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rollout_trace.testing import Fault, RequestRecord, ScriptedServer
-from tests.clients.oracle import told
+from tests.clients.openai.oracle import told
 from tests.collection.stress import plan
 
 SENDER = "x-sender"

@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import pytest
 
-from tests.coding_agent.example import REWARDS, recorded, run
+from tests.examples.coding_agent.example import REWARDS, recorded, run
 
 TASK = "slugs/1"
 

@@ -20,7 +20,7 @@ from rollout_trace.export._tinker import tinker
 from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
-from tests.examples import examples
+from tests.amount import examples
 
 
 def datum(row: dict[str, Any]) -> Datum:

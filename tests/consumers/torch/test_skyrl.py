@@ -19,7 +19,7 @@ from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, TURNS, runs
-from tests.examples import examples
+from tests.amount import examples
 
 # SkyRL hands a TypedDict to pydantic, which before Python 3.12 takes that of typing_extensions alone.
 with warnings.catch_warnings(), patch("typing.TypedDict", typing_extensions.TypedDict):

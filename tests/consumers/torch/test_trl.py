@@ -28,7 +28,7 @@ from rollout_trace.train.groups import groups
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
-from tests.examples import examples
+from tests.amount import examples
 
 pytestmark = [  # of the trainers themselves
     pytest.mark.filterwarnings("default"),

@@ -23,7 +23,7 @@ from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, runs
-from tests.examples import examples
+from tests.amount import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

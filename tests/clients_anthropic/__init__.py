@@ -1,7 +1,0 @@
-"""Tests of `wrap_anthropic`: real SDK clients against loopback servers. They run with each supported SDK version."""
-
-import pytest
-
-pytest.register_assert_rewrite(
-    "tests.clients.either", "tests.sdk_harness", *(f"{__name__}.{name}" for name in ("harness", "oracle"))
-)

@@ -1,0 +1,120 @@
+"""Whatever moment a process is killed at, what its agents saw returned is in the files exactly once.
+
+20 kills in ``make test``; ``ROLLOUT_TRACE_KILLS=200`` makes more.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace.testing import RequestRecord, ScriptedServer
+from tests.forked import Started, Starter
+
+KILLS = int(os.environ.get("ROLLOUT_TRACE_KILLS", "20"))
+ROOT = Path(__file__).resolve().parents[3]
+SUFFIXES = ("", ".gz", ".zst")
+CALLS = 128
+"""Requests that the program makes if it is not killed."""
+
+
+class Killer:
+    """The script of the server. It kills the program when a certain request comes."""
+
+    def __init__(self, at: int | None) -> None:
+        self.at = at
+        self.pid: int | None = None
+
+    def __call__(self, request: Mapping[str, Any], record: RequestRecord) -> str:
+        if self.at is not None and record.index >= self.at and self.pid is not None:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        said = request["messages"][-1]["content"]
+        return f"the answer to {said!r}, number {record.index}" + " and more" * (record.index % 7)
+
+
+def fault(own: random.Random) -> str:
+    """A system call in whose middle the program is killed, each as often."""
+    name, most = own.choice([("writev", 300), ("write", 40), ("rename", 8), ("unlink", 20), ("rmdir", 3)])
+    return f"{name}:{own.randint(1, most)}:{own.choice([0.0, own.random(), 1.0])}"
+
+
+@pytest.mark.parametrize("seed", range(KILLS))
+def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
+    own = random.Random(seed)
+    suffixes = [own.choice(SUFFIXES), own.choice(SUFFIXES)]
+    in_a_call = own.random() < 0.5
+    killer = Killer(None if in_a_call else own.randrange(CALLS))
+    with ScriptedServer(killer, seed=seed) as server:
+        with (tmp_path / "errors").open("wb") as errors:
+            args = [server.base_url, str(tmp_path), *suffixes, fault(own) if in_a_call else ""]
+            child = start("target", args, errors)
+            killer.pid = child.pid
+            code = child.wait()
+    # Its end may come before the kill does.
+    assert code in (-signal.SIGKILL, 0), (tmp_path / "errors").read_text()
+    outputs = [tmp_path / f"{name}.jsonl{suffix}" for name, suffix in zip("ab", suffixes, strict=True)]
+    for _ in range(own.randrange(4)):
+        with (tmp_path / "errors").open("ab") as errors:
+            recovery = start("recoverer", [recovery_fault(own), *map(str, outputs)], errors)
+            code = recovery.wait()
+        assert code in (-signal.SIGKILL, 0), (tmp_path / "errors").read_text()
+    for output in outputs:
+        report = rt.recover(output, write=True).report
+        troubles = [*report.live, *report.unread, *report.not_written, *report.kept]
+        assert troubles == [], str(report)
+        assert not os.path.exists(f"{output}.journal")
+        assert list(rt.recover(output, write=True)) == []
+    assert_seen_once(tmp_path / "seen", outputs)
+
+
+@functools.lru_cache
+def starter() -> Starter:
+    return Starter("import tests.record.kills.recoverer, tests.record.kills.target\ntests.kills.target.warm()", cwd=ROOT)
+
+
+def start(program: str, args: list[str], errors: BinaryIO) -> Started:
+    """Starts one of the programs beside this file; what it prints goes to ``errors``."""
+    begin = f"import sys\nfrom tests.record.kills import {program}\n{program}.begin(sys.argv[1:])"
+    with open(os.devnull, "rb") as nothing:
+        fds = (nothing.fileno(), errors.fileno(), errors.fileno())
+        return starter().start(begin, args, cwd=ROOT, fds=fds)
+
+
+def recovery_fault(own: random.Random) -> str:
+    name, most = own.choice([("write", 20), ("unlink", 4), ("rmdir", 2), ("ftruncate", 1)])
+    return f"{name}:{own.randint(1, most)}:{own.choice([0.0, own.random(), 1.0])}"
+
+
+def assert_seen_once(seen: Path, outputs: list[Path]) -> None:
+    """Every line parses, nothing is doubled, and every answer that an agent saw is there as it saw it."""
+    trajectories = [one for output in outputs if output.exists() for one in rt.read(output)]
+    assert len({one.id for one in trajectories}) == len(trajectories)
+    steps = [step for one in trajectories for step in one.steps]
+    assert len({step.id for step in steps}) == len(steps)
+    answers = Counter(step.response_id for step in steps if step.response_id is not None)
+    by_response = {step.response_id: step for step in steps}
+    lines = seen.read_text().splitlines() if seen.exists() else []
+    for response_id, text in map(json.loads, lines):
+        assert answers[response_id] == 1, response_id
+        step = by_response[response_id]
+        assert step.status == "ok"
+        assert step.completion is not None
+        assert step.completion.content == text
+        assert step.completion_token_ids is not None
+    for one in trajectories:
+        assert one.status in ("completed", "aborted")
+        assert [step.index for step in one.steps] == list(range(len(one.steps)))
+        assert (one.reward is not None) or one.status == "aborted"
