@@ -97,7 +97,9 @@ class Progress:
         self._of = len(ids)
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
-        """No letter for a test that passed."""
+        """No letter for a test that passed, and a line for one that failed."""
+        if report.failed:
+            return ("failed" if report.when == "call" else "error", "", "")
         return ("passed", "", "") if report.passed and report.when == "call" else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

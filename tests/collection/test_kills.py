@@ -1,6 +1,6 @@
 """Whatever moment ``collect`` is killed at: resumed until it is complete, its file is that of an uninterrupted run.
 
-3 kills for each way of running in ``make test``; ``ROLLOUT_TRACE_KILLS=10`` makes more.
+One kill for each way of running in ``make test``, 3 in ``make test-all``, 10 in ``make kills``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from tests.amount import amount
 from tests.collection.stress import target
 from tests.collection.stress.account import assert_answered
 from tests.collection.stress.served import ROOT, Log, Served, serving
@@ -27,7 +28,7 @@ from tests.file.processes import environment
 from tests.forked import Started, Starter
 
 PROGRAM = "import sys\nfrom tests.collection.stress import target\ntarget.main(*sys.argv[1:])"
-KILLS = int(os.environ.get("ROLLOUT_TRACE_KILLS", "3"))
+KILLS = amount(1, 3, 10)
 REQUESTS = target.TASKS * target.SAMPLES * target.CALLS
 """Of an uninterrupted run."""
 PLANNED = {(f"t{number}", index) for number in range(target.TASKS) for index in range(target.SAMPLES)}

@@ -1,12 +1,11 @@
 """Thousands of rollouts against a server with faults: the file, the server and the agents give the same account.
 
-A part in ``make test``; ``ROLLOUT_TRACE_ROLLOUTS=2000`` makes as many.
+100 in ``make test``, 300 in ``make test-all``, 2,000 in ``make kills``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,13 @@ from typing import Any
 import pytest
 
 import rollout_trace as rt
+from tests.amount import amount
 from tests.collection.stress import plan
 from tests.collection.stress.account import assert_same, planned
 from tests.collection.stress.agents import AsyncAgent, SyncAgent, judge
 from tests.collection.stress.served import serving
 
-ROLLOUTS = int(os.environ.get("ROLLOUT_TRACE_ROLLOUTS", "300"))
+ROLLOUTS = amount(100, 300, 2000)
 SAMPLES = 2
 TASKS = ROLLOUTS // SAMPLES
 CONCURRENCY = 256

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,11 @@ import rollout_trace as rt
 from rollout_trace.file.encode import encode
 from rollout_trace.file.reader import TrajectoryReader
 
+from tests.amount import amount
+
 from .files import NAMES, files_of, is_lines, load, text_of, values_of
 
-EXAMPLES = int(os.environ.get("ROLLOUT_TRACE_EXAMPLES", "0")) or 25
+EXAMPLES = amount(5, 25, 250)
 HUGE = 10**400
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, -1, 2**31, 2**63, 2**70, HUGE, -0.5, 0.5, 1e300, float("nan"), float("inf"), -1e39),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.data.model import Step
 from rollout_trace.data.tokens import TokenStore
-from tests.amount import examples
+from tests.amount import amount, examples
 
 IDS = st.lists(st.integers(0, 2), max_size=5)
 Trace = list[tuple[list[int], list[int], bool]]
 
-EXAMPLES = int(os.environ.get("ROLLOUT_TRACE_EXAMPLES", examples(2000)))
-"""`make test-sequences` looks at more."""
+EXAMPLES = amount(100, 700, 10_000)
 
 
 @st.composite

@@ -275,6 +275,8 @@ def test_cancelled_in_the_middle_of_a_stream(library: str) -> None:
 
         waiting = asyncio.Event()
         task = asyncio.create_task(read())
+        # A call that fails would never set it.
+        task.add_done_callback(lambda _: waiting.set())
         await waiting.wait()
         await asyncio.sleep(0)
         task.cancel()

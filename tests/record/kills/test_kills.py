@@ -1,6 +1,6 @@
 """Whatever moment a process is killed at, what its agents saw returned is in the files exactly once.
 
-20 kills in ``make test``; ``ROLLOUT_TRACE_KILLS=200`` makes more.
+6 kills in ``make test``, 20 in ``make test-all``, 200 in ``make kills``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import RequestRecord, ScriptedServer
+from tests.amount import amount
 from tests.forked import Started, Starter
 
-KILLS = int(os.environ.get("ROLLOUT_TRACE_KILLS", "20"))
+KILLS = amount(6, 20, 200)
 ROOT = Path(__file__).resolve().parents[3]
 SUFFIXES = ("", ".gz", ".zst")
 CALLS = 128
@@ -82,7 +83,7 @@ def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
 
 @functools.lru_cache
 def starter() -> Starter:
-    return Starter("import tests.record.kills.recoverer, tests.record.kills.target\ntests.kills.target.warm()", cwd=ROOT)
+    return Starter("import tests.record.kills.recoverer, tests.record.kills.target\ntests.record.kills.target.warm()", cwd=ROOT)
 
 
 def start(program: str, args: list[str], errors: BinaryIO) -> Started:
