@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import gc
+import os
 import signal
 import ssl
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 
@@ -36,12 +37,28 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the tests that are marked `more` to `make test-all`."""
+    if not os.environ.get("ROLLOUT_TRACE_AMOUNT"):
+        left = [item for item in items if item.get_closest_marker("more")]
+        items[:] = [item for item in items if not item.get_closest_marker("more")]
+        config.hook.pytest_deselected(items=left)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A lone surrogate in what a test logged cannot be sent from xdist's worker: 3.8 ends without a word."""
     report = yield
     report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_is_looked_for_in_one_module() -> Iterator[None]:
+    """What a module of tests leaves, caches among it, made each collection in the modules after it slower."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

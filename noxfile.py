@@ -18,7 +18,7 @@ from pathlib import Path
 import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tests import progress  # noqa: E402 - found beside this file
+from tests import progress
 
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "uv"
@@ -60,7 +60,7 @@ PACKAGES = {
 # Harbor, whose validator of ATIF is the one to ask, needs it, and so do the SDK of OpenHands and OpenPipe's ART. All
 # peers have the same Python: their times are compared.
 PYTHON_312 = {"consumers-atif", "trainers-python312", "agents-openhands", *PEERS}
-# PyTorch comes in many builds, one for each kind of machine: whichever the index has, before the others and without a hash.
+# PyTorch comes in many builds, one for each kind of machine: whichever the index has, first and without a hash.
 TORCH = {"consumers-torch", "consumers-tinker", "trainers-torch"}
 
 

@@ -6,6 +6,10 @@ What is tried is the same in each run, so that trying all anew shows little whil
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
 
 LEVELS = ("few", "more", "all")
 LEVEL = LEVELS.index(os.environ.get("ROLLOUT_TRACE_AMOUNT", "few"))
@@ -21,3 +25,9 @@ def amount(few: int, more: int, most: int) -> int:
 def examples(count: int) -> int:
     """That many examples of a property test, or the part of them that is tried here."""
     return amount(min(count, max(10, count // 20)), min(count, max(20, count // 3)), count)
+
+
+def some(cases: Iterable[Any], *kept: Any) -> list[Any]:
+    """Cases for `pytest.mark.parametrize`, of which `make test` tries those that are named, and `make test-all` all."""
+    each = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
+    return [pytest.param(*values, marks=[] if case in kept else pytest.mark.more) for case, values in each]

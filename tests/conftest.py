@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.clients.either import Kind
 from tests.amount import USUAL, examples
+from tests.clients.either import Kind
 
 # A busy machine is slow without anything being wrong, and the same examples each time are what CI can be believed by.
 # Which ones these are depends on what is imported, and so does how many of them are too large to be tried.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.collection.runner import LOSSES
 from rollout_trace.testing import ScriptedServer
+from tests.amount import some
 from tests.collection import executor_agents as agents
 
 ROOT = Path(rt.__file__).parents[1]
@@ -31,8 +33,16 @@ def collect(agent: Any, tasks: Any, output: Path, **options: Any) -> rt.CollectS
     return rt.collect(agent, tasks, output=output, **given)
 
 
-@pytest.mark.parametrize("agent", [agents.solve, agents.solve_async, "tests.collection.executor_agents:solve"])
-@pytest.mark.parametrize("place", ["x.jsonl", "folder/"])
+@pytest.mark.parametrize(
+    ("agent", "place"),
+    some(
+        itertools.product(
+            (agents.solve, agents.solve_async, "tests.collection.executor_agents:solve"), ("x.jsonl", "folder/")
+        ),
+        (agents.solve_async, "folder/"),
+        ("tests.collection.executor_agents:solve", "x.jsonl"),
+    ),
+)
 def test_the_same_as_in_this_process(agent: Any, place: str, tmp_path: Path, server: ScriptedServer) -> None:
     """Rollouts, rewards, tokens and the summary; nothing that is open here is their parent."""
     tasks = agents.tasks(server.base_url, 3)

@@ -1,6 +1,6 @@
 """Thousands of rollouts against a server with faults: the file, the server and the agents give the same account.
 
-100 in ``make test``, 300 in ``make test-all``, 2,000 in ``make kills``.
+300 in ``make test-all``, 2,000 in ``make kills``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from tests.collection.stress.account import assert_same, planned
 from tests.collection.stress.agents import AsyncAgent, SyncAgent, judge
 from tests.collection.stress.served import serving
 
-ROLLOUTS = amount(100, 300, 2000)
+ROLLOUTS = amount(300, 300, 2000)
 SAMPLES = 2
 TASKS = ROLLOUTS // SAMPLES
 CONCURRENCY = 256
 TIMEOUT = 20 + ROLLOUTS / 25
 """Seconds. Far above what a rollout takes that does not stall, on a busy machine too: they are cut by it."""
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Connections that the server cut.
+pytestmark = [
+    pytest.mark.more,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # Connections that the server cut.
+]
 
 
 def tasks() -> list[dict[str, Any]]:

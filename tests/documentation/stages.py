@@ -21,8 +21,8 @@ from tokenizers import Tokenizer
 import rollout_trace as rt
 from rollout_trace.data.model import Step, TokenIssue
 from rollout_trace.testing import Reply
-from tests.train import test_drift
 from tests.consumers import recorded
+from tests.train import test_drift
 
 from . import commands, evaluated
 from .stage import Setting, Stage, programs, usual

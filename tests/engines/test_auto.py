@@ -17,10 +17,10 @@ from rollout_trace.testing import RequestRecord, ScriptedServer, _server
 from rollout_trace.testing._holds import Holds
 from rollout_trace.testing._http import HTTPServer
 from rollout_trace.testing._messages import ConnectionCut, Response, json_response
-
 from tests.clients.either import Kind, done, drive
-from .engine_servers import NOT_FOUND, LlamaServer, SGLang, got, new_client, on, posted
 from tests.clients.openai.harness import CHAT
+
+from .engine_servers import NOT_FOUND, LlamaServer, SGLang, got, new_client, on, posted
 
 AUTO = {"engine": "auto"}
 ASKED = {**CHAT, "logprobs": True, "return_token_ids": True}

@@ -10,10 +10,10 @@ import rollout_trace as rt
 from rollout_trace.engines.profiles import profile
 from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
-
 from tests.clients.either import Kind, done
-from .engine_servers import LlamaServer, SGLang, on, posted
 from tests.clients.openai.harness import CHAT, chunks
+
+from .engine_servers import LlamaServer, SGLang, on, posted
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
 VLLM = {"logprobs": True, "return_token_ids": True}

@@ -19,10 +19,10 @@ from rollout_trace.integration import wrap_httpx
 from rollout_trace.testing import Fault, LoopbackServer, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
 from rollout_trace.testing.recordings import load_exchanges
-
 from tests.clients.either import Kind, done, drive, each
-from .engine_servers import LlamaServer, SGLang, on, posted
 from tests.clients.openai.harness import CHAT, chunks
+
+from .engine_servers import LlamaServer, SGLang, on, posted
 from .test_engines import EXACT, RESPONSES, SGLEXT, TOOLS, VLLM, call
 
 DATA = Path(__file__).parent.parent / "data"

@@ -17,8 +17,8 @@ from rollout_trace.chat.messages import to_chat
 from rollout_trace.data.model import Step
 from rollout_trace.export._chat import CHAT_COLUMNS, chat, write_chat
 from rollout_trace.report import ExportReport
-from tests.consumers import recorded
 from tests.amount import examples
+from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
 from tests.unchecked import unchecked
 

@@ -15,6 +15,7 @@ from rollout_trace.errors import WriteError
 from rollout_trace.file.encode import encode
 from rollout_trace.file.shards import Settings, ShardWriter, lines_among, suffix_of
 from rollout_trace.testing import ScriptedServer
+from tests.amount import amount
 from tests.file import disks
 from tests.file.processes import environment, run
 from tests.record.journaled import close_clients, sdk
@@ -163,16 +164,20 @@ with ScriptedServer("fine") as server, openai.OpenAI(base_url=server.base_url, a
 """
 
 
-def test_eight_processes_at_once(tmp_path: Path) -> None:
+@pytest.mark.amount
+def test_processes_at_once(tmp_path: Path) -> None:
+    processes = amount(3, 8, 8)
     children = [
         subprocess.Popen([sys.executable, "-c", PROCESS, f"{tmp_path}/out/", str(number)], env=environment())
-        for number in range(8)
+        for number in range(processes)
     ]
-    assert [child.wait() for child in children] == [0] * 8
+    assert [child.wait() for child in children] == [0] * processes
     tasks = [one.task.id for one in rt.read(tmp_path / "out") if one.task is not None]
-    assert sorted(map(str, tasks)) == sorted(f"{process}/{number}" for process in range(8) for number in range(20))
+    assert sorted(map(str, tasks)) == sorted(
+        f"{process}/{number}" for process in range(processes) for number in range(20)
+    )
     shards = names(tmp_path / "out")
-    assert len(shards) > 8
+    assert len(shards) > processes
     assert {name.split("-")[-2] for name in shards} == {str(child.pid) for child in children}
 
 

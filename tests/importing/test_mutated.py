@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.file.encode import encode
 from rollout_trace.file.reader import TrajectoryReader
-
 from tests.amount import amount
 
 from .files import NAMES, files_of, is_lines, load, text_of, values_of

@@ -11,11 +11,11 @@ import openai
 import pytest
 
 import rollout_trace as rt
+from tests.data.model.qwen2 import Qwen2
 from tests.live_engines.calls import ARGUMENTS, Case, make
 from tests.live_engines.clients import openai_client, recorded
 from tests.live_engines.compare import assert_close, assert_recorded
 from tests.live_engines.servers import MODEL, TINY_MODEL, NotInstalled, Server, free_port, started
-from tests.data.model.qwen2 import Qwen2
 
 PLAIN = Case("openai.chat", "plain", False)
 

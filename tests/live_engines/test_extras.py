@@ -13,9 +13,9 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.integration import wrap_httpx
+from tests.data.model.qwen2 import Qwen2
 from tests.live_engines.clients import openai_client
 from tests.live_engines.servers import MODEL, TINY_MODEL, Server
-from tests.data.model.qwen2 import Qwen2
 
 GENERATE = "/inference/v1/generate"
 QUESTION: list[Any] = [{"role": "user", "content": "Say something about naïve 🙂 cafés."}]

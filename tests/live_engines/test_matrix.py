@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import rollout_trace as rt
+from tests.data.model.qwen2 import Qwen2
 from tests.live_engines.calls import CASES, MESSAGES, Case, make
 from tests.live_engines.clients import openai_client, recorded, recorded_messages
 from tests.live_engines.compare import assert_close, assert_recorded, value_of
 from tests.live_engines.servers import MODEL, TINY_MODEL, Server
-from tests.data.model.qwen2 import Qwen2
 
 CHAT = Case("openai.chat", "plain", False)
 REPEATABLE = [CHAT, Case("openai.chat", "forced_tool", False), Case("openai.completions", "plain", False)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
-
-LIBRARY = str(Path(rt.__file__).parents[1])
+from tests.forked import Starter
 
 BEGINNING = """
 import asyncio, atexit, multiprocessing, os, signal, sys, threading
@@ -361,12 +359,11 @@ def server() -> Iterator[ScriptedServer]:
         yield one
 
 
-def run(program: str, server: ScriptedServer, path: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([LIBRARY, os.environ.get("PYTHONPATH", "")])}
-    environment.pop("PYTEST_CURRENT_TEST", None)
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGINNING + program]
-    return subprocess.run(
-        [*command, server.base_url, str(path)], env=environment, capture_output=True, text=True, timeout=120
+@functools.lru_cache
+def starter() -> Starter:
+    # The library is imported by each process itself.
+    return Starter(
+        "import asyncio, multiprocessing, openai\nopenai.OpenAI(api_key='-')", "-W", "ignore::DeprecationWarning"
     )
 
 
@@ -374,13 +371,14 @@ def run(program: str, server: ScriptedServer, path: Path) -> subprocess.Complete
 def test_what_is_written(end: str, server: ScriptedServer, tmp_path: Path) -> None:
     program, code, expected, said = ENDS[end]
     path = tmp_path / "runs.jsonl"
-    ended = run(program, server, path)
-    assert ended.returncode == code, ended.stderr
+    ended, _, error = starter().run(BEGINNING + program, [server.base_url, str(path)], cwd=tmp_path)
+    stderr = error.decode()
+    assert ended == code, stderr
     assert [(one.name, one.status, [step.status for step in one.steps]) for one in rt.read(path)] == expected
-    assert said in ended.stderr
-    assert ("open when the process ended" in ended.stderr) == ("open" in said), ended.stderr
-    assert "recording failed" not in ended.stderr
-    assert "Exception ignored" not in ended.stderr
+    assert said in stderr
+    assert ("open when the process ended" in stderr) == ("open" in said), stderr
+    assert "recording failed" not in stderr
+    assert "Exception ignored" not in stderr
     assert sorted(os.listdir(tmp_path)) == ["runs.jsonl"]
 
 

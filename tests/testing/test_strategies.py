@@ -21,9 +21,10 @@ from rollout_trace.file.encode import encode
 from rollout_trace.testing import RecordedRollout, trajectories
 from rollout_trace.testing._dialects import DIALECTS
 from rollout_trace.view.threads import threads_of
+from tests.amount import amount
 from tests.strategies import PROFILE
 
-FEW = settings(PROFILE, max_examples=40)
+FEW = settings(PROFILE, max_examples=amount(12, 40, 400))
 # `trl_rollout` raises where a trajectory is not one row.
 EXPORTERS: list[Callable[[list[rt.Trajectory]], Any]] = [
     export.agent_lightning, export.areal, export.art, export.atif, export.chat, export.distillation, export.exchanges,
@@ -46,7 +47,7 @@ def test_the_file_and_the_checks_take_every_one(trajectory: rt.Trajectory) -> No
     assert [run for run in rollout.tool_runs if type(run) is rt.ToolRun] == trajectory.tool_runs
 
 
-@settings(PROFILE, max_examples=20)
+@settings(PROFILE, max_examples=amount(6, 20, 200))
 @given(trajectories(with_extras=True, max_steps=4))
 def test_every_exporter_takes_every_one(trajectory: rt.Trajectory) -> None:
     for exporter in EXPORTERS:
@@ -158,7 +159,11 @@ def kinds_among(options: dict[str, Any], number: int) -> set[str]:
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_examples_shrink(steps: int) -> None:
     # Conditions that any small example meets: how far others shrink depends on what hypothesis finds first.
-    found = find(trajectories(), lambda one: len(one.steps) >= steps, settings=settings(PROFILE, max_examples=300))
+    found = find(
+        trajectories(),
+        lambda one: len(one.steps) >= steps,
+        settings=settings(PROFILE, max_examples=amount(60, 300, 300)),
+    )
     assert len(found.steps) == steps
     assert (found.metadata, found.group_id, found.reward) == (None, None, None)
 

@@ -25,6 +25,7 @@ from rollout_trace.train import history
 from rollout_trace.train.checks import check
 from rollout_trace.train.earlier import Earlier, Placed
 from rollout_trace.train.rows import Row
+from tests.amount import some
 from tests.strategies import PROFILE, trajectories
 
 
@@ -183,7 +184,7 @@ USES: dict[str, Callable[[rt.Trajectory], object]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", some(USES, "drift-with-texts"))
 @pytest.mark.parametrize(
     "kind",
     [{}, {"text": True}, {"text": True, "keep": 1}, {"agents": 3}, {"alone": True}],

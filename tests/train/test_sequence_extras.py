@@ -18,6 +18,7 @@ from rollout_trace.file.decode import decode as decode_line
 from rollout_trace.file.encode import encode
 from rollout_trace.train.sequence import Placeholder
 from rollout_trace.wire import decode
+from tests.amount import examples
 
 LAYERS, K = 3, 2
 
@@ -466,7 +467,7 @@ def traces(draw: st.DrawFn) -> list[Step]:
     return made
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(900))
 @given(traces(), st.booleans(), st.none() | st.integers(1, 20))
 def test_every_position_has_what_its_steps_had(steps: list[Step], shared: bool, limit: int | None) -> None:
     used = shared_rows(steps) if shared else steps

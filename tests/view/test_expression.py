@@ -16,6 +16,7 @@ from rollout_trace.view import expression_values
 from rollout_trace.view.expression import Expression
 from rollout_trace.view.expression_names import FIELDS, NAMES
 from rollout_trace.view.expression_values import ExpressionError
+from tests.amount import examples
 from tests.cli.runs import run_of
 
 RUN = run_of(1, 3)
@@ -209,7 +210,7 @@ _arithmetic = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(900))
 @given(_arithmetic)
 def test_numbers_are_what_python_makes_of_them(text: str) -> None:
     try:
@@ -228,7 +229,7 @@ _WORDS = (
 _words = st.sampled_from([*NAMES, *_WORDS.split(), "\n"])
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(1500))
 @given(st.lists(_words, max_size=12).map(" ".join) | st.text(max_size=40))
 @example("'\ud800'")
 @example("\\")

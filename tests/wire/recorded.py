@@ -19,6 +19,7 @@ from rollout_trace.data.model import STEP_FIELDS, Step
 from rollout_trace.data.tokens import same_array
 from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
+from tests.amount import examples
 from tests.wire.raw import JSON, SSE, bodies, sse
 from tests.wire.test_damage import JUNK, places
 
@@ -29,7 +30,7 @@ PATHS = {
     "openai.responses": "/v1/responses",
     "sglang.generate": "/inference/v1/generate",
 }
-BOUNDED = settings(max_examples=300)
+BOUNDED = settings(max_examples=examples(900))
 # Of the exchange and not of the answer: ids are derived from the bytes, and the server makes up the response id.
 OF_THE_EXCHANGE = {"id", "call_id", "response_id"}
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
+from tests.amount import examples
 from tests.wire.raw import JSON, SSE, bodies, exchanges, read, sse, steps_of, tokens, unary
 
 UNARY = ["chat_continue_final", "chat_forced_eos", "chat_utf8_regex", "chat_tokens_as_ids", "chat_n2", "tools_followup"]
@@ -24,7 +25,7 @@ JUNK: list[Any] = [
     *("", "x", "0", "-1", "token_id:5", "[DONE]", "\ud800", [], [None], [[]], [1, "x"], {}, {"a": 1}, {"index": 1}),
     *({"content": []}, {"content": [{}]}, [{}], [{"index": 0, "token_ids": [1]}], {"message": "boom"}),
 ]
-BOUNDED = settings(max_examples=500)
+BOUNDED = settings(max_examples=examples(1500))
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_trace.data.model import Completion, ToolCall
+from tests.amount import examples
 from tests.wire.raw import read, streamed, unary
 
 Fragment = dict[str, Any]
@@ -302,7 +303,7 @@ def told(draw: st.DrawFn) -> tuple[Fragment, list[Fragment]]:
     return message, deltas
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(600))
 @given(told())
 def test_streamed_equals_unstreamed(case: tuple[Fragment, list[Fragment]]) -> None:
     """Any message cut into any deltas is the message."""

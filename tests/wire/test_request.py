@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
 from rollout_trace.wire.steps import Stores, steps_of
+from tests.amount import examples
 from tests.wire.raw import JSON, exchanges, read, tokens, unary
 from tests.wire.raw import steps_of as recorded
 
@@ -114,7 +115,7 @@ def test_half_a_character_in_a_message_is_kept() -> None:
     assert step.messages == [{"role": "user", "content": "\ud83d"}]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(450))
 @given(
     st.dictionaries(
         st.sampled_from(["model", "messages", "tools", "stream", "stream_options", "n", "user", "\u00e9", ""]),

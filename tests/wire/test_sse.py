@@ -14,6 +14,7 @@ from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
 from rollout_trace.wire import sse as sse_module
 from rollout_trace.wire.sse import Event, events, without_comments
+from tests.amount import examples
 from tests.wire.raw import SSE, delta, entries, exchanges, read, said, sse, steps_of, tokens, unary
 from tests.wire.recorded import differing
 
@@ -22,7 +23,7 @@ NEWLINES = st.sampled_from([b"\n", b"\r", b"\r\n"])
 NOISE = st.sampled_from(
     [b": ping", b":", b"event: message", b"id: 7", b"retry: 3000", b"event", b"unknown: field", b"data-like: {}"]
 )
-BOUNDED = settings(max_examples=150)
+BOUNDED = settings(max_examples=examples(450))
 
 
 def same(one: list[Step], other: list[Step]) -> bool:
@@ -85,7 +86,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(1500))
 @given(LINES, NEWLINES, st.booleans(), st.integers(0, 60))
 def test_a_stream_without_its_comments_is_the_same(lines: list[bytes], newline: bytes, ended: bool, at: int) -> None:
     """Whatever stands around them, also where only a part of the stream, from a line's beginning on, is searched."""

@@ -2,6 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("harness", "oracle"))
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("harness", "oracle")))

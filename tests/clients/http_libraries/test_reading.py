@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rollout_trace.testing import Reply
-
 from tests.clients.http_libraries import reading
+
 from .harness import AIOHTTP, CHAT, LIBRARIES, REQUESTS, Library, World, assert_recorded, both
 
 _WAYS = {"httpx": reading.HTTPX, "httpx2": reading.HTTPX, "requests": reading.REQUESTS, "aiohttp": reading.AIOHTTP}

@@ -10,9 +10,9 @@ import openai
 import rollout_trace as rt
 from rollout_trace.testing import RequestRecord, ScriptedServer
 from tests import sdk_harness
+from tests.clients.either import Kind, done
 from tests.sdk_harness import Run, Sdk, bare, chunks, since, traffic
 
-from tests.clients.either import Kind, done
 from .oracle import assert_said
 
 __all__ = [

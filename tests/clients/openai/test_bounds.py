@@ -27,9 +27,9 @@ from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, S
 from rollout_trace.testing._messages import Part, Response, json_bytes
 from rollout_trace.train.selection import reason_left_out
 from rollout_trace.wire.sse import events
-
 from tests.clients.either import Kind, done, each, shown
 from tests.engines.engine_servers import on
+
 from .harness import CHAT, STREAM, World, bare, chat, run, streamed
 
 LIMIT = 20_000

@@ -12,8 +12,8 @@ import rollout_trace as rt
 from rollout_trace.data.model import STEP_FIELDS
 from rollout_trace.engines.profiles import EngineName
 from rollout_trace.testing import Reply, ToolCall
-
 from tests.clients.either import Kind, done, shown
+
 from .harness import CHAT, IDS, STREAM, World, both, chat, chunks, streamed
 from .oracle import bodies_of, told
 

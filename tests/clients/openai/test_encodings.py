@@ -10,8 +10,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply
-
 from tests.clients.either import Kind, done, each, entered, shown
+
 from .harness import IDS, STREAM, World, bare, both, chat, run, streamed
 
 Codec = Literal["gzip", "br", "zstd"]

@@ -13,8 +13,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault
-
 from tests.clients.either import Kind, done, each, entered, shown
+
 from .harness import IDS, STREAM, Run, World, both, chat, parsing
 
 TOLD = 2

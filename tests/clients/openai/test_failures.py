@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from rollout_trace.testing import Fault, Reply
-
 from tests.clients.either import Kind, done, each, entered, shown
+
 from .harness import IDS, STREAM, World, both, chat, parsing, streamed
 
 QUICK = {"retry-after-ms": "1"}

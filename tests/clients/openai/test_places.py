@@ -15,8 +15,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
-
 from tests.clients.either import Kind, drive, shown
+
 from .harness import CHAT, World, bare, both, chat, run, since, streamed, traffic, wrapped
 
 

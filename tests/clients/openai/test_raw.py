@@ -10,8 +10,8 @@ import pytest
 from openai._response import APIResponse
 
 from rollout_trace.testing import Fault, Reply
-
 from tests.clients.either import Kind, done, each, entered, kind_of
+
 from .harness import IDS, STREAM, World, both, chunks
 
 NAMED = Reply("fine", headers={"x-request-id": "req_1", "x-other": "2"})

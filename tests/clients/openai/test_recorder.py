@@ -22,9 +22,9 @@ from rollout_trace.data.model import STEP_FIELDS
 from rollout_trace.engines.profiles import profile
 from rollout_trace.record.settings import Settings
 from rollout_trace.testing import Fault, ScriptedServer
-
 from tests.clients.either import Kind, done, drive, entered
 from tests.engines.engine_servers import KNOWN, Refusing
+
 from .harness import CHAT
 
 ASKED = {**CHAT, "logprobs": True, "return_token_ids": True}

@@ -14,8 +14,8 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.record.call import Call
 from rollout_trace.testing import Fault
-
 from tests.clients.either import Kind, done, each, entered, shown
+
 from .harness import CHAT, Run, World, bare, run, since, traffic, wrapped
 
 

@@ -12,8 +12,8 @@ import rollout_trace as rt
 from rollout_trace.data.model import STEP_FIELDS
 from rollout_trace.record import call as call_module
 from rollout_trace.testing import Fault, Reply
-
 from tests.clients.either import Kind, done, shown
+
 from .harness import CHAT, IDS, Run, World, both, chat, chunks, run, streamed
 
 vllm = functools.partial(rt.wrap_openai, engine="vllm")

@@ -13,8 +13,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, Reply
-
 from tests.clients.either import Kind, done, each, entered, kind_of, shown
+
 from .harness import STREAM, World, both, chat, chunks, inside, parsing, streamed
 
 

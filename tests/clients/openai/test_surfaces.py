@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from tests.clients.either import Kind, done, each, entered, kind_of, shown
+
 from .harness import CHAT, IDS, STREAM, World, both, chat, chunks, parsing, streamed
 
 

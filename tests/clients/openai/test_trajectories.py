@@ -10,8 +10,8 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import Fault, ScriptedServer
-
 from tests.clients.either import Kind, done, shown
+
 from .harness import IDS, World, both, chat, inside, streamed
 
 

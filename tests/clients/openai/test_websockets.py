@@ -13,8 +13,8 @@ import openai
 import pytest
 
 import rollout_trace as rt
-
 from tests.clients.either import Kind, drive, entered, kind_of
+
 from .harness import since
 
 SURFACES: dict[str, Callable[[Any], Any]] = {

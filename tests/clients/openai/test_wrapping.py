@@ -13,8 +13,8 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.record.place import place
 from rollout_trace.testing import Fault, ScriptedServer
-
 from tests.clients.either import Kind, done, drive
+
 from .harness import CHAT, IDS, World, both, chat, run, streamed, wrapped
 
 

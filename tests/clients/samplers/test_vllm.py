@@ -1,4 +1,4 @@
-"""``rt.wrap_vllm`` with stand-ins that return what a real engine returned. With vLLM: ``tests/live_engines/test_llm.py``."""
+"""`rt.wrap_vllm` with stand-ins that return what a real engine returned. With vLLM: tests/live_engines/test_llm.py."""
 
 from __future__ import annotations
 

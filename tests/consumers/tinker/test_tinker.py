@@ -18,9 +18,9 @@ import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export._tinker import tinker
 from rollout_trace.train.groups import groups
+from tests.amount import examples
 from tests.consumers import recorded
 from tests.consumers.traces import Trace, traces, trajectory_of
-from tests.amount import examples
 
 
 def datum(row: dict[str, Any]) -> Datum:

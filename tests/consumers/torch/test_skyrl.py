@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from rollout_trace.export._skyrl import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
+from tests.amount import examples
 from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, TURNS, runs
-from tests.amount import examples
 
 # SkyRL hands a TypedDict to pydantic, which before Python 3.12 takes that of typing_extensions alone.
 with warnings.catch_warnings(), patch("typing.TypedDict", typing_extensions.TypedDict):

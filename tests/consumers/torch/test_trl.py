@@ -25,10 +25,10 @@ from rollout_trace.export._trl import trl, trl_rollout, write_trl
 from rollout_trace.export._trl_preferences import trl_dpo, trl_kto
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
+from tests.amount import examples
 from tests.consumers import recorded
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
-from tests.amount import examples
 
 pytestmark = [  # of the trainers themselves
     pytest.mark.filterwarnings("default"),

@@ -19,11 +19,11 @@ import rollout_trace as rt
 from rollout_trace.export._verl import verl, verl_prompts, write_verl_prompts
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
+from tests.amount import examples
 from tests.consumers import recorded, vllm_extras
 from tests.consumers.torch import tiny
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, runs
-from tests.amount import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

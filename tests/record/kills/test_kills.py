@@ -83,7 +83,9 @@ def test_what_was_seen_is_there_once(seed: int, tmp_path: Path) -> None:
 
 @functools.lru_cache
 def starter() -> Starter:
-    return Starter("import tests.record.kills.recoverer, tests.record.kills.target\ntests.record.kills.target.warm()", cwd=ROOT)
+    return Starter(
+        "import tests.record.kills.recoverer, tests.record.kills.target\ntests.record.kills.target.warm()", cwd=ROOT
+    )
 
 
 def start(program: str, args: list[str], errors: BinaryIO) -> Started:

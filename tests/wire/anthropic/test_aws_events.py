@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_trace.wire.aws_events import events, is_framed
+from tests.amount import examples
 from tests.wire.anthropic.raw import THINKING_AND_TOOL, read
 
 KIND = "application/vnd.amazon.eventstream"
@@ -89,7 +90,7 @@ def test_chunks_without_bytes_and_other_events() -> None:
     assert read(FRAMES[0] + empty, content_type=KIND).status == "error"
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(900))
 @given(st.data())
 def test_flipped_bytes_give_a_step(data: st.DataObject) -> None:
     """Whatever is wrong with the frames."""
@@ -99,7 +100,7 @@ def test_flipped_bytes_give_a_step(data: st.DataObject) -> None:
     assert read(bytes(body), content_type=KIND).status in ("ok", "error", "abandoned")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(900))
 @given(st.binary(max_size=60), st.binary(max_size=40))
 def test_any_headers_and_payload(head: bytes, payload: bytes) -> None:
     """Frames with right checksums around anything."""

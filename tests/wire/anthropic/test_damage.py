@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollout_trace.data.model import ErrorInfo, Step
+from tests.amount import examples
 from tests.wire.anthropic.raw import JSON, SSE, THINKING_AND_TOOL, end, exchanges, read, sse, start, text, unary
 
 OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-BOUNDED = settings(max_examples=300)
+BOUNDED = settings(max_examples=examples(900))
 JUNK: list[Any] = [
     *(None, True, False, 0, -1, 2**31, 2**64, 10**30, 1.5, float("nan"), float("inf"), "", "x", "\ud800"),
     *(
