@@ -31,3 +31,8 @@ def some(cases: Iterable[Any], *kept: Any) -> list[Any]:
     """Cases for `pytest.mark.parametrize`, of which `make test` tries those that are named, and `make test-all` all."""
     each = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]
     return [pytest.param(*values, marks=[] if case in kept else pytest.mark.more) for case, values in each]
+
+
+def cuts(body: bytes, stride: int = 1) -> list[int]:
+    """Where a body is cut: at every byte, or at fewer; and at its end."""
+    return [*range(0, len(body), amount(max(7, stride), stride, stride)), len(body)]

@@ -48,7 +48,7 @@ def told(name: str, doing: str) -> Iterator[dict[str, str]]:
 
 @contextlib.contextmanager
 def reported() -> Iterator[dict[str, str]]:
-    """Prints a line with what all sets are at, every ten seconds, unless a terminal shows it; what their processes need."""
+    """Prints what all sets are at, every ten seconds, unless a terminal shows it; gives what their processes need."""
     with tempfile.TemporaryDirectory() as folder:
         began, over = time.monotonic(), threading.Event()
 

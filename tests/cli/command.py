@@ -14,9 +14,10 @@ from tests.forked import Starter
 
 PROGRAM = "import sys\nfrom rollout_trace.cli import main\nsys.exit(main())"
 IMPORTS = """
+import ctypes, numpy
 from importlib import import_module
 from pkgutil import iter_modules
-for room in ("cli", "data", "file", "train", "view"):
+for room in ("cli", "collection", "data", "export", "file", "importing", "train", "view"):
     for module in iter_modules(import_module(f"rollout_trace.{room}").__path__):
         import_module(f"rollout_trace.{room}.{module.name}")
 """

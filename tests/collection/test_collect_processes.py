@@ -39,7 +39,6 @@ def collect(agent: Any, tasks: Any, output: Path, **options: Any) -> rt.CollectS
         itertools.product(
             (agents.solve, agents.solve_async, "tests.collection.executor_agents:solve"), ("x.jsonl", "folder/")
         ),
-        (agents.solve_async, "folder/"),
         ("tests.collection.executor_agents:solve", "x.jsonl"),
     ),
 )

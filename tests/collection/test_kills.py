@@ -41,7 +41,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", some(WAYS, "gzip", "process-folder"))
+@pytest.mark.parametrize("way", some(WAYS, "gzip"))
 def test_a_run_that_was_killed_is_completed(way: str, tmp_path: Path) -> None:
     executor, output = WAYS[way]
     own = random.Random(f"{executor} {output}")

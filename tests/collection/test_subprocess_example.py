@@ -10,12 +10,12 @@ import pytest
 
 import rollout_trace as rt
 from examples import collect_subprocess
-from tests.amount import some
 
 SCRIPT = Path(collect_subprocess.__file__)
 
 
-@pytest.mark.parametrize("output", some(["x.jsonl", "runs/"], "runs/"))
+@pytest.mark.more
+@pytest.mark.parametrize("output", ["x.jsonl", "runs/"])
 def test_programs_are_recorded_inside_the_rollouts(output: str, tmp_path: Path) -> None:
     """Each rollout has one trajectory inside, with the calls of its program and the ids of the engine."""
     done = subprocess.run(

@@ -7,6 +7,7 @@ import pytest
 
 from rollout_trace.data.model import Step
 from rollout_trace.data.tokens import FLOAT32_MAX, TokenStore, as_float32, as_int32, common_prefix, readonly
+from tests.amount import amount
 
 
 @pytest.mark.parametrize(
@@ -60,9 +61,10 @@ def test_the_common_prefix_of_long_arrays(length: int) -> None:
     assert common_prefix(one[:length], other) == length
 
 
+@pytest.mark.amount
 def test_the_segment_that_holds_a_position_is_found_in_a_deep_tree() -> None:
     store = TokenStore()
-    rows = [[*range(0, 2 * at, 2), 2 * at + 1] for at in range(200)]
+    rows = [[*range(0, 2 * at, 2), 2 * at + 1] for at in range(amount(80, 200, 200))]
     ends = [store.add(np.array(row, np.int32), None)[0] for row in rows]
     for span in ends:
         assert span is not None

@@ -30,6 +30,7 @@ def test_alone_it_records_every_exchange_of_the_embedded_server(tmp_path: Path) 
     assert {step.status for one in rt.read(tmp_path / "demo.jsonl") for step in one.steps} == {"ok"}
 
 
+@pytest.mark.more
 def test_a_recording_that_exists_is_deleted_only_where_it_is_asked_for(tmp_path: Path) -> None:
     kept, notes = tmp_path / "demo.jsonl", tmp_path / "demo.notes.jsonl"
     (tmp_path / "rollouts.jsonl").write_text("the user's\n")

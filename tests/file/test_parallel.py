@@ -143,7 +143,9 @@ def empty(path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", some(SUFFIXES, SUFFIXES[0]))
-@pytest.mark.parametrize("spoil", [damage_end, damage_middle, join_lines, other_lines, no_rollouts, empty])
+@pytest.mark.parametrize(
+    "spoil", some([damage_end, damage_middle, join_lines, other_lines, no_rollouts, empty], damage_middle, other_lines)
+)
 def test_errors_and_what_is_skipped_are_the_same(
     spoil: Callable[[Path], None], suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

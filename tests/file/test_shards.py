@@ -166,7 +166,7 @@ with ScriptedServer("fine") as server, openai.OpenAI(base_url=server.base_url, a
 
 @pytest.mark.amount
 def test_processes_at_once(tmp_path: Path) -> None:
-    processes = amount(3, 8, 8)
+    processes = amount(2, 8, 8)
     children = [
         subprocess.Popen([sys.executable, "-c", PROCESS, f"{tmp_path}/out/", str(number)], env=environment())
         for number in range(processes)

@@ -18,6 +18,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
+from tests.amount import amount
 from tests.process import agents
 
 LIBRARY = str(Path(rt.__file__).parents[1])
@@ -137,8 +138,10 @@ def test_by_hand_without_instrumenting(output: Path) -> None:
     assert is_child(found[1, 2], parent, None)
 
 
-def test_twelve_tasks_with_a_child_each(output: Path) -> None:
-    """Started at the same time in twelve trajectories: each child has its own parent."""
+@pytest.mark.amount
+def test_tasks_with_a_child_each(output: Path) -> None:
+    """Started at the same time in several trajectories: each child has its own parent."""
+    tasks = amount(4, 12, 12)
 
     async def one(number: int) -> rt.Trajectory:
         with rt.trajectory(str(number)) as trajectory:
@@ -148,12 +151,12 @@ def test_twelve_tasks_with_a_child_each(output: Path) -> None:
         return trajectory
 
     async def everyone() -> list[rt.Trajectory]:
-        return list(await asyncio.gather(*(one(number) for number in range(12))))
+        return list(await asyncio.gather(*(one(number) for number in range(tasks))))
 
     with rt.instrument(), rt.recording(output):
         parents = asyncio.run(everyone())
     found = family(output)
-    assert [is_child(found[number,], parents[number], None) for number in range(12)] == [True] * 12
+    assert [is_child(found[number,], parents[number], None) for number in range(tasks)] == [True] * tasks
 
 
 @pytest.mark.parametrize("method", METHODS)

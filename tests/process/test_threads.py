@@ -24,6 +24,7 @@ from openai import OpenAI
 import rollout_trace as rt
 from rollout_trace.process.instrument import instrument
 from rollout_trace.testing import ScriptedServer
+from tests.amount import amount
 
 Ask = Callable[[int], str]
 
@@ -175,9 +176,11 @@ def test_every_method_of_a_thread_pool(method: str, ask: Ask) -> None:
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_two_hundred_threads(ask: Ask) -> None:
+@pytest.mark.amount
+def test_many_threads(ask: Ask) -> None:
     """Five calls each, all at once, each in the trajectory that was open where the thread was started."""
-    everyone = threading.Barrier(200)
+    threads = amount(50, 200, 200)
+    everyone = threading.Barrier(threads)
 
     def work(number: int) -> None:
         everyone.wait()
@@ -186,14 +189,16 @@ def test_two_hundred_threads(ask: Ask) -> None:
 
     with ExitStack() as stack:
         trajectories = []
-        for number in range(200):
+        for number in range(threads):
             context = contextvars.copy_context()
             trajectories.append(context.run(stack.enter_context, rt.trajectory()))
             thread = threading.Thread(target=work, args=(number,))
             context.run(thread.start)
             # Before the trajectories close.
             stack.callback(thread.join)
-    assert [seeds(one) for one in trajectories] == [[5 * number + turn for turn in range(5)] for number in range(200)]
+    assert [seeds(one) for one in trajectories] == [
+        [5 * number + turn for turn in range(5)] for number in range(threads)
+    ]
 
 
 def test_pools_of_before_and_after(ask: Ask) -> None:

@@ -152,6 +152,7 @@ def is_shown(line: str, output: str) -> bool:
     return re.sub(r" in [\d.]+s", "", line) in [one.rstrip() for one in untimed.splitlines()]
 
 
+@pytest.mark.more
 def test_the_readme_shows_what_a_changed_prompt_fails_with(copy: Copy) -> None:
     copy.edit("agent/support.py", "Answer in one sentence.", "Answer in rhymes.")
 
@@ -165,6 +166,7 @@ def test_the_readme_shows_what_a_changed_prompt_fails_with(copy: Copy) -> None:
     assert [line for line in shown if not is_shown(line, output)] == [], output
 
 
+@pytest.mark.more
 def test_what_was_meant_is_recorded_again(copy: Copy) -> None:
     """The model is the one that the README names: rules, on a server."""
     copy.edit("agent/support.py", "Answer in one sentence.", "Answer in rhymes.")

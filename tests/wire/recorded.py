@@ -19,7 +19,7 @@ from rollout_trace.data.model import STEP_FIELDS, Step
 from rollout_trace.data.tokens import same_array
 from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
-from tests.amount import examples
+from tests.amount import cuts, examples
 from tests.wire.raw import JSON, SSE, bodies, sse
 from tests.wire.test_damage import JUNK, places
 
@@ -126,7 +126,7 @@ def pairs(step: Step) -> set[tuple[int, float]]:
 def check_cuts(protocol: str, request: bytes, body: bytes, *, stride: int = 1) -> None:
     """A stream cut at any byte gives what came of each choice: a beginning of what the whole stream gives."""
     whole = {step.choice: step for step in decode(protocol, request, body, content_type=SSE)}
-    for end in range(0, len(body), stride):
+    for end in cuts(body, stride):
         for step in decode(protocol, request, body[:end], content_type=SSE):
             check(step)
             assert step.status in ("ok", "abandoned"), body[:end]

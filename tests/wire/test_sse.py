@@ -14,7 +14,7 @@ from rollout_trace.data.model import Step
 from rollout_trace.wire import decode
 from rollout_trace.wire import sse as sse_module
 from rollout_trace.wire.sse import Event, events, without_comments
-from tests.amount import examples
+from tests.amount import cuts, examples
 from tests.wire.raw import SSE, delta, entries, exchanges, read, said, sse, steps_of, tokens, unary
 from tests.wire.recorded import differing
 
@@ -135,7 +135,7 @@ def test_a_stream_cut_at_any_byte_gives_a_prefix(name: str) -> None:
     body = exchange.response
     finish = body.index(b"\n", body.index(f'"finish_reason":"{raw.finish_reason}"'.encode()))
     lengths = []
-    for cut in range(len(body) + 1):
+    for cut in cuts(body):
         (step,) = decode("openai.chat", exchange.request, body[:cut], content_type=SSE)
         assert step.error is None
         assert step.status == ("ok" if cut >= finish else "abandoned"), cut
@@ -216,7 +216,7 @@ def test_a_stream_that_was_asked_for_is_one_whatever_its_content_type_says(conte
     body = sse(delta({"content": "hi"}, token_ids=[5], logprobs=entries(-1.0)), delta(finish_reason="stop"))
     for begins in (b"", b": hello\n\n", b"\n\n", b"\xef\xbb\xbf", b"event: x\n", b"id:1\n", b"retry: 5\n\n"):
         whole = begins + body
-        for cut in range(len(whole) + 1):
+        for cut in cuts(whole):
             (step,) = decode("openai.chat", asked, whole[:cut], content_type=content_type)
             (right,) = decode("openai.chat", asked, whole[:cut], content_type=SSE)
             assert differing(step, right) == set(), cut

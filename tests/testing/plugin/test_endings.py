@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollout_trace.testing import Fault, Reply, ScriptedServer
+from tests.amount import some
 
 from .project import Project, exchanges_of
 
@@ -27,7 +28,7 @@ def test_two():
 """
 
 
-@pytest.mark.parametrize("stop", ["exit", "interrupt"])
+@pytest.mark.parametrize("stop", some(["exit", "interrupt"], "interrupt"))
 def test_a_run_that_is_stopped_stops(project: Project, stop: str) -> None:
     project.tests(INTERRUPTED)
     project.record().assert_outcomes(passed=2)
