@@ -157,10 +157,11 @@ def demo(session: nox.Session) -> None:
     run(session, "quickstart", "examples/quickstart.py", "--overwrite")
     binaries = folder_of("quickstart") / "bin"
     print(f"""
-And then:
-  {binaries}/rollout-trace run -o mine.jsonl --engine vllm agent.py      records a program of yours, unmodified
-  {binaries}/rollout-trace collect agent.py:solve --tasks tasks.jsonl -o runs/mine.jsonl      runs an agent over tasks
-  make docs      serves the documentation, which begins in docs/index.md""")
+Record a program of yours, unmodified; or run an agent over many tasks:
+  {binaries}/rollout-trace run -o mine.jsonl --engine vllm agent.py
+  {binaries}/rollout-trace collect agent.py:solve --tasks tasks.jsonl \\
+      -o runs/mine.jsonl
+Read the documentation: docs/index.md, or on a site that `make docs` serves.""")
 
 
 # In the environment of development.
@@ -169,13 +170,17 @@ And then:
 @task("test", "dev")
 def test(session: nox.Session) -> None:
     """The tests that need no other environment, on all cores. make test ROOM=wire FILE=tests/... K=word FAST=1"""
-    pytest(session, "dev", "-n", "auto", "--dist", "worksteal", "--durations", "10")
+    pytest(session, "dev", *WORKERS, "--durations", "10")
+
+
+# Two more than there are cores: tests wait for servers, for timeouts and for other processes.
+WORKERS = ("-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal")
 
 
 @task("properties", "dev")
 def properties(session: nox.Session) -> None:
     """The property tests with all of their examples, of which `make test` tries few."""
-    pytest(session, "dev", "-n", "auto", "-m", "hypothesis", ROLLOUT_TRACE_AMOUNT="all")
+    pytest(session, "dev", *WORKERS, "-m", "hypothesis", ROLLOUT_TRACE_AMOUNT="all")
 
 
 @task("kills", "dev")

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from openai import LengthFinishReasonError, OpenAI
+from openai.lib.streaming.chat import ChatCompletionStreamState
 
 import rollout_trace as rt
 from rollout_trace.testing import Reply, ScriptedServer
@@ -50,9 +51,7 @@ CALCULATOR = {
             "type": "object",
             "properties": {"expression": {"type": "string", "description": "for example 12 * 7"}},
             "required": ["expression"],
-            "additionalProperties": False,
         },
-        "strict": True,
     },
 }
 SYSTEM = "You answer arithmetic questions. Work from left to right, one calculator call a step; then give the number."
@@ -85,9 +84,11 @@ def ask(client: OpenAI, model: str, messages: list[Any], *, stream: bool) -> Any
     arguments: dict[str, Any] = {"model": model, "messages": messages, "tools": [CALCULATOR], "max_tokens": 256}
     if not stream:
         return client.chat.completions.create(**arguments).choices[0].message
+    state = ChatCompletionStreamState()
+    for chunk in client.chat.completions.create(stream=True, **arguments):
+        state.handle_chunk(chunk)
     try:
-        with client.chat.completions.stream(**arguments) as events:
-            return events.get_final_completion().choices[0].message
+        return state.get_final_completion().choices[0].message
     except LengthFinishReasonError as error:
         return error.completion.choices[0].message
 
@@ -159,18 +160,17 @@ def rows(path: str) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = []
     for trajectory in rt.read(path):
         steps = trajectory.steps
-        logprobs = [float(value) for step in steps if step.logprobs is not None for value in step.logprobs]
-        sequences = trajectory.sequences()
+        failed = ", failed" if any(run.error for run in trajectory.tool_runs) else ""
         table.append(
             (
-                ("  └ " if trajectory.parent_id else "") + trajectory.name,
+                ("└ " if trajectory.parent_id else "") + trajectory.name,
                 trajectory.task.id if trajectory.task and trajectory.task.id else "",
                 f"{sum(step.status == 'ok' for step in steps)}/{len(steps)}",
                 str(sum(len(step.prompt_token_ids) for step in steps if step.prompt_token_ids is not None)),
                 str(sum(len(step.completion_token_ids) for step in steps if step.completion_token_ids is not None)),
-                f"{min(logprobs):.2f} to {max(logprobs):.2f}" if logprobs else "none",
-                " ".join(f"{len(row.token_ids)}/{int(row.loss_mask.sum())}" for row in sequences) or "none",
-                f"{len(trajectory.tool_runs)}" + (" (1 error)" if any(r.error for r in trajectory.tool_runs) else ""),
+                " ".join(f"{len(row.token_ids)}/{int(row.loss_mask.sum())}" for row in trajectory.sequences())
+                or "none",
+                f"{len(trajectory.tool_runs)}{failed}",
                 "" if trajectory.reward is None else f"{trajectory.reward:g}",
             )
         )
@@ -184,11 +184,12 @@ def first_model(client: OpenAI) -> str:
     return served[0].id
 
 
-HEADER = ("agent", "task", "ok/steps", "prompt", "completion", "logprobs", "rows: ids/trained", "tool runs", "reward")
+HEADER = ("agent", "task", "steps", "prompt", "sampled", "row/trained", "tools", "reward")
 
 
 def show(title: str, table: list[tuple[str, ...]]) -> None:
     try:
+        from rich.box import SIMPLE_HEAD
         from rich.console import Console
         from rich.table import Table
     except ImportError:
@@ -196,12 +197,13 @@ def show(title: str, table: list[tuple[str, ...]]) -> None:
         for row in (HEADER, *table):
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         return
-    grid = Table(title=title, title_justify="left")
+    grid = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in HEADER:
         grid.add_column(name, overflow="fold")
     for row in table:
         grid.add_row(*row)
-    Console(width=None if os.isatty(1) else 132).print(grid)
+    Console(width=None if os.isatty(1) else 80).print(grid)
+    print("steps: those that are ok of all; prompt, sampled, row/trained: numbers of tokens.")
 
 
 def show_conversation(path: str) -> None:
@@ -213,9 +215,9 @@ def show_conversation(path: str) -> None:
         found.show(tokens=True)
     except ImportError as error:
         print(error)
-    print("\nNext:")
-    print(f"  {command} show {path} pair/1 --tokens      another one, with its sub-agents")
-    print(f"  {command} view {path}      all of them, on a page in the browser")
+    print("\nNext, another one with its sub-agents, and all of them on a page in the browser:")
+    print(f"  {command} show {path} pair/1 --tokens")
+    print(f"  {command} view {path}")
 
 
 def command_here() -> str:

@@ -18,6 +18,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.file import JSONLWriter, locking, read
+from tests.amount import amount
 from tests.file.processes import FLOCK, LOCK_FILE, Holder, environment, run, stopped_holder
 from tests.file.test_writer import SUFFIXES, WORKER, names, written
 
@@ -162,24 +163,26 @@ def test_two_writers_of_one_process_exclude_each_other(path: Path) -> None:
     assert names(path) == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.amount
 @has_filelock
 def test_processes_of_several_threads_write_one_file_with_a_lock_file(path: Path) -> None:
+    processes = amount(2, 4, 4)
     program = f"from rollout_trace.file import locking\nlocking.fcntl = None\n{WORKER}"
     command = [sys.executable, "-c", program, str(path)]
     workers = [
         subprocess.Popen(
             [*command, str(n), "4", "10"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
         )
-        for n in range(4)
+        for n in range(processes)
     ]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"\n"
     for worker in workers:
         worker.communicate(b"\n", timeout=120)
-    assert [worker.returncode for worker in workers] == [0] * 4
+    assert [worker.returncode for worker in workers] == [0] * processes
     found = sorted(one.name for one in read(path))
-    assert found == sorted(f"{a}-{b}-{c}" for a in range(4) for b in range(4) for c in range(10))
+    assert found == sorted(f"{a}-{b}-{c}" for a in range(processes) for b in range(4) for c in range(10))
 
 
 # Locks that are held

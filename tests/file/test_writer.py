@@ -23,6 +23,7 @@ import rollout_trace as rt
 from rollout_trace import Step, guard
 from rollout_trace.file import JSONLWriter, read
 from rollout_trace.record.write_queue import wait_for_all
+from tests.amount import amount
 
 SUFFIXES = [".jsonl", ".jsonl.gz", ".jsonl.zst"]
 
@@ -385,22 +386,24 @@ for thread in running:
 """
 
 
-def test_eight_processes_of_eight_threads_write_one_file(path: Path) -> None:
+@pytest.mark.amount
+def test_processes_of_eight_threads_write_one_file(path: Path) -> None:
+    processes = amount(2, 8, 8)
     command = [sys.executable, "-c", WORKER, str(path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     workers = [
         subprocess.Popen([*command, str(n), "8", "12"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        for n in range(8)
+        for n in range(processes)
     ]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"\n"
     for worker in workers:
         worker.communicate(b"\n", timeout=120)
-    assert [worker.returncode for worker in workers] == [0] * 8
+    assert [worker.returncode for worker in workers] == [0] * processes
     found = list(read(path))
     assert sorted(one.name for one in found) == sorted(
-        f"{process}-{thread}-{number}" for process in range(8) for thread in range(8) for number in range(12)
+        f"{process}-{thread}-{number}" for process in range(processes) for thread in range(8) for number in range(12)
     )
     for trajectory in found:
         (step,) = trajectory.steps

@@ -27,6 +27,7 @@ from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, S
 from rollout_trace.testing._messages import Part, Response, json_bytes
 from rollout_trace.train.selection import reason_left_out
 from rollout_trace.wire.sse import events
+from tests.amount import some
 from tests.clients.either import Kind, done, each, shown
 from tests.engines.engine_servers import on
 
@@ -316,7 +317,7 @@ def test_an_answer_that_is_too_long_although_it_is_packed(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
-@pytest.mark.parametrize("size", [None, 7, 1000, 300_000])
+@pytest.mark.parametrize("size", some([None, 7, 1000, 300_000], 1000))
 def test_heartbeats_are_nothing(kind: Kind, size: int | None, newline: bytes) -> None:
     """Comments of many times the limit, before, within and after an answer, however the bytes are cut: all is there."""
     beats = [PING] * {7: 400, None: 8_000}.get(size, 40_000)
@@ -484,7 +485,7 @@ def in_a_process() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs the resource module")
-@pytest.mark.parametrize("name", SERVERS)
+@pytest.mark.parametrize("name", some(SERVERS, *list(SERVERS)[::3]))
 def test_memory_is_bounded(name: str, in_a_process: Callable[..., Any]) -> None:
     """A process that records takes at most twice the limits more than one that does not, and reads the same."""
     make, request_bytes = SERVERS[name]

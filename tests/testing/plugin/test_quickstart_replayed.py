@@ -43,5 +43,6 @@ def test_solve(client, rollout, stream):
 """
 
 
+@pytest.mark.more
 def test_recorded_once_and_replayed_offline(pytester: pytest.Pytester) -> None:
     assert_replays(Example(pytester, SOURCE, TEST, tests=3), load(SOURCE).script)
