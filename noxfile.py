@@ -173,8 +173,8 @@ def test(session: nox.Session) -> None:
     pytest(session, "dev", *WORKERS, "--durations", "10")
 
 
-# Two more than there are cores: tests wait for servers, for timeouts and for other processes.
-WORKERS = ("-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal")
+# One more than there are cores: tests wait for servers, for timeouts and for other processes.
+WORKERS = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
 
 
 @task("properties", "dev")

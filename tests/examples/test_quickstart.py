@@ -57,7 +57,7 @@ def test_the_commands_that_it_prints_can_be_typed(tmp_path: Path, monkeypatch: p
     assert len(printed) == 3
     assert {(tmp_path / command).resolve() for command in printed} == {own.resolve()}
     monkeypatch.setenv("PATH", str(own.parent))
-    assert "\n  rollout-trace view demo.jsonl " in run(tmp_path, "--overwrite")
+    assert "\n  rollout-trace view demo.jsonl\n" in run(tmp_path, "--overwrite")
 
 
 def test_a_server_is_asked_for_its_model(tmp_path: Path) -> None:
