@@ -97,7 +97,7 @@ def environment(name: str) -> None:
     def make(session: nox.Session) -> None:
         if not is_made(name):
             session.log(f"makes {folder_of(name)}, {megabytes(name)} MB")
-        with progress.told(name, "installing"):
+        with waiting.told(name, "installing"):
             if name in TORCH:
                 session.install("torch==2.13.0", silent=True)
             # Every package is named: one may hold a release older than another asks for, on purpose.
@@ -133,7 +133,7 @@ def run(session: nox.Session, name: str, *arguments: str, **variables: str) -> N
 def pytest(session: nox.Session, name: str, *arguments: str, **variables: str) -> None:
     """Runs tests in an environment."""
     options = ("-q", "-p", "tests.progress", "--durations=3")
-    with progress.told(session.name, "starting") as told:
+    with waiting.told(session.name, "starting") as told:
         run(session, name, "-m", "pytest", *options, *arguments, *session.posargs, **variables, **told)
 
 
@@ -143,7 +143,7 @@ def together(session: nox.Session, *names: str, **more: str) -> None:
     if new:
         free = shutil.disk_usage(ROOT).free // 1_000_000
         session.log(f"makes {len(new)} environments in .venvs: {sum(map(megabytes, new)):,} MB; {free:,} MB are free")
-    with progress.reported() as variables:
+    with waiting.reported() as variables:
         command = (sys.executable, "-m", "nox", "--parallel", "auto", "--sessions", *names)
         session.run(*command, env={**variables, **more}, external=True)
 

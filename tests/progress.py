@@ -1,76 +1,26 @@
-"""What is being done while tests run: a plugin of pytest, and lines for a person who waits for several sets of tests.
+"""A plugin of pytest, for people who wait: `python -m pytest -q -p tests.progress`.
 
-    python -m pytest -q -p tests.progress
-
-prints how many tests of how many have ended, every ten seconds, in place of pytest's dots, and a failed test at once.
-Where ROLLOUT_TRACE_PROGRESS names a file, the last line stands there too. `reported` prints those of all sets.
+It prints how many tests of how many have ended, every ten seconds, in place of pytest's dots, and a failed test at once.
+Where ROLLOUT_TRACE_PROGRESS names a file, the last line stands there too, for tests/waiting.py.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
-FILE, FOLDER = "ROLLOUT_TRACE_PROGRESS", "ROLLOUT_TRACE_PROGRESS_FOLDER"
-SECONDS = 10.0
-"""Between two lines."""
+from tests.waiting import FILE, SECONDS, clock
 
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
-
-
-@contextlib.contextmanager
-def told(name: str, doing: str) -> Iterator[dict[str, str]]:
-    """Says what is being done for a set, where `reported` is around; what pytest needs to go on with it."""
-    folder = os.environ.get(FOLDER)
-    if folder is None:
-        yield {}
-        return
-    file = Path(folder, name)
-    file.write_text(doing)
-    try:
-        yield {FILE: str(file)}
-    finally:
-        file.unlink()
-
-
-@contextlib.contextmanager
-def reported() -> Iterator[dict[str, str]]:
-    """Prints what all sets are at, every ten seconds, unless a terminal shows it; gives what their processes need."""
-    with tempfile.TemporaryDirectory() as folder:
-        began, over = time.monotonic(), threading.Event()
-
-        def say() -> None:
-            while not over.wait(SECONDS):
-                lines = [f"{file.name}: {file.read_text()}" for file in sorted(Path(folder).iterdir())]
-                print(f"{clock(time.monotonic() - began)}  {'; '.join(lines) or 'between two sets'}", flush=True)
-
-        # nox shows a board of its own there.
-        thread = threading.Thread(target=say, daemon=True)
-        if not sys.stdout.isatty():
-            thread.start()
-        try:
-            yield {FOLDER: folder}
-        finally:
-            over.set()
-            if thread.ident:
-                thread.join()
+_OUT = pytest.StashKey[TextIO]()
 
 
 class Progress:
-    """Counts the tests of one run of pytest."""
+    """Counts the tests of one run."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -92,6 +42,7 @@ class Progress:
         """Called without xdist."""
         self._of = self._of or len(session.items)
 
+    @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
         """Called with xdist, for each worker."""
         self._of = len(ids)
@@ -113,13 +64,13 @@ class Progress:
         self._out.close()
 
 
-def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     # Before pytest takes the output of tests for itself.
-    pluginmanager.rollout_trace_out = os.fdopen(os.dup(1), "w")  # type: ignore[attr-defined]
+    early_config.stash[_OUT] = os.fdopen(os.dup(1), "w")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # The workers of xdist have a controller, which counts.
     if not hasattr(config, "workerinput"):
-        out = config.pluginmanager.rollout_trace_out  # type: ignore[attr-defined]
-        config.pluginmanager.register(Progress(out), "rollout-trace-progress")
+        config.pluginmanager.register(Progress(config.stash[_OUT]), "rollout-trace-progress")
