@@ -18,7 +18,7 @@ from pathlib import Path
 import nox
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tests import progress
+from tests import waiting
 
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "uv"

@@ -1,6 +1,6 @@
 """A plugin of pytest, for people who wait: `python -m pytest -q -p tests.progress`.
 
-It prints how many tests of how many have ended, every ten seconds, in place of pytest's dots, and a failed test at once.
+It prints how many tests of how many have ended, every ten seconds, in place of dots, and a failed test at once.
 Where ROLLOUT_TRACE_PROGRESS names a file, the last line stands there too, for tests/waiting.py.
 """
 
