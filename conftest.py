@@ -37,8 +37,23 @@ def pytest_unconfigure() -> None:
     gc.unfreeze()
 
 
+_STARTERS = ("subprocess", "multiprocessing", "tests.forked", "tests.cli.command", "tests.file.processes",
+             "tests.pytest_agent_copy", "tests.testing.plugin.project", "tests.collection.executor_agents",
+             "tests.record.kills.target", "tests.collection.stress.served")  # fmt: skip
+"""Modules by which tests start processes."""
+
+
+def _starts_processes(value: object) -> bool:
+    return getattr(value, "__name__", None) in _STARTERS or getattr(value, "__module__", None) in _STARTERS
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the tests that are marked `more` to `make test-all`."""
+    """Marks what starts processes; leaves the tests that are marked `more` to `make test-all`."""
+    modules = {item.module for item in items if isinstance(item, pytest.Function)}
+    starting = {module for module in modules if any(map(_starts_processes, vars(module).values()))}
+    for item in items:
+        if getattr(item, "module", None) in starting:
+            item.add_marker("processes")
     if not os.environ.get("ROLLOUT_TRACE_AMOUNT"):
         left = [item for item in items if item.get_closest_marker("more")]
         items[:] = [item for item in items if not item.get_closest_marker("more")]

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import nox
 
-sys.path.insert(0, str(Path(__file__).parent))
-from tests import waiting
+sys.path.insert(0, str(Path(__file__).parent / "tests" / "shared"))
+import waiting
 
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "uv"
@@ -132,9 +132,9 @@ def run(session: nox.Session, name: str, *arguments: str, **variables: str) -> N
 
 def pytest(session: nox.Session, name: str, *arguments: str, **variables: str) -> None:
     """Runs tests in an environment."""
-    options = ("-q", "-p", "tests.progress", "--durations=3")
+    program = ("tests/shared/progress.py", "-q", "--durations=3")
     with waiting.told(session.name, "starting") as told:
-        run(session, name, "-m", "pytest", *options, *arguments, *session.posargs, **variables, **told)
+        run(session, name, *program, *arguments, *session.posargs, **variables, **told)
 
 
 def together(session: nox.Session, *names: str, **more: str) -> None:
@@ -267,8 +267,8 @@ def test_install(session: nox.Session) -> None:
 
 @task("test-more", "dev")
 def test_more(session: nox.Session) -> None:
-    """More examples of property tests, more kills and more rollouts than `make test` tries."""
-    pytest(session, "dev", "-m", "hypothesis or amount", ROLLOUT_TRACE_AMOUNT="more")
+    """What `make test` leaves out in its environment: more examples of property tests, more kills, more cases."""
+    pytest(session, "dev", "-m", "hypothesis or amount or more", ROLLOUT_TRACE_AMOUNT="more")
 
 
 @task("dist", "release")

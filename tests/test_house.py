@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import subprocess
 import sys
@@ -27,14 +28,19 @@ def planted(folder: Path, **files: str) -> dict[str, frozenset[str]]:
     return house.graph_of(package)
 
 
+@functools.lru_cache
+def own_graph() -> house.Graph:
+    return house.graph_of(PACKAGE)
+
+
 def test_no_import_leads_upward_or_around() -> None:
-    graph = house.graph_of(PACKAGE)
+    graph = own_graph()
     assert house.upward(graph) == []
     assert house.circles(graph) == []
 
 
 def test_every_folder_is_a_room_and_every_door_is_used() -> None:
-    graph = house.graph_of(PACKAGE)
+    graph = own_graph()
     assert {house.room_of(module) for module in graph} == set(house.ROOMS)
     assert {door for door in house.DOORS if door[1] not in graph[door[0]]} == set()
 
@@ -103,7 +109,7 @@ def test_the_picture_of_the_house_is_true() -> None:
     lines = re.search(r"```\n package .*?\n(.*?)```", CONTRIBUTING, re.S)
     assert lines is not None
     drawn = {line.split()[0]: line[48:].split() for line in lines[1].splitlines()}
-    found = house.rooms_below(house.graph_of(PACKAGE))
+    found = house.rooms_below(own_graph())
     assert list(drawn) == list(found)
     assert drawn == found
 

@@ -1,8 +1,8 @@
 """Measures other recorders beside ours, and writes `results.json` and `docs/comparison.md`: `make bench-peers`.
 
-.venv/bin/python -m benchmarks.peers.run --rounds 9
-.venv/bin/python -m benchmarks.peers.run --only openinference langfuse --rounds 2 --output /tmp/rough.json
-.venv/bin/python -m benchmarks.peers.run --render
+.venvs/dev/bin/python -m benchmarks.peers.run --rounds 9
+.venvs/dev/bin/python -m benchmarks.peers.run --only openinference langfuse --rounds 2 --output /tmp/rough.json
+.venvs/dev/bin/python -m benchmarks.peers.run --render
 """
 
 from __future__ import annotations

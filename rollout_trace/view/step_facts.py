@@ -73,7 +73,8 @@ def lengths(step: Step, *, is_alone: bool) -> tuple[int | None, int | None]:
 
 def mean_logprob(step: Step) -> float | None:
     logprobs = step.logprobs
-    return finite(float(logprobs.mean())) if logprobs is not None and len(logprobs) else None
+    # The sum of some float32 is none.
+    return finite(float(logprobs.mean(dtype="float64"))) if logprobs is not None and len(logprobs) else None
 
 
 def answer_excerpt(step: Step) -> str:

@@ -46,7 +46,10 @@ def texts() -> list[str]:
 
 
 def _of(path: Path) -> Iterator[Line]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    if not any(call in source for call in CALLS):
+        return
+    tree = ast.parse(source)
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue

@@ -24,6 +24,7 @@ import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
 from rollout_trace.export._otel_spans import FLUSHED
+from tests.amount import amount
 from tests.consumers import recorded
 from tests.strategies import PROFILE, trajectories
 
@@ -187,7 +188,7 @@ def test_parents_in_a_circle_end() -> None:
     assert len(sent([one, other])) == 2
 
 
-@settings(PROFILE, max_examples=25)
+@settings(PROFILE, max_examples=amount(5, 25, 250))
 @given(runs=st.lists(trajectories(), max_size=3))
 def test_every_trajectory_is_taken(runs: list[rt.Trajectory]) -> None:
     for tokens in (True, False):

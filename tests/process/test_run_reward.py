@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollout_trace.testing import ScriptedServer
+from tests.amount import some
 
 from .running import CALL, Done, recorded, run
 
@@ -56,19 +57,19 @@ for name in "ab":
 """
 
 
-@pytest.mark.parametrize(
-    ("program", "problem"),
-    [
-        ("ask()", "the program has not written it"),
-        ("ask()\nos.mkdir('reward.json')", "IsADirectoryError: [Errno 21] Is a directory"),
-        ("ask()\nopen('reward.json', 'w').write('{')", "it is no JSON: "),
-        ("ask()\nopen('reward.json', 'w').write('NaN')", "the reward is nan"),
-        ("ask()\nopen('reward.json', 'w').write('\"high\"')", "the reward is 'high'"),
-        ("ask()\nopen('reward.json', 'w').write('{\"score\": 1}')", "it has the key 'score'"),
-        ("ask()\nopen('reward.json', 'w').write('{\"rewards\": 1}')", "rewards is 1; expected an object of numbers"),
-        (SEVERAL + "open('reward.json', 'w').write('1')", "it is one reward, and the program has recorded several"),
-    ],
-)
+NO_REWARDS = [
+    ("ask()", "the program has not written it"),
+    ("ask()\nos.mkdir('reward.json')", "IsADirectoryError: [Errno 21] Is a directory"),
+    ("ask()\nopen('reward.json', 'w').write('{')", "it is no JSON: "),
+    ("ask()\nopen('reward.json', 'w').write('NaN')", "the reward is nan"),
+    ("ask()\nopen('reward.json', 'w').write('\"high\"')", "the reward is 'high'"),
+    ("ask()\nopen('reward.json', 'w').write('{\"score\": 1}')", "it has the key 'score'"),
+    ("ask()\nopen('reward.json', 'w').write('{\"rewards\": 1}')", "rewards is 1; expected an object of numbers"),
+    (SEVERAL + "open('reward.json', 'w').write('1')", "it is one reward, and the program has recorded several"),
+]
+
+
+@pytest.mark.parametrize(("program", "problem"), some(NO_REWARDS, *NO_REWARDS[::3]))
 def test_what_is_no_reward_is_one_line_of_warning(
     program: str, problem: str, server: ScriptedServer, tmp_path: Path
 ) -> None:

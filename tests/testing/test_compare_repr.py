@@ -16,6 +16,7 @@ import rollout_trace as rt
 from rollout_trace.data.model import ToolCall, ToolRun
 from rollout_trace.testing import RecordedRollout
 from rollout_trace.testing.compare_repr import compare_repr
+from tests.amount import amount
 from tests.strategies import PROFILE, trajectories
 from tests.view.build import conversation, hostile, says
 
@@ -165,7 +166,7 @@ def test_values_that_cannot_be_compared_or_shown() -> None:
     assert line == "result: <Bad whose repr raised RuntimeError> and 1"
 
 
-@settings(PROFILE, max_examples=15)
+@settings(PROFILE, max_examples=amount(4, 15, 150))
 @given(trajectories(), trajectories())
 def test_any_two_trajectories(one: rt.Trajectory, two: rt.Trajectory) -> None:
     lines = compare_repr("==", one, two)

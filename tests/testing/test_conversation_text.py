@@ -12,6 +12,7 @@ from hypothesis import given, settings
 import rollout_trace as rt
 from rollout_trace.data.model import Completion, ErrorInfo, ToolRun
 from rollout_trace.testing.conversation_text import conversation_text
+from tests.amount import amount
 from tests.strategies import PROFILE, trajectories
 from tests.testing import rollouts
 from tests.view.build import HOSTILE, conversation, hostile, says, sent_back, step, user, with_tokens
@@ -154,7 +155,7 @@ def test_a_text_of_megabytes() -> None:
     assert "... (2,999," in text
 
 
-@settings(PROFILE, max_examples=30)
+@settings(PROFILE, max_examples=amount(5, 30, 300))
 @given(trajectories())
 def test_any_trajectory_can_be_shown(trajectory: rt.Trajectory) -> None:
     text = conversation_text([trajectory], width=60)

@@ -33,6 +33,13 @@ class Letters:
         return [chr(96 + one) for one in ids]
 
 
+def test_the_mean_of_logprobs_whose_sum_is_no_float32() -> None:
+    lowest = np.array([0.0, -3e38, -3e38], np.float32)
+    one = rt.Step(id="s", call_id="c", status="ok", completion_token_ids=[1, 2, 3], logprobs=lowest)
+    (line,) = TrajectoryView(rt.Trajectory(steps=[one])).outline.steps
+    assert line.mean_logprob == pytest.approx(-2e38)
+
+
 def test_steps_show_what_is_new_and_what_ran() -> None:
     first, second = TrajectoryView(conversation(), decode=Letters()).steps()
     assert [message.role for message in first.new] == ["system", "user"]

@@ -1,12 +1,13 @@
-"""A plugin of pytest, for people who wait: `python -m pytest -q -p tests.progress`.
+"""pytest, for people who wait: `python tests/shared/progress.py -q tests/wire` is `python -m pytest -q tests/wire`.
 
 It prints how many tests of how many have ended, every ten seconds, in place of dots, and a failed test at once.
-Where ROLLOUT_TRACE_PROGRESS names a file, the last line stands there too, for tests/waiting.py.
+Where ROLLOUT_TRACE_PROGRESS names a file, the last line stands there too, for waiting.py.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,9 +15,7 @@ from typing import TextIO
 
 import pytest
 
-from tests.waiting import FILE, SECONDS, clock
-
-_OUT = pytest.StashKey[TextIO]()
+from waiting import FILE, SECONDS, clock
 
 
 class Progress:
@@ -64,13 +63,9 @@ class Progress:
         self._out.close()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    # Before pytest takes the output of tests for itself.
-    early_config.stash[_OUT] = os.fdopen(os.dup(1), "w")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # The workers of xdist have a controller, which counts.
-    if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Progress(config.stash[_OUT]), "rollout-trace-progress")
+if __name__ == "__main__":
+    sys.path[0] = os.getcwd()
+    # Before pytest takes the output of tests for itself. An object, and no module to import: a package in one of the
+    # environments is called `tests`.
+    own = Progress(os.fdopen(os.dup(1), "w"))
+    sys.exit(pytest.main(sys.argv[1:], plugins=[own]))
