@@ -159,8 +159,8 @@ def demo(session: nox.Session) -> None:
     print(f"""
 Record a program of yours, unmodified; or run an agent over many tasks:
   {binaries}/rollout-trace run -o mine.jsonl --engine vllm agent.py
-  {binaries}/rollout-trace collect agent.py:solve --tasks tasks.jsonl \\
-      -o runs/mine.jsonl
+  {binaries}/rollout-trace collect agent.py:solve \\
+      --tasks tasks.jsonl -o runs/mine.jsonl
 Read the documentation: docs/index.md, or on a site that `make docs` serves.""")
 
 

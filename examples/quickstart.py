@@ -197,13 +197,13 @@ def show(title: str, table: list[tuple[str, ...]]) -> None:
         for row in (HEADER, *table):
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         return
-    grid = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    grid = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in HEADER:
         grid.add_column(name, overflow="fold")
     for row in table:
         grid.add_row(*row)
     Console(width=None if os.isatty(1) else 80).print(grid)
-    print("steps: those that are ok of all; prompt, sampled, row/trained: numbers of tokens.")
+    print("steps: ok/all; prompt, sampled and row/trained are counts of tokens.")
 
 
 def show_conversation(path: str) -> None:
@@ -263,7 +263,7 @@ def main() -> None:
     counted = rt.stats()
     calls, attempts = counted.calls - before.calls, counted.attempts - before.attempts
     print(f"{calls} calls, {attempts} HTTP exchanges recorded", end="")
-    print("." if answered is None else f"; the server answered {answered}.", end=" ")
+    print("." if answered is None else f"; the server answered {answered}.")
     print(f"{os.path.getsize(options.output)} bytes in {options.output}.")
     show_conversation(options.output)
 
