@@ -122,7 +122,9 @@ NEEDS: dict[str, tuple[str, ...]] = {}
 def task(name: str, *needs: str) -> Callable[[Callable[[nox.Session], None]], object]:
     """Adds a session that runs in environments that other sessions make."""
     NEEDS[name] = needs
-    return nox.session(name=name, venv_backend="none", requires=needs, default=False)
+    added: Callable[[Callable[[nox.Session], None]], object]
+    added = nox.session(name=name, venv_backend="none", requires=needs, default=False)
+    return added
 
 
 def run(session: nox.Session, name: str, *arguments: str, **variables: str) -> None:

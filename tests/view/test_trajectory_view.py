@@ -34,8 +34,8 @@ class Letters:
 
 
 def test_the_mean_of_logprobs_whose_sum_is_no_float32() -> None:
-    lowest = np.array([0.0, -3e38, -3e38], np.float32)
-    one = rt.Step(id="s", call_id="c", status="ok", completion_token_ids=[1, 2, 3], logprobs=lowest)
+    ids, logprobs = np.array([1, 2, 3], np.int32), np.array([0.0, -3e38, -3e38], np.float32)
+    one = rt.Step(id="s", call_id="c", status="ok", completion_token_ids=ids, logprobs=logprobs)
     (line,) = TrajectoryView(rt.Trajectory(steps=[one])).outline.steps
     assert line.mean_logprob == pytest.approx(-2e38)
 
