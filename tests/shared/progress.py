@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-
 from waiting import FILE, SECONDS, clock
 
 
