@@ -111,10 +111,6 @@ def environment(name: str) -> None:
     nox.session(name=name, python=python_of(name), default=False)(make)
 
 
-for locked in LOCKS:
-    environment(locked)
-
-
 NEEDS: dict[str, tuple[str, ...]] = {}
 """The environments of each task."""
 
@@ -336,3 +332,6 @@ group(
     *(f"test-{name}" for name in (*CONSUMERS, *FRAMEWORKS, *CLIENTS)),
     ROLLOUT_TRACE_AGENTS="part",
 )
+
+for name in LOCKS:
+    environment(name)
