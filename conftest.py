@@ -32,11 +32,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_unconfigure() -> None:
-    """The interpreter ends as always, with everything collected."""
-    gc.unfreeze()
-
-
 _STARTERS = ("subprocess", "multiprocessing", "tests.forked", "tests.cli.command", "tests.file.processes",
              "tests.pytest_agent_copy", "tests.testing.plugin.project", "tests.collection.executor_agents",
              "tests.record.kills.target", "tests.collection.stress.served")  # fmt: skip
@@ -70,7 +65,10 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="module", autouse=True)
 def garbage_is_looked_for_in_one_module() -> Iterator[None]:
-    """What a module of tests leaves, caches among it, made each collection in the modules after it slower."""
+    """What a module of tests leaves, caches among it, made each collection in the modules after it slower.
+
+    It is left out of them to the end of the process: what only then is garbage belongs to no test.
+    """
     yield
     gc.collect()
     gc.freeze()
