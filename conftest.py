@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import os
@@ -19,6 +20,9 @@ from rollout_trace.record.log import StepLog
 
 pytest_plugins = ["pytester"]  # The plugin's tests run pytest; only here may a conftest.py name plugins.
 pytest.register_assert_rewrite("replayed_example")  # In tests/shared; it says what differs.
+
+# Libraries say at the end of a process which of their objects are left.
+atexit.register(gc.unfreeze)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So a shell starts what runs in the background; some tests interrupt themselves.

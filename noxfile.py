@@ -231,11 +231,11 @@ def bench_core(session: nox.Session) -> None:
 # In environments of their own.
 
 
-def tests(name: str, *arguments: str, **variables: str) -> None:
+def tests(name: str, *arguments: str) -> None:
     """Adds the task ``test-NAME``: tests in the environment NAME."""
 
     def test_one(session: nox.Session) -> None:
-        pytest(session, name, *arguments, **variables)
+        pytest(session, name, *arguments, ROLLOUT_TRACE_AMOUNT="more")
         if name == "consumers-torch":
             # Of smolagents, what needs PyTorch.
             folder = Path("integrations", "rollout-trace-smolagents")
@@ -246,9 +246,14 @@ def tests(name: str, *arguments: str, **variables: str) -> None:
     task(f"test-{name}", name)(test_one)
 
 
-SDKS = {"openai": "openai", "anthropic": "anthropic", "google": "google", "http": "http_libraries"}
+SDKS = {
+    "openai": ("tests/clients/openai", "tests/engines"),
+    "anthropic": ("tests/clients/anthropic",),
+    "google": ("tests/clients/google",),
+    "http": ("tests/clients/http_libraries",),
+}
 for name in CLIENTS:
-    tests(name, f"tests/clients/{SDKS[name.partition('-')[0]]}")
+    tests(name, *SDKS[name.partition("-")[0]])
 for name in FRAMEWORKS:
     tests(name, "-c", "pyproject.toml", f"integrations/{name.removesuffix('-oldest')}/tests")
 for name in OTHERS:

@@ -76,7 +76,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("library", some(LIBRARIES, next(iter(LIBRARIES))))
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", some(PROGRAMS, *list(PROGRAMS)[::2]))
 def test_a_script_runs_as_without_it(name: str, library: str, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(LIBRARIES[library] + PROGRAMS[name])
     args = ["agent.py", "-o", "x", "--", "-q", "--help"]

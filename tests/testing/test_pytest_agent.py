@@ -22,6 +22,7 @@ def copy(tmp_path: Path) -> Copy:
     return copy_to(tmp_path)
 
 
+@pytest.mark.more
 def test_everything_passes_offline(copy: Copy) -> None:
     before = {path.name: path.read_bytes() for path in (copy.folder / "tests" / "cassettes").iterdir()}
 
@@ -43,6 +44,7 @@ def test_cassettes_are_replayed_on_two_workers(copy: Copy) -> None:
     assert copy.refused == []
 
 
+@pytest.mark.more
 def test_without_the_replay_it_would_ask_the_network(copy: Copy) -> None:
     """The guard refuses, and is seen to refuse: without this the tests above could not fail."""
     code, output = copy.run(

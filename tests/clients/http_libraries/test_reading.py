@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rollout_trace.testing import Reply
+from tests.amount import some
 from tests.clients.http_libraries import reading
 
 from .harness import AIOHTTP, CHAT, LIBRARIES, REQUESTS, Library, World, assert_recorded, both
@@ -26,7 +27,7 @@ def joined(outcome: Any) -> bytes:
 
 
 @each_way
-@pytest.mark.parametrize("compress", [None, "gzip"])
+@pytest.mark.parametrize("compress", some([None, "gzip"], "gzip"))
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "events"])
 def test_each_way_to_read(library: Library, way: str, compress: Any, streamed: bool) -> None:
     async def scenario(world: World) -> Any:
