@@ -14,7 +14,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
 
-LIBRARY = str(Path(rt.__file__).parents[2])
+LIBRARY = str(Path(rt.__file__).parents[1])
 
 IN_A_CHILD = """
 import json, os, sys
