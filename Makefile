@@ -3,7 +3,7 @@
 PYTHON ?= python3
 
 # One room, file or word of `make test`, FAST=1 without property tests and processes: make test ROOM=wire K=segment
-TESTS = $(if $(ROOM),tests/$(ROOM)) $(FILE) $(if $(K),-k "$(K)") $(if $(FAST),-m "not hypothesis and not processes")
+TESTS = $(if $(ROOM),tests/$(ROOM)) $(FILE) $(if $(K),-k "$(K)") $(if $(FAST),-m "not hypothesis and not processes") $(PEERS_ARGUMENTS)
 
 .PHONY: list clean FORCE
 
