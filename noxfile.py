@@ -307,7 +307,7 @@ for name in INTEGRATIONS:
 
 @task("bench-peers", "dev")
 def bench_peers(session: nox.Session) -> None:
-    """The same calls recorded by others, half an hour. make bench-peers PEERS_ARGUMENTS="--rounds 2 --only ours langfuse"
+    """The same calls recorded by others, half an hour. make bench-peers PEERS_ARGUMENTS="--rounds 2 --only ours"
 
     Writes benchmarks/peers/results.json and docs/comparison.md.
     """
