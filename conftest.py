@@ -21,6 +21,8 @@ from rollout_trace.record.log import StepLog
 pytest_plugins = ["pytester"]  # The plugin's tests run pytest; only here may a conftest.py name plugins.
 pytest.register_assert_rewrite("replayed_example")  # In tests/shared; it says what differs.
 
+# Tests make many objects and few of them are garbage: looking for it took a tenth of all their time.
+gc.set_threshold(20_000, 20, 50)
 # Libraries say at the end of a process which of their objects are left.
 atexit.register(gc.unfreeze)
 

@@ -133,6 +133,7 @@ def test_each_folder_says_what_of_it_is_public(room: str) -> None:
     assert re.search(r"^(Internal|Public)[:,]", text, re.M), text
 
 
+@pytest.mark.more
 def test_the_check_is_a_command() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.house"], cwd=house.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

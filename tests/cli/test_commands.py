@@ -15,7 +15,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.cli.commands import COMMANDS
 
-from .command import fresh_command as command
+from .command import command
 
 
 def test_help_lists_every_command(tmp_path: Path) -> None:

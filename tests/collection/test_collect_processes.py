@@ -56,6 +56,7 @@ def test_the_same_as_in_this_process(agent: Any, place: str, tmp_path: Path, ser
     assert made.usage == local.usage
 
 
+@pytest.mark.more
 def test_by_its_name(tmp_path: Path, server: ScriptedServer) -> None:
     summary = collect(agents.solve, agents.tasks(server.base_url, 1), tmp_path / "x.jsonl", executor="process")
     assert summary.by_status == {"completed": 2}
@@ -73,6 +74,7 @@ def test_processes_that_are_killed(tmp_path: Path, server: ScriptedServer) -> No
     assert named == agents.account(tmp_path / "here.jsonl")
 
 
+@pytest.mark.more
 def test_a_rollout_that_kills_every_process_is_given_up(tmp_path: Path, server: ScriptedServer) -> None:
     """After so many attempts, which are not made once more because its output is looked into."""
     tasks = agents.tasks(server.base_url, 1)
@@ -81,6 +83,7 @@ def test_a_rollout_that_kills_every_process_is_given_up(tmp_path: Path, server: 
     assert len(server.requests) == 1 + LOSSES
 
 
+@pytest.mark.more
 def test_a_process_that_hangs(tmp_path: Path, server: ScriptedServer) -> None:
     """It is killed when the time of its rollout is over, which is made again."""
     tasks = agents.tasks(server.base_url, 2, folder=str(tmp_path))
@@ -91,6 +94,7 @@ def test_a_process_that_hangs(tmp_path: Path, server: ScriptedServer) -> None:
     assert len(agents.account(tmp_path / "x.jsonl")) == 4
 
 
+@pytest.mark.more
 def test_an_agent_that_cannot_be_stopped(tmp_path: Path, server: ScriptedServer) -> None:
     """It times out, and its thread ends with its process: the next rollout is made in another one."""
     summary = collect(

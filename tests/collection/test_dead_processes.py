@@ -75,6 +75,7 @@ def test_what_cannot_be_recovered_is_not_made_again(monkeypatch: pytest.MonkeyPa
     assert rollouts() == ["t0", "t1"]
 
 
+@pytest.mark.more
 def test_an_output_that_cannot_be_read_after_a_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether rollouts were lost with a worker is not known then: that is said."""
     looks, earlier = [], resume.earlier

@@ -57,6 +57,7 @@ def test_once_cuts_writes_and_can_go_on(tmp_path: Path, address: str, kind: str)
     assert len(list(rt.read(output))) == 11
 
 
+@pytest.mark.more
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
 def test_twice_does_not_wait(tmp_path: Path, address: str) -> None:
     """An agent that does not let itself be cancelled has five seconds; nobody has to wait for them."""

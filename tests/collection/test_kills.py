@@ -41,6 +41,7 @@ WAYS = {
 }
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("way", some(WAYS, "gzip"))
 def test_a_run_that_was_killed_is_completed(way: str, tmp_path: Path) -> None:
     executor, output = WAYS[way]

@@ -68,6 +68,7 @@ def test_on_a_terminal(tmp_path: Path) -> None:
     assert sorted(name for name, text in logs.items() if "ValueError" in text) == ["t3-0-1.log", "t3-1-1.log"]
 
 
+@pytest.mark.more
 def test_in_a_log(tmp_path: Path) -> None:
     """Lines without returns and colours on stderr; what the agents print is on stdout alone."""
     with ScriptedServer("4") as server:
@@ -82,6 +83,7 @@ def test_in_a_log(tmp_path: Path) -> None:
     assert sum(line.startswith("collect: ended: 40/40, 100%, in ") for line in lines) == 1
 
 
+@pytest.mark.more
 def test_ctrl_c(tmp_path: Path) -> None:
     """The terminal is clean, the cursor is there, and the status says that nothing runs any more."""
     with ScriptedServer("4") as server:

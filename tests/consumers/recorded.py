@@ -1,16 +1,18 @@
-"""Trajectories as agents leave them, recorded anew through the wrapped clients for each test that asks.
+"""Trajectories as agents leave them, recorded through the wrapped clients, each once a process.
 
 Every function gives closed trajectories that are the caller's own: a test may set rewards and the like.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from openai import InternalServerError, OpenAI
 
@@ -51,6 +53,22 @@ GROUPS: dict[str, tuple[list[Any], tuple[float, ...]]] = {
 IMAGE = "data:image/gif;base64,R0lGODlhAQABAAAAACH5BAEKAAEALAAAAAABAAEAAAICTAEAOw=="
 
 
+P = ParamSpec("P")
+
+
+def once(function: Callable[P, list[rt.Trajectory]]) -> Callable[P, list[rt.Trajectory]]:
+    """Runs a function once for the same arguments; each caller gets copies."""
+    pickled = functools.lru_cache(lambda *args, **options: pickle.dumps(function(*args, **options)))
+
+    @functools.wraps(function)
+    def copies(*args: P.args, **options: P.kwargs) -> list[rt.Trajectory]:
+        found: list[rt.Trajectory] = pickle.loads(pickled(*args, **options))
+        return found
+
+    return copies
+
+
+@once
 def tool_agent(*, engine: EngineName | None = "vllm", stream: bool = False) -> list[rt.Trajectory]:
     """Two groups of three runs: an agent that calls a tool for each number, then answers. All turns extend each other.
 
@@ -72,6 +90,7 @@ def tool_agent(*, engine: EngineName | None = "vllm", stream: bool = False) -> l
     return found
 
 
+@once
 def annotated() -> list[rt.Trajectory]:
     """``tool_agent`` with what a user adds: rewards of steps and by name, advantages, policy versions, metadata."""
     found = tool_agent()
@@ -85,6 +104,7 @@ def annotated() -> list[rt.Trajectory]:
     return found
 
 
+@once
 def unscored() -> list[rt.Trajectory]:
     """``tool_agent`` without a reward on the second run of each group."""
     found = tool_agent()
@@ -94,6 +114,7 @@ def unscored() -> list[rt.Trajectory]:
     return found
 
 
+@once
 def two_agents() -> list[rt.Trajectory]:
     """Two runs of a coordinator, a group, each with two trajectories inside: parent, child, child, twice."""
     found = []
@@ -112,6 +133,7 @@ def two_agents() -> list[rt.Trajectory]:
     return found
 
 
+@once
 def interleaved() -> list[rt.Trajectory]:
     """One trajectory in which two conversations take turns: its sequences are two rows."""
     with model(lambda request: f"answer {len(request['messages'])}") as (_, client):
@@ -125,6 +147,7 @@ def interleaved() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def forked() -> list[rt.Trajectory]:
     """One trajectory: two turns, then the second turn anew from the same place, then a rewritten history."""
     with model(lambda request: f"answer {request['seed']}") as (_, client):
@@ -141,6 +164,7 @@ def forked() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def several_choices() -> list[rt.Trajectory]:
     """One trajectory: a call with two choices, the second of which is gone on with."""
     with model(lambda request, choice: f"way {choice}" if request.get("n") else "done") as (_, client):
@@ -155,11 +179,13 @@ def several_choices() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def without_ids() -> list[rt.Trajectory]:
     """``tool_agent`` on a server that was asked for no token ids."""
     return tool_agent(engine=None)
 
 
+@once
 def failed_steps() -> list[rt.Trajectory]:
     """One trajectory that failed, with steps of every status, an untrainable one and one cut by its length.
 
@@ -199,6 +225,7 @@ def failed_steps() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def drifting() -> list[rt.Trajectory]:
     """One trajectory whose agent writes the tool's arguments anew: equal JSON, other tokens in the next prompt."""
     with model(adding) as (_, client):
@@ -209,6 +236,7 @@ def drifting() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def thinking() -> list[rt.Trajectory]:
     """One trajectory of a model that reasons; its agent sends the reasoning of its first answer back, then no more."""
 
@@ -228,6 +256,7 @@ def thinking() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def bad_arguments() -> list[rt.Trajectory]:
     """One trajectory with tool calls whose arguments are no JSON object, beside one whose are."""
     written = ['{"a": 1, "b": 2}', '{"a": 1, ', "[1, 2]", ""]
@@ -243,6 +272,7 @@ def bad_arguments() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def images() -> list[rt.Trajectory]:
     """One trajectory whose user message has an image beside its text."""
     with model("A dot.") as (_, client):
@@ -254,6 +284,7 @@ def images() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def completions() -> list[rt.Trajectory]:
     """One trajectory of calls to /completions: text, then the ids of the first prompt."""
     with model("four") as (_, client):
@@ -265,6 +296,7 @@ def completions() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def responses_agent() -> list[rt.Trajectory]:
     """One trajectory of two turns through /responses, with instructions."""
     with model(lambda request: f"answer {len(request['input'])}") as (_, client):
@@ -279,6 +311,7 @@ def responses_agent() -> list[rt.Trajectory]:
     return [trajectory]
 
 
+@once
 def engines() -> list[rt.Trajectory]:
     """What real servers answered, one trajectory for each server and protocol, as ``tests/data`` has it.
 
@@ -298,6 +331,7 @@ def engines() -> list[rt.Trajectory]:
     return found
 
 
+@once
 def anthropic_agent() -> list[rt.Trajectory]:
     """One trajectory of an agent that calls a tool through Anthropic's /v1/messages, then answers. It has no ids."""
     from anthropic import Anthropic

@@ -60,6 +60,7 @@ def test_the_commands_that_it_prints_can_be_typed(tmp_path: Path, monkeypatch: p
     assert "\n  rollout-trace view demo.jsonl\n" in run(tmp_path, "--overwrite")
 
 
+@pytest.mark.more
 def test_a_server_is_asked_for_its_model(tmp_path: Path) -> None:
     def script(request: Any) -> Any:
         # What `rt.probe` sends before is no question of the agent's.

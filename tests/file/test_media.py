@@ -309,6 +309,7 @@ def _write_many(path: Path) -> None:
             out.write(asking({"url": f"data:image/png;base64,{b64(bytes([number]) * 3000)}"}))
 
 
+@pytest.mark.more
 def test_several_processes_write_one_folder(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     context = multiprocessing.get_context("spawn")

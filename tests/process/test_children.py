@@ -18,7 +18,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
-from tests.amount import amount
+from tests.amount import amount, some
 from tests.process import agents
 
 LIBRARY = str(Path(rt.__file__).parents[1])
@@ -93,7 +93,7 @@ WAYS: list[Callable[[], None]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", some(WAYS, by_run, by_shell, by_asyncio))
 def test_a_child_is_started(way: Callable[[], None], output: Path) -> None:
     """However it is: its call is in the file, as a child of the trajectory and the step that started it."""
     with rt.instrument(), rt.recording(output), rt.trajectory("parent"):
@@ -138,6 +138,7 @@ def test_by_hand_without_instrumenting(output: Path) -> None:
     assert is_child(found[1, 2], parent, None)
 
 
+@pytest.mark.more
 @pytest.mark.amount
 def test_tasks_with_a_child_each(output: Path) -> None:
     """Started at the same time in several trajectories: each child has its own parent."""
@@ -159,7 +160,7 @@ def test_tasks_with_a_child_each(output: Path) -> None:
     assert [is_child(found[number,], parents[number], None) for number in range(tasks)] == [True] * tasks
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", some(METHODS, "fork", "spawn"))
 def test_multiprocessing(method: str, output: Path) -> None:
     """Each start method: a process, and one that it starts."""
     context: Any = multiprocessing.get_context(method)
@@ -177,7 +178,7 @@ def test_multiprocessing(method: str, output: Path) -> None:
     assert is_child(found[2,], found[0,])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", some(METHODS, "spawn"))
 def test_a_process_serves_several_trajectories(method: str, output: Path) -> None:
     """The tasks of one process of a pool: each has the parent that it was submitted in, and a trajectory of its own."""
     context: Any = multiprocessing.get_context(method)
@@ -226,7 +227,7 @@ def test_a_trajectory_whose_process_makes_the_calls_is_not_warned_of(
     assert ["'without'" in line for line in lines] == [True]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", some(["fork", "spawn"], "fork"))
 def test_a_pool_of_multiprocessing(method: str, output: Path) -> None:
     """Made in one trajectory, used in another."""
     context: Any = multiprocessing.get_context(method)

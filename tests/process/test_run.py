@@ -47,15 +47,18 @@ def test_a_program_is_one_trajectory(server: ScriptedServer, tmp_path: Path) -> 
     assert sorted(os.listdir(tmp_path / "runs")) == ["out.jsonl"]
 
 
+NAMES = [
+    (["agent.py"], "agent"),
+    (["-m", "agent"], "agent"),
+    (["-m", "package"], "package"),
+    (["--name", "mine", "agent.py"], "mine"),
+    (["-c", "import agent"], "python"),
+]
+
+
 @pytest.mark.parametrize(
     ("args", "name"),
-    [
-        (["agent.py"], "agent"),
-        (["-m", "agent"], "agent"),
-        (["-m", "package"], "package"),
-        (["--name", "mine", "agent.py"], "mine"),
-        (["-c", "import agent"], "python"),
-    ],
+    some(NAMES, *NAMES[2::2]),
 )
 def test_its_name(args: list[str], name: str, server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
@@ -82,7 +85,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", some(ENDS, *list(ENDS)[::2]))
+@pytest.mark.parametrize("name", some(ENDS, *list(ENDS)[2::4]))
 def test_how_it_ended(name: str, server: ScriptedServer, tmp_path: Path) -> None:
     end, code, status, error = ENDS[name]
     done = _run(server, tmp_path, TWO + end)
@@ -121,7 +124,7 @@ SILENT = {
 }
 
 
-@pytest.mark.parametrize("name", SILENT)
+@pytest.mark.parametrize("name", some(SILENT, *list(SILENT)[1::2]))
 def test_a_program_without_calls_leaves_nothing(name: str, server: ScriptedServer, tmp_path: Path) -> None:
     done = _run(server, tmp_path, SILENT[name])
     assert (done.code, done.out) == (0, "done\n")
@@ -234,6 +237,7 @@ def test_a_program_whose_children_alone_make_calls(server: ScriptedServer, tmp_p
     assert sorted(os.listdir(tmp_path)) == ["agent.py", "child.py", "rollouts.jsonl"]
 
 
+@pytest.mark.more
 def test_a_shell_script_is_summed_up_by_each_python_program_in_it(server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(TWO)
     script = 'python3() { "$PYTHON" "$@"; }; python3 -c "pass"; python3 agent.py; python3 agent.py; exit 5'
@@ -281,6 +285,7 @@ def test_quiet_prints_nothing(server: ScriptedServer, tmp_path: Path) -> None:
     assert len(recorded(tmp_path / "rollouts.jsonl")) == 1
 
 
+@pytest.mark.more
 def test_a_second_run_is_appended(server: ScriptedServer, tmp_path: Path) -> None:
     for _ in range(2):
         _run(server, tmp_path, TWO)

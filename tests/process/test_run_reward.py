@@ -24,14 +24,17 @@ def _run(server: ScriptedServer, folder: Path, program: str) -> Done:
     return run(folder, "-q", "--reward-from", "reward.json", "agent.py", SERVER=server.base_url)
 
 
+REWARDS = [
+    ("0.5", (0.5, None, None)),
+    ("0", (0.0, None, None)),
+    ('{"reward": 1}', (1.0, None, None)),
+    ('{"rewards": {"format": 1}, "metrics": {"turns": 3}}', (None, {"format": 1.0}, {"turns": 3.0})),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "values"),
-    [
-        ("0.5", (0.5, None, None)),
-        ("0", (0.0, None, None)),
-        ('{"reward": 1}', (1.0, None, None)),
-        ('{"rewards": {"format": 1}, "metrics": {"turns": 3}}', (None, {"format": 1.0}, {"turns": 3.0})),
-    ],
+    some(REWARDS, *REWARDS[1::2]),
 )
 def test_the_programs_trajectory_has_it(
     text: str, values: tuple[object, ...], server: ScriptedServer, tmp_path: Path
@@ -69,7 +72,7 @@ NO_REWARDS = [
 ]
 
 
-@pytest.mark.parametrize(("program", "problem"), some(NO_REWARDS, *NO_REWARDS[::3]))
+@pytest.mark.parametrize(("program", "problem"), some(NO_REWARDS, *NO_REWARDS[::4]))
 def test_what_is_no_reward_is_one_line_of_warning(
     program: str, problem: str, server: ScriptedServer, tmp_path: Path
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_call_in_a_thread_from_outside(client: OpenAI, caplog: pytest.LogCaptu
     assert "threads=True" not in line
 
 
+@pytest.mark.more
 def test_no_engine_is_advised_to_a_run_that_has_one(tmp_path: Path) -> None:
     """Google's answers have no ids, whatever the engine."""
     program = CALL_BY_SDK + (

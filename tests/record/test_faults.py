@@ -152,6 +152,7 @@ def in_a_process(fault: str, folder: Path) -> tuple[int, dict[str, Any]]:
     return done.returncode, shown
 
 
+@pytest.mark.more
 def test_a_file_that_may_not_grow(tmp_path: Path, bare: list[list[str]]) -> None:
     """The journal has what the file has not: each trajectory is in one of the two."""
     code, shown = in_a_process("limited", tmp_path)
@@ -196,6 +197,7 @@ def test_a_permission_that_was_lost(open_folder: Path, bare: list[list[str]]) ->
     assert not any("The journal has them" in line for line in shown["messages"])
 
 
+@pytest.mark.more
 def test_a_folder_without_room_for_a_journal(open_folder: Path, bare: list[list[str]]) -> None:
     code, shown = in_a_process("no_place", open_folder)
     assert (code, shown["results"], shown["lost"]) == (0, bare, [])

@@ -12,6 +12,7 @@ import pytest
 
 import rollout_trace as rt
 from rollout_trace.testing import ScriptedServer
+from tests.amount import some
 from tests.forked import Starter
 
 BEGINNING = """
@@ -96,6 +97,7 @@ with rt.recording(path), rt.trajectory("a"):
     "SIGTERM while the main thread holds what closing needs": (
         """
 from rollout_trace.record import process_end
+from tests.amount import some
 process_end.GRACE = 0.1
 with rt.recording(path), rt.trajectory("a") as trajectory:
     ask()
@@ -367,7 +369,7 @@ def starter() -> Starter:
     )
 
 
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", some(ENDS, "SIGTERM", "a forked child", *list(ENDS)[::3]))
 def test_what_is_written(end: str, server: ScriptedServer, tmp_path: Path) -> None:
     program, code, expected, said = ENDS[end]
     path = tmp_path / "runs.jsonl"

@@ -1,14 +1,13 @@
-"""Agents with one tool that they run themselves, one for each protocol of an SDK, against a scripted server."""
+"""Agents with one tool that they run themselves, one for each protocol of an SDK, against a scripted server.
+
+Each imports its SDK itself: a process that needs one of them takes seconds to import all.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from typing import Any
-
-from anthropic import Anthropic
-from google import genai
-from openai import OpenAI
 
 import rollout_trace as rt
 from rollout_trace.testing import RecordedRollout, Reply, ScriptedServer
@@ -31,6 +30,8 @@ def weather(city: str) -> str:
 
 
 def chat(server: ScriptedServer, engine: Any = "vllm") -> None:
+    from openai import OpenAI
+
     tool: Any = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
     with rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none"), engine=engine) as client:
@@ -46,6 +47,8 @@ def chat(server: ScriptedServer, engine: Any = "vllm") -> None:
 
 
 def responses(server: ScriptedServer) -> None:
+    from openai import OpenAI
+
     tool: Any = {"type": "function", "name": "weather", "parameters": PARAMETERS, "strict": False}
     items: list[Any] = [{"role": "user", "content": QUESTION}]
     with rt.wrap_openai(OpenAI(base_url=server.base_url, api_key="none")) as client:
@@ -61,6 +64,8 @@ def responses(server: ScriptedServer) -> None:
 
 
 def messages(server: ScriptedServer) -> None:
+    from anthropic import Anthropic
+
     tool: Any = {"name": "weather", "input_schema": PARAMETERS}
     sent: list[Any] = [{"role": "user", "content": QUESTION}]
     with rt.wrap_anthropic(Anthropic(base_url=server.url, api_key="none")) as client:
@@ -77,6 +82,8 @@ def messages(server: ScriptedServer) -> None:
 
 
 def google(server: ScriptedServer) -> None:
+    from google import genai
+
     declared: Any = {"function_declarations": [{"name": "weather", "parameters": PARAMETERS}]}
     contents: list[Any] = [{"role": "user", "parts": [{"text": QUESTION}]}]
     options: Any = {"base_url": server.url}

@@ -118,6 +118,7 @@ def test_a_call_outside_every_trajectory() -> None:
     assert (step.model, step.status) == ("gemini-2.5-flash", "ok")
 
 
+@pytest.mark.more
 def test_recovered_from_a_journal(tmp_path: Path) -> None:
     """The model of the path is in the journal too."""
     path = tmp_path / "rollouts.jsonl"

@@ -72,6 +72,7 @@ def forked() -> Any:
     return {**json.loads(found.stdout), "log": found.stderr}
 
 
+@pytest.mark.more
 def test_a_fork_leaves_the_parent_alone(forked: Any) -> None:
     """A forked child's calls are not the parent's."""
     assert forked["parent"] == [0, 3]

@@ -226,6 +226,7 @@ def answer(request: Any) -> str:
 COUNT = 50
 
 
+@pytest.mark.more
 def test_fifty_trajectories_at_once() -> None:
     """Fifty tasks on one client, each with its own trajectory: none has a call of another's."""
 

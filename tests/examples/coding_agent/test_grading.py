@@ -69,6 +69,7 @@ def test_a_repair_counts_whatever_was_done_to_the_tests() -> None:
     assert found["metrics"]["edited_tests"] == 1.0
 
 
+@pytest.mark.more
 def test_code_that_computes_for_ever_earns_nothing() -> None:
     """Its own CPU was used up, so it is the code's fault, and a trainer learns from it. What had passed counts."""
     edit = Edit("cache.py", "self._entries[key] = value", "self._entries[key] = value\n        while key == 'c': pass")

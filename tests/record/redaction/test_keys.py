@@ -369,7 +369,8 @@ def test_placeholders_stay(given: str) -> None:
     assert not credentials.any_known()
 
 
-def test_the_oldest_keys_are_forgotten() -> None:
+def test_the_oldest_keys_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "LIMIT", 100)
     keys = [f"sk-number-{number:05}" for number in range(credentials.LIMIT + 10)]
     credentials.remember(*keys)
     assert credentials.cut(keys[9]) == keys[9]

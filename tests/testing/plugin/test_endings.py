@@ -28,6 +28,7 @@ def test_two():
 """
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("stop", some(["exit", "interrupt"], "interrupt"))
 def test_a_run_that_is_stopped_stops(project: Project, stop: str) -> None:
     project.tests(INTERRUPTED)

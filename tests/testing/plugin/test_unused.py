@@ -14,6 +14,7 @@ def pytest_unconfigure():
 """
 
 
+@pytest.mark.more
 def test_a_run_without_it_imports_nothing_more(pytester: pytest.Pytester) -> None:
     # Not `-X importtime`: it does not see what pytest loads with its assertions rewritten, and that is this package.
     pytester.makeconftest(_LISTS)

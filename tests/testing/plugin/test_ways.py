@@ -142,6 +142,7 @@ def test_fork(rollout):
     project.replay().assert_outcomes(passed=1)
 
 
+@pytest.mark.more
 @pytest.mark.amount
 def test_many_threads_in_any_order(project: Project) -> None:
     project.tests("""
