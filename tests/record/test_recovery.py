@@ -386,7 +386,7 @@ def test_an_agent_that_fails_before_its_first_call(tmp_path: Path) -> None:
 
 def test_gzip_bodies_are_kept_as_they_came(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "out.jsonl")
-    with ScriptedServer(Reply("words " * 2000, compress="gzip")) as server, journaled(journal):
+    with ScriptedServer(Reply("words " * 300, compress="gzip")) as server, journaled(journal):
         for _ in ask(sdk(server), stream=True):
             pass
         died(journal)

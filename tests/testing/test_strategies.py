@@ -163,7 +163,7 @@ def test_examples_shrink(steps: int) -> None:
     found = find(
         trajectories(),
         lambda one: len(one.steps) >= steps,
-        settings=settings(PROFILE, max_examples=amount(60, 300, 300)),
+        settings=settings(PROFILE, max_examples=amount(30, 300, 300)),
     )
     assert len(found.steps) == steps
     assert (found.metadata, found.group_id, found.reward) == (None, None, None)

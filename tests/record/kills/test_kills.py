@@ -22,7 +22,7 @@ from rollout_trace.testing import RequestRecord, ScriptedServer
 from tests.amount import amount
 from tests.forked import Started, Starter
 
-KILLS = amount(6, 20, 200)
+KILLS = amount(2, 20, 200)
 ROOT = Path(__file__).resolve().parents[3]
 SUFFIXES = ("", ".gz", ".zst")
 CALLS = 128
