@@ -171,8 +171,8 @@ def test(session: nox.Session) -> None:
     pytest(session, "dev", *WORKERS, "--durations", "10")
 
 
-# One more than there are cores: tests wait for servers, for timeouts and for other processes.
-WORKERS = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal")
+# More than there are cores: tests wait for servers, for timeouts and for other processes.
+WORKERS = ("-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal")
 
 
 @task("properties", "dev")

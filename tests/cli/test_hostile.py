@@ -77,10 +77,10 @@ FILES: dict[str, tuple[str, Callable[[], bytes]]] = {
     "cut-gzip": ("a.jsonl.gz", lambda: gzip.compress(LINE) + gzip.compress(LINE)[:-9]),
     "flipped-gzip": ("a.jsonl.gz", lambda: gzip.compress(LINE)[:50] + b"\xff" * 20 + gzip.compress(LINE) * 2),
     "magic-alone": ("a.jsonl.gz", lambda: b"\x1f\x8b\x08" * 2000),
-    "bomb": ("a.jsonl.gz", lambda: _bomb(32)),
+    "bomb": ("a.jsonl.gz", lambda: _bomb(amount(8, 32, 32))),
     "no-zstd": ("a.jsonl.zst", lambda: b"hello" * 100),
     "cut-zstd": ("a.jsonl.zst", lambda: _zstd(LINE) + _zstd(LINE * 3)[:-9]),
-    "zstd-bomb": ("a.jsonl.zst", lambda: _zstd(bytes(32 << 20))),
+    "zstd-bomb": ("a.jsonl.zst", lambda: _zstd(bytes(amount(8, 32, 32) << 20))),
     "suffix": ("a.jsonl", lambda: gzip.compress(LINE)),
 }
 

@@ -8,9 +8,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import openai
-
 import rollout_trace as rt
+from tests.collection import asking
 
 
 def tasks(url: str, count: int, **more: Any) -> list[dict[str, Any]]:
@@ -21,11 +20,9 @@ def tasks(url: str, count: int, **more: Any) -> list[dict[str, Any]]:
 def ask(task: dict[str, Any], *texts: str) -> str:
     """Asks the model for each text in one conversation; returns the last answer."""
     messages: list[Any] = []
-    with openai.OpenAI(base_url=task["url"], api_key="none", max_retries=0) as client:
-        for text in texts:
-            messages.append({"role": "user", "content": text})
-            answer = client.chat.completions.create(model="m", messages=messages).choices[0].message.content
-            messages.append({"role": "assistant", "content": answer})
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        messages.append({"role": "assistant", "content": asking.ask(task["url"], messages)})
     return str(messages[-1]["content"])
 
 
@@ -38,11 +35,9 @@ async def solve_async(task: dict[str, Any], rollout: rt.Rollout) -> str:
     """The same in an event loop."""
     texts = [task["question"], f"sample {rollout.index}, seed {rollout.seed}"]
     messages: list[Any] = []
-    async with openai.AsyncOpenAI(base_url=task["url"], api_key="none", max_retries=0) as client:
-        for text in texts:
-            messages.append({"role": "user", "content": text})
-            answer = await client.chat.completions.create(model="m", messages=messages)
-            messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+    for text in texts:
+        messages.append({"role": "user", "content": text})
+        messages.append({"role": "assistant", "content": await asking.ask_async(task["url"], messages)})
     return str(messages[-1]["content"])
 
 

@@ -6,9 +6,8 @@ import asyncio
 import sys
 import threading
 
-import openai
-
 import rollout_trace as rt
+from tests.collection.asking import ask, ask_async
 
 kind, address, output = sys.argv[1:]
 running = 0
@@ -23,19 +22,15 @@ def waiting() -> None:
 
 
 def solve(task: int) -> str:
-    with openai.OpenAI(base_url=address, api_key="key") as client:
-        messages = [{"role": "user", "content": f"{task}"}]
-        answer = client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
+    answer = ask(address, [{"role": "user", "content": f"{task}"}])
     if task > 1 and kind != "finish":
         waiting()
         threading.Event().wait()
-    return str(answer.choices[0].message.content)
+    return answer
 
 
 async def asolve(task: int) -> str:
-    async with openai.AsyncOpenAI(base_url=address, api_key="key") as client:
-        messages = [{"role": "user", "content": f"{task}"}]
-        answer = await client.chat.completions.create(model="m", messages=messages)  # type: ignore[arg-type]
+    answer = await ask_async(address, [{"role": "user", "content": f"{task}"}])
     if task > 1 and kind != "finish":
         waiting()
         if kind == "stubborn":
@@ -45,7 +40,7 @@ async def asolve(task: int) -> str:
                 except asyncio.CancelledError:
                     print("cancelled", flush=True)
         await asyncio.Event().wait()
-    return str(answer.choices[0].message.content)
+    return answer
 
 
 if __name__ == "__main__":

@@ -541,10 +541,9 @@ def test_subagents_are_inside(tmp_path: Path, ask: Callable[[str], str]) -> None
 def test_programs_that_agents_start_are_inside(tmp_path: Path, server: ScriptedServer) -> None:
     """They record their calls by themselves; the summary counts them."""
     program = (
-        "import sys, openai\n"
-        f"with openai.OpenAI(base_url={server.base_url!r}, api_key='key') as client:\n"
-        "    messages = [{'role': 'user', 'content': sys.argv[1]}]\n"
-        "    print(client.chat.completions.create(model='m', messages=messages).choices[0].message.content)\n"
+        "import sys\n"
+        "from tests.collection.asking import ask\n"
+        f"print(ask({server.base_url!r}, [{{'role': 'user', 'content': sys.argv[1]}}]))\n"
     )
 
     def solve(task: dict[str, str]) -> str:

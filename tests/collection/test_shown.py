@@ -18,14 +18,13 @@ from tests.collection.screen import LIBRARY, on_terminal
 
 PROGRAM = """
 import asyncio, logging, os, sys
-import openai
 import rollout_trace as rt
+from tests.collection.asking import ask_async
 
 logging.basicConfig(level=logging.WARNING, format="%(message)s")
-client = openai.AsyncOpenAI(base_url=os.environ["SERVER"], api_key="none", max_retries=0)
 
 async def solve(task, rollout):
-    await client.chat.completions.create(model="m", messages=[{"role": "user", "content": task["question"]}])
+    await ask_async(os.environ["SERVER"], [{"role": "user", "content": task["question"]}])
     rollout.log.info("asked")
     logging.getLogger("agent").warning("logged of %s", task["id"])
     print("printed of", task["id"])
