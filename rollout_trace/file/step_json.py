@@ -113,6 +113,9 @@ class _Step(_Part):
     extra_issues: tuple[Any, ...] = ()
 
 
+# msgspec looks at a type when it first reads it, and 0.22 takes the process down where two threads are first: here it
+# looks while the module is imported.
+msgspec.json.Decoder(_Step)
 _encoder = msgspec.json.Encoder()
 
 

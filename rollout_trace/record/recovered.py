@@ -262,6 +262,8 @@ def _decoded(record: Record, texts: list[bytes | None], report: Report) -> list[
         return []
 
 
+# Before two threads can be the first to read them: file/step_json.py.
+msgspec.json.Decoder(tuple[Cost, ErrorInfo])
 _AMENDED: dict[str, Callable[[Any], Any]] = {
     "reward": lambda value: user_values.finite_number(value, "reward"),
     "advantage": lambda value: user_values.advantage(value, "advantage"),

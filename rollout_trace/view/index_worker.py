@@ -46,7 +46,7 @@ def start(database: Path, paths: list[str]) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     """Does what the first line of standard input asks for. Exit code 3: asked to stop."""
-    wanted = msgspec.json.decode(sys.stdin.buffer.readline(), type=Wanted)
+    wanted = msgspec.json.Decoder(Wanted).decode(sys.stdin.buffer.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     from rollout_trace.view.index_build import Builder
     from rollout_trace.view.index_store import Store

@@ -66,6 +66,11 @@ class NoteRequest(msgspec.Struct, forbid_unknown_fields=True):
     values: NoteValues
 
 
+# Of all threads that answer, which would look at the types: file/step_json.py.
+_note_request = msgspec.json.Decoder(NoteRequest)
+_summary = msgspec.json.Decoder(Summary)
+
+
 class _Opened(NamedTuple):
     """A trajectory that is being looked at."""
 
@@ -188,7 +193,7 @@ class PageData:
         if not self._writable:
             raise PageError(403, "The page was opened with --read-only: start it without, to write notes.")
         try:
-            wanted = msgspec.json.decode(body, type=NoteRequest)
+            wanted = _note_request.decode(body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise PageError(400, f"The note cannot be read: {guard.describe(error)}") from error
         file, row, _ = self._open(wanted.key)
@@ -241,7 +246,7 @@ def _summaries(found: Sequence[bytes]) -> list[Summary]:
     summaries = []
     for json in found:
         try:
-            summaries.append(msgspec.json.decode(json, type=Summary))
+            summaries.append(_summary.decode(json))
         except (msgspec.DecodeError, UnicodeError):
             # Half a surrogate pair, which JSON can hold and msgspec refuses.
             summaries.append(msgspec.convert(plain(_parsed(json)), Summary, strict=False))
