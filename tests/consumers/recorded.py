@@ -58,7 +58,9 @@ P = ParamSpec("P")
 
 def once(function: Callable[P, list[rt.Trajectory]]) -> Callable[P, list[rt.Trajectory]]:
     """Runs a function once for the same arguments; each caller gets copies."""
-    pickled = functools.lru_cache(lambda *args, **options: pickle.dumps(function(*args, **options)))
+    pickled: Callable[..., bytes] = functools.lru_cache(
+        lambda *args, **options: pickle.dumps(function(*args, **options))
+    )
 
     @functools.wraps(function)
     def copies(*args: P.args, **options: P.kwargs) -> list[rt.Trajectory]:

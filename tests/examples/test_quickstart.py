@@ -24,6 +24,7 @@ def run(folder: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.more
 def test_alone_it_records_every_exchange_of_the_embedded_server(tmp_path: Path) -> None:
     shown = run(tmp_path)
     assert "18 calls, 18 HTTP exchanges recorded; the server answered 18." in shown

@@ -1,4 +1,4 @@
-"""What msgspec reads: it looks at a type when that is first read, and takes the process down where two threads are first."""
+"""msgspec looks at a type when that is first read, and takes the process down where two threads are first."""
 
 from __future__ import annotations
 

@@ -104,9 +104,9 @@ def test_child(program, rollout):
 @pytest.mark.replay("child.jsonl")
 def test_clean_environment():
     keys = {"OPENAI_API_KEY": "sk-the-childs-own-key-0001", "PATH": os.environ["PATH"]}
-    subprocess.run([sys.executable, "sdk.py"], check=True, env=keys)
+    subprocess.run([sys.executable, "child.py"], check=True, env=keys)
     async def run():
-        process = await asyncio.create_subprocess_exec(sys.executable, "sdk.py", env=keys)
+        process = await asyncio.create_subprocess_exec(sys.executable, "child.py", env=keys)
         assert await process.wait() == 0
     asyncio.run(run())
 """)
