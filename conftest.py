@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import os
 import signal
-import ssl
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +22,8 @@ pytest.register_assert_rewrite("replayed_example")  # In tests/shared; it says w
 
 # Tests make many objects and few of them are garbage: looking for it took a tenth of all their time.
 gc.set_threshold(20_000, 20, 50)
+# Every HTTP client reads all certificates, for tens of milliseconds, in each process; no test uses them.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "tests" / "data" / "one_certificate.pem")
 # Libraries say at the end of a process which of their objects are left.
 atexit.register(gc.unfreeze)
 
@@ -87,12 +88,3 @@ def nothing_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "_refusals", {})
     monkeypatch.setattr(detect, "_searches", {})
     monkeypatch.setattr(place, "_orphans", StepLog(keep=place.ORPHANS_KEPT))
-
-
-_shared_context = functools.lru_cache(ssl.create_default_context)
-
-
-@pytest.fixture(autouse=True)
-def certificates_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every HTTP client reads all certificates anew, for tens of milliseconds; no test uses them."""
-    monkeypatch.setattr(ssl, "create_default_context", _shared_context)
