@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _SERVE = """
-import gc, json, os, socket, sys
+import atexit, gc, json, os, socket, sys, threading
 
 def standard_streams():
     "As the interpreter makes them when it begins."
@@ -57,12 +57,25 @@ def serve(channel):
         standard_streams()
         return request["program"]
 
+def run_and_end(program):
+    "As the interpreter does, save that what was imported is not taken apart: most of what a short program takes."
+    try:
+        code = exec(program, {"__name__": "__main__"})
+    except SystemExit as error:
+        code = error.code
+    if not isinstance(code, int | None):
+        sys.exit(code)
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code or 0)
+
+run = run_and_end if sys.argv.pop(1) == "True" else lambda program: exec(program, {"__name__": "__main__"})
 exec(compile(sys.argv.pop(1), "<imports>", "exec"), {"__name__": "imports"})
 # What is imported is not looked at, and so not copied, when a process ends: two thirds of its time.
 gc.collect()
 gc.freeze()
-program = serve(socket.socket(fileno=int(sys.argv.pop(1))))
-exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
+run(compile(serve(socket.socket(fileno=int(sys.argv.pop(1)))), "<string>", "exec"))
 """
 
 
@@ -104,13 +117,14 @@ class Starter:
         imports: the program that imports what those of the processes need. It starts no threads.
         options: of the interpreter, such as ``-W error``.
         cwd: the folder in which they are imported.
+        takes_apart: whether a process takes apart what was imported when it ends, as the interpreter does.
     """
 
-    def __init__(self, imports: str, *options: str, cwd: Path | None = None) -> None:
+    def __init__(self, imports: str, *options: str, cwd: Path | None = None, takes_apart: bool = True) -> None:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._environment = _of_the_interpreter(os.environ)
         with theirs:
-            command = [sys.executable, *options, "-c", _SERVE, imports, str(theirs.fileno())]
+            command = [sys.executable, *options, "-c", _SERVE, str(not takes_apart), imports, str(theirs.fileno())]
             self._process = subprocess.Popen(command, cwd=cwd, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         atexit.register(self._close)
 

@@ -13,19 +13,6 @@ from typing import Any, NamedTuple
 from tests.forked import Starter
 
 PROGRAM = "import sys\nfrom rollout_trace.cli import main\nsys.exit(main())"
-_FORKED = """
-import atexit, os, sys, threading
-from rollout_trace.cli import main
-try:
-    code = main()
-except SystemExit as error:
-    code = error.code
-# As the interpreter ends, save that what was imported is not taken apart: three quarters of what a short command takes.
-threading._shutdown()
-atexit._run_exitfuncs()
-sys.stdout.flush(), sys.stderr.flush()
-os._exit(code or 0) if isinstance(code, int | None) else sys.exit(code)
-"""
 IMPORTS = """
 import ctypes, numpy
 from importlib import import_module
@@ -51,14 +38,14 @@ class Done(NamedTuple):
 
 @functools.lru_cache
 def _starter() -> Starter:
-    return Starter(IMPORTS, "-W", "error")
+    return Starter(IMPORTS, "-W", "error", takes_apart=False)
 
 
 def command(folder: Path, *args: str | Path, stdin: str = "", without: str | None = None) -> Done:
     """Runs ``rollout-trace`` with these arguments in a folder; ``without``: a module that cannot be imported."""
     if without is not None or not hasattr(os, "fork") or not _starter().can_start(os.environ):
         return fresh_command(folder, *args, stdin=stdin, without=without)
-    code, out, err = _starter().run(_FORKED, [str(one) for one in args], cwd=folder, stdin=stdin.encode())
+    code, out, err = _starter().run(PROGRAM, [str(one) for one in args], cwd=folder, stdin=stdin.encode())
     return Done(code, _text(out), _text(err))
 
 

@@ -36,7 +36,7 @@ WARNINGS = ("error", "ignore::ResourceWarning")
 @functools.lru_cache
 def _starter() -> Starter:
     imports = command.IMPORTS + "import openai.resources.chat, rollout_trace.testing, runpy\n"
-    return Starter(imports, *(part for one in WARNINGS for part in ("-W", one)))
+    return Starter(imports, *(part for one in WARNINGS for part in ("-W", one)), takes_apart=False)
 
 
 @dataclass
