@@ -19,6 +19,8 @@ from rollout_trace.testing import ByteTokenizer, ScriptedServer
 from scripted_model import script
 from tests.examples.coding_agent.example import EXAMPLE, REWARDS, environment, recorded, run
 
+pytestmark = pytest.mark.more
+
 
 def rewards(path: Path) -> dict[str, list[float | None]]:
     """By task, in the order of the samples."""
@@ -160,7 +162,6 @@ def test_nothing_is_left_in_the_temporary_folder(made: Path) -> None:
     assert list((made / "temporary").iterdir()) == []
 
 
-@pytest.mark.more
 def test_claude_makes_the_same_rollouts_without_ids(tmp_path: Path) -> None:
     """The agent of the anthropic client, on Anthropic's protocol; one rollout at a time, as it sends no seed."""
     options = ("--claude", "--task-ids", "slugs/1", "--concurrency", "1")
@@ -191,7 +192,6 @@ def test_claude_without_a_key_is_refused_before_anything_runs(tmp_path: Path) ->
     assert not (tmp_path / "coding-agent").exists()
 
 
-@pytest.mark.more
 def test_the_command_line_goes_on_after_a_kill_without_doubles(tmp_path: Path) -> None:
     """By names of files, without the program; killed in the middle, it makes what is missing, and each rollout once."""
     tasks = ("intervals/1", "slugs/1")
