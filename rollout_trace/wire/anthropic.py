@@ -18,6 +18,7 @@ from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, tex
 from rollout_trace.wire.message_tokens import MessageTokens, without_tokens
 from rollout_trace.wire.reading import mark_malformed
 from rollout_trace.wire.sse import Event, events
+from rollout_trace.wire.usage import larger, pop_count
 
 
 class _Event(Struct):
@@ -250,16 +251,14 @@ class _Message:
     def _apply_message_delta(self, event: _Event, delta: dict[str, Any], data: bytes) -> None:
         self.begun = True
         for name in ("stop_reason", "stop_sequence"):
-            if delta.get(name) is not None:
-                self._fields[name] = delta[name]
+            self._fields[name] = delta.get(name) or self._fields.get(name)
         self._keep_extra(delta)
         self._keep_extra(_fields_of(data))
         self._count(event.usage)
 
     def _set_head(self, message: dict[str, Any]) -> None:
         for name in ("id", "role", "model", "stop_reason", "stop_sequence"):
-            if message.get(name) is not None:
-                self._fields.setdefault(name, message[name])
+            self._fields[name] = self._fields.get(name) or message.get(name) or None
 
     def _keep_extra(self, values: dict[str, Any]) -> None:
         """Collects the fields that no field of a step holds, for ``extra``."""
@@ -268,9 +267,8 @@ class _Message:
                 self._extra[name] = without_tokens(value) if name == "raw_output" else value
 
     def _count(self, usage: Any) -> None:
-        # Counts are totals so far, not increments: the last one holds, and one that is left out keeps its value.
         if isinstance(usage, dict):
-            self._counts.update((name, value) for name, value in usage.items() if value is not None)
+            self._counts = larger(self._counts, usage)
 
 
 def _fields_of(data: bytes) -> dict[str, Any]:
@@ -300,9 +298,9 @@ def usage_of(counts: dict[str, Any]) -> Usage:
     rest = {name: value for name, value in counts.items() if value is not None}
     details = rest.get("output_tokens_details")
     details = dict(details) if isinstance(details, dict) else {}
-    fresh, output = _pop_count(rest, "input_tokens"), _pop_count(rest, "output_tokens")
-    read, written = _pop_count(rest, "cache_read_input_tokens"), _pop_count(rest, "cache_creation_input_tokens")
-    reasoning = _pop_count(details, "thinking_tokens")
+    fresh, output = pop_count(rest, "input_tokens"), pop_count(rest, "output_tokens")
+    read, written = pop_count(rest, "cache_read_input_tokens"), pop_count(rest, "cache_creation_input_tokens")
+    reasoning = pop_count(details, "thinking_tokens")
     if reasoning is not None:
         rest["output_tokens_details"] = details
         if not details:
@@ -315,11 +313,3 @@ def usage_of(counts: dict[str, Any]) -> Usage:
         reasoning=reasoning,
         extra=rest or None,
     )
-
-
-def _pop_count(counts: dict[str, Any], name: str) -> int | None:
-    value = counts.get(name)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        return None
-    del counts[name]
-    return value

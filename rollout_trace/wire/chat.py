@@ -19,7 +19,7 @@ from rollout_trace.wire import align, places
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import NULL, LenientDecoder
+from rollout_trace.wire.lenient import NULL, LenientDecoder, later
 from rollout_trace.wire.logprobs import extended, more_of, number_of, top_logprobs_of
 from rollout_trace.wire.message import MessageMerger, completion_of
 from rollout_trace.wire.other_fields import fields_from
@@ -141,10 +141,8 @@ class _ChoiceReader:
             self.whole = choice.message
         elif choice.delta is not None:
             self.deltas.add(choice.delta)
-        if choice.finish_reason is not None:
-            self.finish_reason = choice.finish_reason
-        if choice.stop_reason is not None:
-            self.stop_reason = choice.stop_reason
+        self.finish_reason = later(self.finish_reason, choice.finish_reason)
+        self.stop_reason = later(self.stop_reason, choice.stop_reason)
         logprobs = choice.logprobs
         entries = extended(logprobs.content, logprobs.refusal) if isinstance(logprobs, _Logprobs) else None
         # Chunk by chunk: totals can agree although ids and logprobs of different tokens are missing.

@@ -21,7 +21,7 @@ from rollout_trace.wire import align, places
 from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherNames, PartExtras
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import LenientDecoder, loads
+from rollout_trace.wire.lenient import LenientDecoder, later, loads
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids
 from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import Prompts, messages_of
@@ -130,9 +130,9 @@ class _Reader:
         text = (choice.delta or _Delta()).content if choice.text is None else choice.text
         if text is not None:
             self.texts.append(text)
-        self.finish_reason = self.finish_reason if choice.finish_reason is None else choice.finish_reason
+        self.finish_reason = later(self.finish_reason, choice.finish_reason)
         for reason in (choice.matched_stop, choice.stop_reason):
-            self.stop_reason = self.stop_reason if reason is None else reason
+            self.stop_reason = later(self.stop_reason, reason)
         ids, problem = choice.token_ids, None
         if plain is not None and ids is None:
             ids, problem = places.ids_of_part(_COMPLETION_IDS, plain)

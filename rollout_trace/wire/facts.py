@@ -75,6 +75,8 @@ class ResponseFacts:
     model: str | None = None
     choices: list[ChoiceFacts] = field(default_factory=list)
     usage: Usage | None = None
+    counts: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What ``usage`` is made of, as it was sent, in the protocols of OpenAI."""
     error: ErrorInfo | None = None
     malformed: str | None = None
     """A sentence about the first field that was dropped because of its type."""

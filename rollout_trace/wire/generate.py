@@ -23,7 +23,7 @@ from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
 from rollout_trace.wire.reading import error_without_choices, events_of, mark_malformed, read_bodies, reader_for
 from rollout_trace.wire.sse import Event
-from rollout_trace.wire.usage import usage_of
+from rollout_trace.wire.usage import add_usage
 
 
 class _Body(Sample):
@@ -120,8 +120,7 @@ class _Answer:
         first = next((sample.meta_info for sample in samples if sample.meta_info is not None), MetaInfo())
         facts.response_id = facts.response_id or text_of(body.request_id or body.id or first.id)
         facts.model = facts.model or text_of(body.model)
-        if isinstance(body.usage, dict):
-            facts.usage = usage_of(body.usage)
+        add_usage(facts, body.usage)
         if body.choices is not None:
             self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
         others = self._extras.add(body, part.data, len(samples))

@@ -10,7 +10,7 @@ from msgspec import Struct
 from rollout_trace.data.model import Completion, ErrorInfo, Usage
 from rollout_trace.wire.answer_extras import OtherNames, PartExtras
 from rollout_trace.wire.facts import ChoiceFacts
-from rollout_trace.wire.lenient import NULL, text_of
+from rollout_trace.wire.lenient import NULL, later, text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
 from rollout_trace.wire.reading import report_clash, withhold
 from rollout_trace.wire.sglang_extras import MetaReader
@@ -137,8 +137,8 @@ class SampleReader:
             self._columns = columns if self._columns is None else self._columns
         else:
             self._columns.extend(columns)
-        self._finish_reason = self._finish_reason if sample.finish_reason is None else sample.finish_reason
-        self._stop_reason = self._stop_reason if sample.stop_reason is None else sample.stop_reason
+        self._finish_reason = later(self._finish_reason, sample.finish_reason)
+        self._stop_reason = later(self._stop_reason, sample.stop_reason)
         self.extras.add(sample)
         for item in sample.weight_versions if isinstance(sample.weight_versions, list) else ():
             self._add_version(item.get("version") if isinstance(item, dict) else item)
@@ -174,13 +174,13 @@ class SampleReader:
 
     def _set_finish(self, reason: Any) -> None:
         if isinstance(reason, str):
-            self._finish_reason = reason
+            self._finish_reason = later(self._finish_reason, reason)
         if not isinstance(reason, dict):
             return
         self._finish_reason = text_of(reason.get("type")) or self._finish_reason
         matched, status = reason.get("matched"), reason.get("status_code")
         if type(matched) in (int, str):
-            self._stop_reason = matched
+            self._stop_reason = later(self._stop_reason, matched)
         if self._finish_reason == "abort" and type(status) is int:
             message = text_of(reason.get("message")) or "the request was aborted."
             self.error = ErrorInfo(type=text_of(reason.get("err_type")) or "abort", message=message, status=status)

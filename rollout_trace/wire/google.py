@@ -32,6 +32,7 @@ from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
 from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import mark_malformed, reader_for, withhold
 from rollout_trace.wire.sse import Event, events
+from rollout_trace.wire.usage import is_count, larger
 
 _ANSWER_FIELDS = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
 _CANDIDATE_FIELDS = frozenset({"content", "finishReason", "index", "logprobsResult"})
@@ -167,8 +168,8 @@ class _Answer:
         feedback = self._extra.get("promptFeedback")
         blocked = feedback.get("blockReason") if isinstance(feedback, dict) else None
         if not facts.choices:
-            is_whole = done or (blocked is not None and facts.error is None)
-            facts.choices = [ChoiceFacts(finish_reason=text_of(blocked), complete=is_whole)]
+            is_whole = done or (bool(blocked) and facts.error is None)
+            facts.choices = [ChoiceFacts(finish_reason=text_of(blocked or None), complete=is_whole)]
         facts.malformed = facts.malformed or self._problem or next(filter(None, self._problems()), None)
 
     def add_extras(self) -> None:
@@ -201,8 +202,7 @@ class _Answer:
         facts.response_id = facts.response_id or text_of(value.get("responseId"))
         facts.model = facts.model or text_of(value.get("modelVersion"))
         if isinstance(value.get("usageMetadata"), dict):
-            # Each chunk counts all so far. Some counts are in one chunk alone.
-            self._counts.update((name, count) for name, count in value["usageMetadata"].items() if count is not None)
+            self._counts = larger(self._counts, value["usageMetadata"])
         self._extra.update(_others(value, _ANSWER_FIELDS))
         candidates = value.get("candidates")
         if candidates is None:
@@ -297,4 +297,4 @@ def usage_of(counts: Mapping[str, Any]) -> Usage:
 
 def _count(counts: Mapping[str, Any], name: str) -> int | None:
     value = counts.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return int(value) if value is not None and is_count(value) else None

@@ -119,6 +119,11 @@ def loads(data: bytes) -> Any:
             raise ValueError("nested too deeply") from None
 
 
+def later(before: Any, value: Any) -> Any:
+    """The later of two values of a stream. Null says nothing, and neither does an empty text, which gateways send."""
+    return before if value is None or value == "" else value
+
+
 def text_of(value: Any) -> str | None:
     """A name or an id as a text; of a number its digits, as some servers send ids as numbers."""
     return value if value is None or isinstance(value, str) else str(value)

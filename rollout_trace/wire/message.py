@@ -60,10 +60,11 @@ class MessageMerger:
         """The call a fragment belongs to: by index, else by id, else the last one begun.
 
         Servers send the index as null, leave it out, or give 0 to every call; then a new id with a name begins a new
-        call. A new id without a name does not: some servers send another one with every fragment.
+        call. A new id without a name does not: some servers send another one with every fragment. Ids too are left
+        out, or are the same for all: then another name begins a call, and so does a whole object after a whole one.
         """
         index, call_id = fragment.get("index"), fragment.get("id")
-        same_id = next((known for known in self._calls if call_id and known.get("id") == call_id), None)
+        same_id = next((known for known in reversed(self._calls) if call_id and known.get("id") == call_id), None)
         if isinstance(index, int):
             call = self._call_at.get(index)
             if call is not None and call_id and call.get("id") not in (None, "", call_id) and _begins_call(fragment):
@@ -72,7 +73,7 @@ class MessageMerger:
             call = same_id
         else:
             call = None if _begins_call(fragment) else next(reversed(self._calls), None)
-        if call is None:
+        if call is None or _is_another(call, fragment):
             call = {}
             self._calls.append(call)
         if isinstance(index, int):
@@ -83,6 +84,27 @@ class MessageMerger:
 def _begins_call(fragment: dict[str, Any]) -> bool:
     function = fragment.get("function")
     return isinstance(function, dict) and bool(function.get("name"))
+
+
+def _is_another(call: dict[str, Any], fragment: dict[str, Any]) -> bool:
+    """Whether a fragment begins a call, although its index or its id is that of one whose arguments have come."""
+    before, now = call.get("function"), fragment.get("function")
+    if not (isinstance(before, dict) and isinstance(now, dict) and before.get("arguments") and now.get("name")):
+        return False
+    other = bool(before.get("name")) and before["name"] != now["name"]
+    return other or (_is_object(before["arguments"]) and _is_object(now.get("arguments")))
+
+
+def _is_object(arguments: Any) -> bool:
+    """Whether arguments are a whole JSON object."""
+    if not isinstance(arguments, str):
+        return isinstance(arguments, dict)
+    if arguments.strip()[:1] + arguments.strip()[-1:] != "{}":
+        return False
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _merge_function(into: dict[str, Any], place: str, fragment: Any) -> None:
@@ -134,10 +156,9 @@ def completion_of(message: dict[str, Any]) -> Completion:
     rest = {name: value for name, value in message.items() if value is not None}
     role, refusal = _text(rest, "role"), _text(rest, "refusal")
     reasoning = _text(rest, "reasoning")
-    if reasoning is None:
-        reasoning = _text(rest, "reasoning_content")
-    elif rest.get("reasoning_content") == reasoning:
-        del rest["reasoning_content"]
+    if not reasoning or rest.get("reasoning_content") in ("", reasoning):
+        # Gateways fill one of both names, or both, and the other with an empty text.
+        reasoning = _text(rest, "reasoning_content") or reasoning
     calls = _tool_calls(rest)
     content = rest.pop("content", None)
     return completion_from(
@@ -159,12 +180,17 @@ def completion_from(
     tool_calls: tuple[ToolCall, ...] = (),
     extra: dict[str, Any] | None = None,
 ) -> Completion:
-    """The completion of these parts. An empty text beside others is None."""
+    """The completion of these parts. An empty text beside others is None, and so is one that is not content."""
     # Engines send "" or null here, and in a stream both look alike: either means that there is no text.
     if not content and (tool_calls or reasoning or refusal):
         content = None
     return new_completion(
-        role=role, content=content, reasoning=reasoning, tool_calls=tool_calls, refusal=refusal, extra=extra
+        role=role,
+        content=content,
+        reasoning=reasoning or None,
+        tool_calls=tool_calls,
+        refusal=refusal or None,
+        extra=extra,
     )
 
 

@@ -68,8 +68,8 @@ class _Choice(Struct, gc=False, forbid_unknown_fields=True):
     delta: _Message | None = None
     index: Annotated[int, Meta(ge=0, le=0)] = 0
     logprobs: _Logprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | None = None
+    finish_reason: _Name | None = None
+    stop_reason: _Name | int | None = None
     token_ids: list[_Id] | None = None
     routed_experts: None = None
 
@@ -220,16 +220,27 @@ def _merged(response: bytes, *, has_ids: bool) -> tuple[_Body, IntArray | None] 
     }
     begins = [at for column in extra.values() if (at := _first(column)) is not None]
     later = [body for body in bodies[1:] if body.prompt_token_ids is not None]
-    if choice is None or begins != sorted(begins) or later:
+    usages = [body.usage for body in bodies if body.usage is not None]
+    if choice is None or begins != sorted(begins) or later or not _counts_upwards(usages):
         return None
     merged = _Body(
         id=first.id,
         model=first.model,
         choices=[choice],
-        usage=_last([body.usage for body in bodies]),
+        usage=usages[-1] if usages else None,
         **{name: _last(column) for name, column in extra.items()},
     )
     return merged, prompt
+
+
+def _counts_upwards(usages: list[_Usage]) -> bool:
+    """Whether the last usage of a stream has all that those before it have."""
+    return all(
+        one.prompt_tokens <= usages[-1].prompt_tokens
+        and one.completion_tokens <= usages[-1].completion_tokens
+        and one.prompt_tokens_details is one.completion_tokens_details is None
+        for one in usages[:-1]
+    )
 
 
 def _merged_choice(choices: list[_Choice]) -> _Choice | None:

@@ -10,7 +10,7 @@ from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, loads, text_of
 from rollout_trace.wire.sse import Event, events
-from rollout_trace.wire.usage import usage_of
+from rollout_trace.wire.usage import add_usage
 
 R = TypeVar("R")
 
@@ -104,8 +104,7 @@ def read_answer_fields(facts: ResponseFacts, body: Any) -> None:
     """Copies id, model and usage from a body of OpenAI's shape. The first id and model count, and the last usage."""
     facts.response_id = facts.response_id or text_of(body.id)
     facts.model = facts.model or text_of(body.model)
-    if isinstance(body.usage, dict):
-        facts.usage = usage_of(body.usage)
+    add_usage(facts, body.usage)
 
 
 def reader_for(readers: dict[int, R], index: int | None, position: int, make: Callable[[], R], *, streamed: bool) -> R:

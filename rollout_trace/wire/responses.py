@@ -39,7 +39,7 @@ from rollout_trace.wire.response_items import completion_of, content_parts, num_
 from rollout_trace.wire.response_stream import ItemEvent, Items
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of_entries
-from rollout_trace.wire.usage import usage_of
+from rollout_trace.wire.usage import add_usage
 
 
 class _Tokens(Struct):
@@ -169,8 +169,7 @@ class _Answer:
         facts = self._facts
         facts.response_id = facts.response_id or text_of(response.id)
         facts.model = text_of(response.model) or facts.model
-        if isinstance(response.usage, dict):
-            facts.usage = usage_of(response.usage)
+        add_usage(facts, response.usage)
         if response.error and facts.error is None:
             facts.error = error_value(response.error)
 
@@ -259,7 +258,7 @@ def _set_ids(choice: ChoiceFacts, response: _Response) -> None:
 
 def _finish_reason(status: str, details: Any, choice: ChoiceFacts) -> str:
     reason = details.get("reason") if isinstance(details, dict) else None
-    if reason is not None:
+    if reason:
         return str(reason)
     if status != "completed":
         return status

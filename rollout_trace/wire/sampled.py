@@ -46,7 +46,7 @@ from rollout_trace.wire.extras import (
 )
 from rollout_trace.wire.extras_alignment import FoundExtras, missing_ids, settle
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.lenient import NULL, LenientDecoder, text_of
+from rollout_trace.wire.lenient import NULL, LenientDecoder, later, text_of
 from rollout_trace.wire.logprobs import extended
 from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.prompts import ids_of, messages_of
@@ -151,8 +151,8 @@ class _Reader:
         self.masks += [] if choice.sampling_mask == NULL else [choice.sampling_mask]
         self.experts = self.experts if choice.routed_experts == NULL else choice.routed_experts
         self.versions = self.versions if choice.weight_versions is None else choice.weight_versions
-        self.finish_reason = self.finish_reason if choice.finish_reason is None else choice.finish_reason
-        self.stop_reason = self.stop_reason if choice.stop_reason is None else choice.stop_reason
+        self.finish_reason = later(self.finish_reason, choice.finish_reason)
+        self.stop_reason = later(self.stop_reason, choice.stop_reason)
         self.unconfirmed = self.unconfirmed or choice.unconfirmed
         self.extra.update(choice.extra or {})
 

@@ -94,6 +94,53 @@ MERGED: dict[str, list[Fragment]] = {
 }  # fmt: skip
 
 
+def both(first: Fragment, second: Fragment) -> Fragment:
+    """Two fragments in one delta."""
+    return {"tool_calls": [*first["tool_calls"], *second["tool_calls"]]}
+
+
+ONE, TWO = '{"x": 1}', "{}"
+SHARED: dict[str, list[Fragment]] = {
+    "index 0, id empty": [call(0, "", "f", ONE), call(0, "", "g", TWO)],
+    "index 0, id null": [call(0, None, "f", ONE), call(0, None, "g", TWO)],
+    "index 0, an id on the first alone": [call(0, "a", "f", ONE), call(0, name="g", arguments=TWO)],
+    "index 0, no ids, in one delta": [both(call(0, name="f", arguments=ONE), call(0, name="g", arguments=TWO))],
+    "one id for both": [call(..., "a", "f", ONE), call(..., "a", "g", TWO)],
+    "one id for both, in pieces": [
+        call(..., "a", "f", '{"x"'), call(..., "a", arguments=": 1}"),
+        call(..., "a", "g"), call(..., "a", arguments="{"), call(..., "a", arguments="}"),
+    ],
+    "index 0, in pieces": [
+        call(0, name="f", arguments='{"x"'), call(0, arguments=": 1}"),
+        call(0, name="g"), call(0, arguments="{"), call(0, arguments="}"),
+    ],
+    "index 0, the name with each piece": [
+        call(0, name="f", arguments='{"x"'), call(0, name="f", arguments=": 1}"),
+        call(0, name="g", arguments="{"), call(0, name="g", arguments="}"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", SHARED)
+def test_another_name_is_another_call_whatever_index_and_id_they_share(way: str) -> None:
+    assert [(one.name, one.arguments) for one in completion(*SHARED[way]).tool_calls] == [("f", ONE), ("g", TWO)]
+
+
+@pytest.mark.parametrize("call_id", ["call_f", "", None, ...])
+@pytest.mark.parametrize("index", [0, None, ...])
+def test_a_whole_object_after_a_whole_one_is_another_call(index: Any, call_id: Any) -> None:
+    again = [call(index, call_id, "f", ONE), call(index, call_id, "f", TWO)]
+    assert [(one.name, one.arguments) for one in completion(*again).tool_calls] == [("f", ONE), ("f", TWO)]
+    objects = [call(index, call_id, "f", {"x": 1}), call(index, call_id, "f", {})]
+    assert [(one.name, one.arguments) for one in completion(*objects).tool_calls] == [("f", '{"x":1}'), ("f", "{}")]
+
+
+@pytest.mark.parametrize("arguments", [["{", "}"], ['{"x": "{}', '{}"}'], ["", "{}"], ["{}", ""], ["[1", "]"]])
+def test_a_name_that_comes_again_with_a_piece_is_the_same_call(arguments: list[str]) -> None:
+    pieces = [call(0, "a", "f", one) for one in arguments]
+    assert [(one.name, one.arguments) for one in completion(*pieces).tool_calls] == [("f", "".join(arguments))]
+
+
 @pytest.mark.parametrize("way", MERGED)
 def test_tool_calls_are_put_together_however_they_are_numbered(way: str) -> None:
     """Index present, null, missing, all zero or with gaps; ids once, repeated or late: the same two calls."""

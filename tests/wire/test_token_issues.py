@@ -281,7 +281,7 @@ def test_a_faulty_choice_leaves_its_sibling_alone() -> None:
     ] * 2
 
 
-@pytest.mark.parametrize("output", [None, "3", 3.0, True, -1, [], {}])
+@pytest.mark.parametrize("output", [None, "3", 3.5, True, -1, [], {}])
 def test_a_count_that_is_no_count_is_not_held_against_the_ids(output: Any) -> None:
     """Usage of another type says nothing: it is kept in `extra` where it is not null."""
     step = read(unary(tokens([1], entries(-1)), usage=usage(output)))
