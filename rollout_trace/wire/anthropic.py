@@ -16,7 +16,7 @@ from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, text_of
 from rollout_trace.wire.message_tokens import MessageTokens, without_tokens
-from rollout_trace.wire.reading import mark_malformed
+from rollout_trace.wire.reading import mark_malformed, unreadable
 from rollout_trace.wire.sse import Event, events
 from rollout_trace.wire.usage import larger, pop_count
 
@@ -107,11 +107,11 @@ def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) ->
                 continue
             # A cut event is where the stream broke off, not an error of the server's.
             if part.complete:
-                facts.error = _unreadable(part, error)
+                facts.error = unreadable(part, error)
             return False
         facts.malformed = facts.malformed or problem
         kind = event.type if isinstance(event.type, str) else part.type.decode("utf-8", "replace")
-        if kind == "error" or event.error:
+        if kind == "error" or part.type == b"error" or event.error:
             facts.error = error_value(event.error or _fields_of(part.data))
             return False
         message.add(kind, event, part.data)
@@ -123,12 +123,6 @@ def _read_events(parts: list[Event], facts: ResponseFacts, message: _Message) ->
 def _is_ignorable(part: Event) -> bool:
     kind = part.type.decode("utf-8", "replace")
     return part.complete and kind not in ("", "error", "message_stop") and kind not in _NEEDED
-
-
-def _unreadable(part: Event, error: ValueError) -> ErrorInfo:
-    if part.type == b"error":
-        return error_value(part.data.decode("utf-8", "replace"))
-    return ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
 
 
 def _error_without_message(parts: list[Event], response: bytes, status: int) -> ErrorInfo | None:

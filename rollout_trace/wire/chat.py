@@ -27,6 +27,7 @@ from rollout_trace.wire.plain_chat import plain_answer
 from rollout_trace.wire.prompts import ids_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
+    error_of_choice,
     error_without_choices,
     events_of,
     holds_choices,
@@ -69,6 +70,7 @@ class _Choice(ChoiceExtras):
     matched_stop: Any = None
     content_filter_results: Any = None
     native_finish_reason: Any = None
+    error: Any = None
 
 
 class _Body(BodyExtras):
@@ -131,6 +133,7 @@ class _ChoiceReader:
         self.deltas = MessageMerger()
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
+        self.error: Any = None
         self.token_ids: list[int] | None = None
         self.entries: list[_Entry] | None = None
         self.uneven = False
@@ -143,6 +146,7 @@ class _ChoiceReader:
             self.deltas.add(choice.delta)
         self.finish_reason = later(self.finish_reason, choice.finish_reason)
         self.stop_reason = later(self.stop_reason, choice.stop_reason)
+        self.error = self.error or choice.error
         logprobs = choice.logprobs
         entries = extended(logprobs.content, logprobs.refusal) if isinstance(logprobs, _Logprobs) else None
         # Chunk by chunk: totals can agree although ids and logprobs of different tokens are missing.
@@ -203,6 +207,7 @@ class _Answer:
             token_texts=None if entries is None else _texts(entries),
             token_source=None if reader.token_ids is None else "engine",
             complete=done or reader.finish_reason is not None,
+            error=error_of_choice(reader.error, reader.finish_reason),
             uneven=reader.uneven,
         )
 

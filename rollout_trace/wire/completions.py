@@ -27,6 +27,7 @@ from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
     UNCONFIRMED,
+    error_of_choice,
     error_without_choices,
     events_of,
     holds_choices,
@@ -59,6 +60,7 @@ class _Choice(ChoiceExtras):
     prompt_token_ids: list[int] | None = None
     content_filter_results: Any = None
     native_finish_reason: Any = None
+    error: Any = None
 
 
 class _Body(BodyExtras):
@@ -116,6 +118,7 @@ class _Reader:
         self.texts: list[str] = []
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
+        self.error: Any = None
         self.prompt_token_ids: list[int] | None = None
         self.token_ids: list[int] | None = None
         self.columns: Columns | None = None
@@ -133,6 +136,7 @@ class _Reader:
         self.finish_reason = later(self.finish_reason, choice.finish_reason)
         for reason in (choice.matched_stop, choice.stop_reason):
             self.stop_reason = later(self.stop_reason, reason)
+        self.error = self.error or choice.error
         ids, problem = choice.token_ids, None
         if plain is not None and ids is None:
             ids, problem = places.ids_of_part(_COMPLETION_IDS, plain)
@@ -253,6 +257,7 @@ class _Answer:
             completion_token_ids=ids,
             token_source=None if ids is None else "engine",
             complete=done or reader.finish_reason is not None,
+            error=error_of_choice(reader.error, reader.finish_reason),
             uneven=whole is None and bool(reader.surpluses),
         )
         if reader.columns is not None:

@@ -39,7 +39,7 @@ def error_value(value: Any, status: int | None = None) -> ErrorInfo:
     if not isinstance(value, dict):
         return ErrorInfo(type=_kind(status), message=str(value) or "empty body", status=status)
     code = value.get("code")
-    message = next((value[name] for name in ("message", "detail") if value.get(name)), value)
+    message = next((value[name] for name in ("message", "detail", "details") if value.get(name)), value)
     return ErrorInfo(
         type=str(value.get("type") or _google_status(value) or _kind(status)),
         message=message if isinstance(message, str) else str(message),

@@ -50,6 +50,8 @@ class ChoiceFacts:
     token_source: TokenSource | None = None
     complete: bool = True
     """False where the answer broke off before this choice ended."""
+    error: ErrorInfo | None = None
+    """Of this choice alone."""
     uneven: bool = False
     """Some part of the answer held another number of ids than of logprobs."""
     policy_version: str | None = None

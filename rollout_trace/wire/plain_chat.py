@@ -142,7 +142,9 @@ def _facts_of(body: _Body, choice: _Choice, prompt: IntArray | None) -> ChoiceFa
     message, ids = choice.message, choice.token_ids
     entries = None if choice.logprobs is None else choice.logprobs.content
     sampled = entries if ids is None else ids
-    if message is None or choice.delta is not None or (entries is not None and len(entries) != len(sampled or ())):
+    if choice.finish_reason == "error" or message is None or choice.delta is not None:
+        return None
+    if entries is not None and len(entries) != len(sampled or ()):
         return None
     if sampled is not None and not (sampled and (body.usage is None or body.usage.completion_tokens == len(sampled))):
         return None

@@ -64,16 +64,41 @@ def read_bodies(
         except ValueError as error:
             # A cut event is where the stream broke off, not an error of the server's.
             if part.complete:
-                facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
+                facts.error = unreadable(part, error)
             return False
         facts.malformed = facts.malformed or problem
-        if body.error:
-            facts.error = error_value(body.error)
+        if body.error or _is_error(body, part):
+            facts.error = error_value(body.error or loads(part.data))
             return False
         add(body, part)
         # The chunks of a stream are alike: where one has unknown fields, the strict type is not tried first again.
         decode = kind.decode_any if kind.has_unknown(body) else decode
     return not streamed
+
+
+def _is_error(body: Body, part: Event) -> bool:
+    """Whether a body is an error without saying so in its field: by the event's name, or vLLM's of an unstreamed one.
+
+    Where the type of the event says so itself, its protocol reads it.
+    """
+    by_name = part.type == b"error" and getattr(body, "type", None) != "error"
+    return by_name or getattr(body, "object", None) == "error"
+
+
+def unreadable(part: Event, error: ValueError) -> ErrorInfo:
+    """The error of an event whose data are no JSON object."""
+    if part.type == b"error":
+        return error_value(part.data.decode("utf-8", "replace"))
+    return ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
+
+
+def error_of_choice(error: Any, finish_reason: str | None) -> ErrorInfo | None:
+    """The error of a choice, beside others that may be whole: gateways put it there, vLLM the reason alone."""
+    if error:
+        return error_value(error)
+    if finish_reason == "error":
+        return ErrorInfo(type="ProviderError", message="the finish reason is 'error', and nothing says why.")
+    return None
 
 
 def error_without_choices(

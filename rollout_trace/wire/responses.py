@@ -184,7 +184,7 @@ class _Answer:
         )
         if choice.complete or status == "cancelled":
             choice.finish_reason = _finish_reason(status, response.incomplete_details, choice)
-        if status in ("queued", "in_progress") and not ended and not items:
+        if status in ("queued", "in_progress") and not ended and not items and self._facts.error is None:
             set_issue(choice, "background_not_fetched", _BACKGROUND.format(status))
         self._facts.choices = [choice]
         _set_ids(choice, response)

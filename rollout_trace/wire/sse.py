@@ -105,5 +105,8 @@ def _event(block: bytes, *, complete: bool = True) -> Iterator[Event]:
             data.append(value)
         elif name == b"event":
             kind = value
+        elif name == b"error":
+            # llama.cpp before b6380 (September 2025) sends an error as a field of its own.
+            kind, data = b"error", [*data, value]
     if data:
         yield Event(kind, b"\n".join(data), complete)

@@ -197,7 +197,8 @@ def _step(
     prompt, completion = None, None
     if issue is None:
         prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
-    status: StepStatus = "ok" if choice.complete else "error" if facts.error else "abandoned"
+    error = choice.error or facts.error
+    status: StepStatus = "ok" if choice.complete and not choice.error else "error" if error else "abandoned"
     values: dict[str, Any] = {
         "id": f"{call_id}.{choice.index}",
         "call_id": call_id,
@@ -222,7 +223,7 @@ def _step(
         "token_issue": choice.issue or _missing_ids(protocol, choice, request_facts),
         "usage": facts.usage,
         "status": status,
-        "error": facts.error,
+        "error": error,
         "policy_version": choice.policy_version,
     }
     if issue is None:

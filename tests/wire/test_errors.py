@@ -162,3 +162,61 @@ def test_a_page_of_unknown_type_says_so(body: bytes) -> None:
     """Without a content type, text that is neither JSON nor a stream is an error."""
     (step,) = decode("openai.chat", b"{}", body)
     assert step.error is not None or step.token_issue is not None
+
+
+# Errors inside a 200 that are no `{"error": ...}`: what SDKs pass over in silence.
+
+OTHER_ERRORS = {
+    "vLLM's unstreamed one": b'data: {"object": "error", "message": "too long", "code": 400}\n\n',
+    "fms-guardrails": b'event: error\ndata: {"code": 400, "details": "too long"}\n\n',
+    "code and message": b'event: error\ndata: {"code": 503, "message": "too long"}\n\n',
+    "DashScope": b'id:1\nevent:error\n:HTTP_STATUS/400\ndata:{"code": "InvalidParameter", "message": "too long"}\n\n',
+    "a text": b"event: error\ndata: too long\n\n",
+    "llama.cpp until 2025": b'error: {"code": 500, "message": "too long", "type": "server_error"}\n\n',
+}
+PROTOCOLS = {
+    "openai.chat": {"choices": [{"index": 0, "delta": {"content": "a"}}]},
+    "openai.completions": {"choices": [{"index": 0, "text": "a"}]},
+    "sglang.generate": {"text": "a", "output_ids": [1], "meta_info": {"id": "i"}},
+    "openai.responses": {"type": "response.output_text.delta", "output_index": 0, "delta": "a"},
+    "anthropic.messages": {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a"}},
+}
+ONES = [
+    (protocol, case)
+    for case in OTHER_ERRORS
+    for protocol in PROTOCOLS
+    if "vLLM" not in case or protocol in ("openai.chat", "openai.completions")
+]
+
+
+@pytest.mark.parametrize(("protocol", "case"), ONES)
+@pytest.mark.parametrize("behind", [b"", b"data: [DONE]\n\n"])
+@pytest.mark.parametrize("before", [True, False])
+def test_an_error_of_another_shape_is_one(protocol: str, case: str, behind: bytes, before: bool) -> None:
+    text = sse(PROTOCOLS[protocol], done=False) if before else b""
+    (step,) = decode(protocol, b'{"stream": true}', text + OTHER_ERRORS[case] + behind, content_type=SSE)
+    assert step.status == "error"
+    assert step.error is not None
+    assert step.error.message == "too long"
+    assert step.token_issue is None or step.token_issue.code != "background_not_fetched"
+
+
+@pytest.mark.parametrize("error", [{"code": 502, "message": "lost"}, None])
+@pytest.mark.parametrize("protocol", ["openai.chat", "openai.completions"])
+def test_an_error_of_a_choice_is_of_that_choice(protocol: str, error: Any) -> None:
+    """OpenRouter's; vLLM's has the finish reason alone."""
+    failed = {"index": 1, "finish_reason": "error", **({} if error is None else {"error": error})}
+    parts = {"text": "a", "delta": {"content": "a"}}
+    stream = sse({"choices": [{"index": 0, **parts, "finish_reason": "stop"}, {**failed, **parts}]})
+    whole = {"text": "a", "message": {"role": "assistant", "content": "a"}}
+    body = json.dumps({"choices": [{"index": 0, **whole, "finish_reason": "stop"}, {**failed, **whole}]}).encode()
+    for answer, kind in ((stream, SSE), (body, JSON)):
+        good, bad = decode(protocol, b"{}", answer, content_type=kind)
+        assert (good.status, good.error, bad.status) == ("ok", None, "error")
+        assert bad.error is not None
+        assert (bad.error.code, "lost" in bad.error.message) == ((None, False) if error is None else (502, True))
+
+
+def test_the_only_choice_of_a_usual_answer_may_have_failed() -> None:
+    message = {"message": {"role": "assistant", "content": "a"}, "finish_reason": "error"}
+    assert read(unary(message)).status == "error"
