@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import os
+import re
 import signal
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,13 +21,14 @@ from rollout_trace.engines import detect
 from rollout_trace.record import place
 from rollout_trace.record.log import StepLog
 
+ROOT = Path(__file__).parent
 pytest_plugins = ["pytester"]  # The plugin's tests run pytest; only here may a conftest.py name plugins.
 pytest.register_assert_rewrite("replayed_example")  # In tests/shared; it says what differs.
 
 # Tests make many objects and few of them are garbage: looking for it took a tenth of all their time.
 gc.set_threshold(20_000, 20, 50)
 # Every HTTP client reads all certificates, for tens of milliseconds, in each process; no test uses them.
-os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "tests" / "data" / "one_certificate.pem")
+os.environ["SSL_CERT_FILE"] = str(ROOT / "tests" / "data" / "one_certificate.pem")
 # Libraries say at the end of a process which of their objects are left.
 atexit.register(gc.unfreeze)
 
@@ -39,23 +44,36 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-_STARTERS = ("subprocess", "multiprocessing", "tests.forked", "tests.cli.command", "tests.file.processes",
-             "tests.pytest_agent_copy", "tests.testing.plugin.project", "tests.collection.executor_agents",
-             "tests.record.kills.target", "tests.collection.stress.served")  # fmt: skip
-"""Modules by which tests start processes."""
+_STARTS = re.compile(r"\bimport (subprocess|multiprocessing)\b|\bos\.fork\(|_subprocess\(")
+_STARTERS = (
+    "forked", "cli.command", "file.processes", "pytest_agent_copy", "testing.plugin.project",
+    "collection.executor_agents", "collection.screen", "collection.stress.served", "record.kills.target",
+    "process.running", "documentation.reader", "examples.coding_agent.example",
+)  # fmt: skip
+"""Modules in `tests` by which tests start processes."""
 
 
-def _starts_processes(value: object) -> bool:
-    return getattr(value, "__name__", None) in _STARTERS or getattr(value, "__module__", None) in _STARTERS
+@functools.cache
+def _starts_processes(module: ModuleType) -> bool:
+    """Whether a module of tests starts processes: by itself, or by one of those modules."""
+    used = [getattr(one, "__module__", getattr(one, "__name__", "")) for one in vars(module).values()]
+    text = Path(module.__file__ or "").read_text(encoding="utf-8")
+    return bool(_STARTS.search(text)) or any(str(name).removeprefix("tests.") in _STARTERS for name in used)
+
+
+def _refuse_processes(event: str, arguments: object) -> None:
+    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn") and "PYTEST_CURRENT_TEST" in os.environ:
+        raise AssertionError("FAST=1 has kept a test that starts a process: mark it `processes`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks what starts processes; leaves the tests that are marked `more` to `make test-all`."""
-    modules = {item.module for item in items if isinstance(item, pytest.Function)}
-    starting = {module for module in modules if any(map(_starts_processes, vars(module).values()))}
-    for item in items:
-        if getattr(item, "module", None) in starting:
-            item.add_marker("processes")
+    """Marks what starts processes, where that is asked for; leaves tests that are marked `more` to `make test-all`."""
+    if "processes" in config.option.markexpr:
+        for item in items:
+            if isinstance(item, pytest.Function) and _starts_processes(item.module):
+                item.add_marker("processes")
+        if "not processes" in config.option.markexpr:
+            sys.addaudithook(_refuse_processes)
     if not os.environ.get("ROLLOUT_TRACE_AMOUNT"):
         left = [item for item in items if item.get_closest_marker("more")]
         items[:] = [item for item in items if not item.get_closest_marker("more")]

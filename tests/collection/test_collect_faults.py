@@ -241,6 +241,7 @@ def test_a_failed_attempt_is_left_out_though_its_run_was_killed(tmp_path: Path, 
     assert found == [("failed", [False]), ("completed", [True])]
 
 
+@pytest.mark.processes
 def test_a_process_that_each_attempt_ends_is_not_begun_for_ever(tmp_path: Path) -> None:
     agent = jobs.ends_its_process
     os.environ["TEST_MARKER"] = str(tmp_path / "marker")

@@ -81,6 +81,7 @@ def test_what_is_an_address() -> None:
         rt.read(Path("s3://b/x"))
 
 
+@pytest.mark.processes
 def test_a_recording_to_an_address_is_read_from_it(spool: Path) -> None:
     with rt.recording(f"{OUT}/") as target, rt.trajectory(task="one") as trajectory:
         assert str(getattr(target, "path", None)) == OUT

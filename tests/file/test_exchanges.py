@@ -419,6 +419,7 @@ def test_a_recording_writes_what_its_trajectory_has(journal: bool, tmp_path: Pat
     assert found.exchanges == with_exchanges().exchanges
 
 
+@pytest.mark.processes
 def test_several_processes_read_them(tmp_path: Path) -> None:
     path = tmp_path / "cassettes.jsonl"
     with JSONLWriter(path) as writer:

@@ -260,6 +260,7 @@ def test_a_damaged_note_is_a_problem(tmp_path: Path, opened: Open) -> None:
 # Where it is built, and kept
 
 
+@pytest.mark.processes
 def test_a_process_of_its_own_builds_a_large_one(tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "_LARGE", 0)
     monkeypatch.setattr(index_build, "summarize", None)  # Of this process.
@@ -269,6 +270,7 @@ def test_a_process_of_its_own_builds_a_large_one(tmp_path: Path, opened: Open, m
     assert index.problems() == []
 
 
+@pytest.mark.processes
 def test_a_process_that_cannot_start_is_a_problem(
     tmp_path: Path, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

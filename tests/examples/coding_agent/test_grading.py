@@ -15,6 +15,8 @@ from scripted_model import PLANS, SAMPLES, TASKS, Edit
 from tests.examples.coding_agent.example import EXAMPLE
 from workspace import Workspace, files
 
+pytestmark = pytest.mark.processes
+
 BY_REPO = {task["repo"]: task for task in TASKS}
 QUICK = Limits(seconds=60.0, cpu_seconds=1)
 
