@@ -228,6 +228,21 @@ class TestRewards:
             assert (one.reward, one.rewards) == (None, {"a": 1.0})
             assert (one.metadata or {})["reward_errors"] == {"b": "LookupError: no such answer"}
 
+    def test_one_that_returns_none_leaves_no_sum(self, tmp_path: Path, ask: Callable[[str], str]) -> None:
+        """Missing is not zero."""
+
+        def unknown(task: Any, result: str, trajectory: rt.Trajectory) -> None:
+            return None
+
+        def right(task: Any, result: str, trajectory: rt.Trajectory) -> float:
+            return 1.0
+
+        for parts in ({"a": right, "b": unknown}, {"b": unknown, "a": right}):
+            found = tmp_path / f"{'-'.join(parts)}.jsonl"
+            collect(lambda task: ask(task["question"]), output=found, reward=parts)
+            for one in read(found):
+                assert (one.reward, one.rewards) == (None, {"a": 1.0})
+
     def test_one_that_hangs(self, tmp_path: Path, ask: Callable[[str], str]) -> None:
         hanging = threading.Event()
 

@@ -120,6 +120,14 @@ def test_an_agent_around_agents_stays() -> None:
     assert (inner.parent_id, inner.episode_id, len(inner.steps)) == (root.id, root.id, 1)
 
 
+def test_an_agent_inside_follows_the_last_step_before_it() -> None:
+    outer, first, second = span(1, None, 0, **AGENT), span(2, 1, 1, **CHAT), span(3, 1, 3, **CHAT)
+    later = span(6, 1, 9, **CHAT)
+    root, inner = imported(outer, first, second, span(4, 1, 5, **AGENT), span(5, 4, 6, **CHAT), later)
+    assert len(root.steps) == 3
+    assert (inner.parent_id, inner.parent_step_id) == (root.id, root.steps[1].id)
+
+
 def test_spans_above_themselves_are_cut_off_once() -> None:
     found = imported(span(1, 3, 0), span(2, 1, 1), span(3, 2, 2, **CHAT), span(4, 3, 3, **CHAT))
     (one,) = found

@@ -31,6 +31,7 @@ from rollout_trace.record.redaction import cut_keys
 from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace.testing.tokenizer import ByteTokenizer
 from rollout_trace.wire import decode
+from rollout_trace.wire.errors import error_of
 
 MASK = credentials.MASK
 IDS: dict[str, Any] = {"model": "m", "logprobs": True, "top_logprobs": 2, "extra_body": {"return_token_ids": True}}
@@ -500,3 +501,10 @@ def test_cutting_a_key_is_not_taken_for_a_users_change(tmp_path: Path, caplog: p
     assert [step.completion.content for step in trajectory.steps if step.completion] == ["fine"]
     assert "was set after" not in caplog.text
     assert key not in path.read_text()
+
+
+def test_a_key_where_an_error_is_cut_short_leaves_no_half() -> None:
+    credentials.remember("sk-abcdef-0123456")
+    for length in (2000, 1024 * 1024):
+        message = error_of(b"x" * (length - 5) + b"sk-abcdef-0123456 was refused", 401).message
+        assert "sk-" not in message
