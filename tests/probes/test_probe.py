@@ -9,11 +9,13 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import openai
 import pytest
 
 import rollout_trace as rt
 from rollout_trace.probes.probe import ProbeReport, probe
+from rollout_trace.probes.report import ProbeCall
 from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
 from rollout_trace.testing._messages import Response, json_response
 from tests.engines.test_wishes import recorded
@@ -457,3 +459,21 @@ def test_what_is_no_client() -> None:
         probe(object(), "m")  # type: ignore[call-overload]
     with openai.OpenAI(api_key="none") as client, pytest.raises(ValueError, match="is not known"):
         probe(client, "m", engine="nonsense")
+
+
+@pytest.mark.parametrize("lacking", ["prompt_token_ids", "completion_token_ids", "logprobs"])
+def test_what_one_of_two_choices_lacks_is_not_there(lacking: str) -> None:
+    values: dict[str, Any] = {
+        "prompt_token_ids": np.array([1], np.int32),
+        "completion_token_ids": np.array([2], np.int32),
+        "logprobs": np.array([-0.5], np.float32),
+    }
+    steps = [rt.Step(id=f"a.{at}", call_id="a", **kept) for at, kept in enumerate((values, {**values, lacking: None}))]
+    call = ProbeCall.of("n=2", steps, None)
+    assert call.answered
+    found = {
+        "prompt_token_ids": call.prompt_ids,
+        "completion_token_ids": call.completion_ids,
+        "logprobs": call.logprobs,
+    }
+    assert found == {name: name != lacking for name in values}
