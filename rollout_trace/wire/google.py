@@ -297,4 +297,4 @@ def usage_of(counts: Mapping[str, Any]) -> Usage:
 
 def _count(counts: Mapping[str, Any], name: str) -> int | None:
     value = counts.get(name)
-    return int(value) if value is not None and is_count(value) else None
+    return int(value) if is_count(value) else None

@@ -92,17 +92,19 @@ def _is_another(call: dict[str, Any], fragment: dict[str, Any]) -> bool:
     if not (isinstance(before, dict) and isinstance(now, dict) and before.get("arguments") and now.get("name")):
         return False
     other = bool(before.get("name")) and before["name"] != now["name"]
-    return other or (_is_object(before["arguments"]) and _is_object(now.get("arguments")))
+    # The fragment first: it is short, and what has come so far may be long.
+    return other or (_is_object(now.get("arguments")) and _is_object(before["arguments"]))
 
 
 def _is_object(arguments: Any) -> bool:
     """Whether arguments are a whole JSON object."""
     if not isinstance(arguments, str):
         return isinstance(arguments, dict)
-    if arguments.strip()[:1] + arguments.strip()[-1:] != "{}":
+    text = arguments.strip()
+    if not (text.startswith("{") and text.endswith("}")):
         return False
     try:
-        return isinstance(json.loads(arguments), dict)
+        return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from rollout_trace.data.model import Usage
 
@@ -44,18 +44,22 @@ def larger(before: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
     found = dict(before)
     for name, value in counts.items():
         known = found.get(name)
-        if isinstance(value, dict):
-            found[name] = larger(known if isinstance(known, dict) else {}, value)
+        if isinstance(value, dict) and isinstance(known, dict):
+            found[name] = larger(known, value)
         elif value is not None and not (is_count(value) and is_count(known) and known > value):
             found[name] = value
     return found
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[float]:
     """Whether a value is a whole number of tokens. Gateways that compute counts send 5 as 5.0."""
     return type(value) in (int, float) and value >= 0 and value == value // 1
 
 
 def pop_count(counts: dict[str, Any], name: str) -> int | None:
     """Takes a count out; None where it is null, missing or no whole number, which stays."""
-    return int(counts.pop(name)) if is_count(counts.get(name)) else None
+    value = counts.get(name)
+    if not is_count(value):
+        return None
+    del counts[name]
+    return int(value)

@@ -147,3 +147,10 @@ def test_counts_may_be_floats_of_whole_numbers(protocol: str) -> None:
     (step,) = decode(protocol, b"{}", json.dumps(body).encode(), content_type="application/json")
     assert step.usage == Usage(input=5, output=4)
     assert {type(step.usage.input), type(step.usage.output)} == {int}
+
+
+def test_a_null_inside_of_counts_stays_as_it_was_sent() -> None:
+    counts = {"prompt_tokens": 1, "completion_tokens": 1, "cost_details": {"upstream_inference_cost": None}}
+    step = read_as("openai.chat", {"choices": [{"index": 0, "delta": {"content": "a"}}], "usage": counts}, done=True)
+    assert step.usage is not None
+    assert step.usage.extra == {"cost_details": {"upstream_inference_cost": None}}
