@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -92,10 +93,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def garbage_is_looked_for_in_one_module() -> Iterator[None]:
     """What a module of tests leaves, caches among it, made each collection in the modules after it slower.
 
-    It is left out of them to the end of the process: what only then is garbage belongs to no test.
+    It is left out of them to the end of the process: what only then is garbage belongs to no test. It may
+    be an SDK's client that nobody closed; where its socket is collected first, Python says that it was left open.
     """
     yield
-    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     gc.freeze()
 
 
