@@ -218,7 +218,7 @@ if __name__ == "__main__":
 
 def test_python_children_are_recorded_too(server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "child.py").write_text(CALL + "ask('subprocess')")
-    done = _run(server, tmp_path, CALL_BY_SDK + CHILDREN)
+    done = _run(server, tmp_path, CALL + CHILDREN)
     found = {(one.steps[0].messages or [{}])[0]["content"]: one for one in recorded(tmp_path / "rollouts.jsonl")}
     assert found.keys() == {"main", "spawn", "fork", "forkserver", "subprocess", "os.fork"}
     assert all(len(one.steps) == 1 and one.status == "completed" for one in found.values())

@@ -251,6 +251,7 @@ client.close()
 """
 
 
+@pytest.mark.more
 def test_sdks_in_a_child_process_read_these_variables() -> None:
     absent = {*child_environment(SERVER, {}), "ANTHROPIC_AUTH_TOKEN", "GOOGLE_API_KEY"}
     environ = {name: value for name, value in os.environ.items() if name not in absent}
