@@ -1,7 +1,8 @@
-"""Rewards that a trajectory passes on to the trajectories opened inside it."""
+"""Rewards and changes that a trajectory passes on to the trajectories opened inside it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rollout_trace.data import user_values
@@ -24,12 +25,29 @@ def give_to_children(trajectory: Trajectory, name: str | None, value: float) -> 
         _inherit_reward(child, name, value, trajectory.id)
 
 
-def inherit_rewards(family: list[Trajectory], parent: Trajectory) -> None:
-    """Sets the rewards that ``parent`` has for its children on a closed trajectory and those inside it."""
+def change(family: list[Trajectory], how: Callable[[Trajectory], object]) -> None:
+    """Has a function change each of these trajectories when its steps are final, before it is written.
+
+    At once where they are. Those that were opened inside, and close later, are changed too.
+    """
+    for one in family:
+        state = state_of(one)
+        if state is not None:
+            state.for_inside.append(how)
+        if state is None or not state.add_completion(how):
+            how(one)
+
+
+def inherit(family: list[Trajectory], parent: Trajectory) -> None:
+    """Gives a closed trajectory, and those inside it, the rewards and changes that ``parent`` has for its children."""
     state = state_of(parent)
-    for name, (value, giver_id) in state.child_rewards.items() if state is not None else ():
+    if state is None:
+        return
+    for name, (value, giver_id) in state.child_rewards.items():
         for one in family:
             _inherit_reward(one, name, value, giver_id)
+    for how in state.for_inside:
+        change(family, how)
 
 
 def _inherit_reward(child: Trajectory, name: str | None, value: float, giver_id: str) -> None:

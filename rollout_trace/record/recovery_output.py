@@ -13,7 +13,7 @@ from rollout_trace.file.journal import SUFFIX, folder_of
 from rollout_trace.file.output import cut_partial_line, ids_in
 from rollout_trace.file.shards import Settings, ShardWriter, host_label, is_shard_name, lines_among
 from rollout_trace.file.shards_spool import Claim, claim, claim_new, remove_if_empty, spooled, stale_claims, stem_of
-from rollout_trace.file.shards_upload import send
+from rollout_trace.file.shards_upload import send, send_patiently
 from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.record.recovery_report import RecoveryReport
 
@@ -114,6 +114,9 @@ class SpooledOutput(FolderOutput):
         super().__init__(spool)
         self.address = address
         self._claim: Claim | None = None
+        self._counts: dict[Path, int] = {}
+        """Recovered trajectories by the shard that they were written to."""
+        self._send = send_patiently
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
         """Those that are in the spool, or in what these processes of this machine have uploaded."""
@@ -131,7 +134,8 @@ class SpooledOutput(FolderOutput):
 
     def open(self, mode: int | None) -> ShardWriter:
         """Opens a new shard in the spool."""
-        return ShardWriter(self.place, Settings(), {"mode": mode}, stem=self._stem)
+        finished = self._counts.__setitem__
+        return ShardWriter(self.place, Settings(), {"mode": mode}, stem=self._stem, finished=finished)
 
     def _stem(self) -> str:
         stem, self._claim = claim_new(self.place, self.address)
@@ -163,11 +167,14 @@ class SpooledOutput(FolderOutput):
             try:
                 report.bytes_cut += cut_partial_line(path, _any)
                 if path.stat().st_size:
-                    send(self.address, path)
+                    self._send(self.address, path)
                     report.uploaded.append(path.name)
                 else:
                     path.unlink()
             except Exception as error:
+                # The address was given its time: as a recording does at its end, each of the others is tried once.
+                self._send = send
+                report.waiting[path] = self._counts.get(path, 0)
                 report.not_written.append(
                     f"{path} could not be uploaded to {shown(self.address)}, and is kept: {guard.describe(error)}"
                 )
