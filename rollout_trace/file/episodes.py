@@ -12,7 +12,9 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.file.addresses import is_address
 from rollout_trace.file.annotate import append_notes, checked_note
 from rollout_trace.file.decode import BadLine, LineFormat, decode, on_a_fresh_stack
+from rollout_trace.file.find import is_plain
 from rollout_trace.file.heads import TrajectoryHead, heads
+from rollout_trace.file.lines import Place
 from rollout_trace.file.notes import load_notes
 from rollout_trace.file.reader import expand_paths
 from rollout_trace.file.records import SCHEMA
@@ -28,15 +30,20 @@ class _AttemptHead(TrajectoryHead):
 _FORMAT = LineFormat(SCHEMA, _AttemptHead)
 
 
-def attempts_in(output: str | os.PathLike[str]) -> Attempts:
+def attempts_in(output: str | os.PathLike[str], *, since: int = 0) -> Attempts:
     """The attempts at rollouts of an output; of each line only the head is decoded.
+
+    Args:
+        output: where.
+        since: of a file, the size that it had: lines before that are not looked at.
 
     Raises:
         OSError: it cannot be read.
     """
     found = Attempts()
     for file in _files(output):
-        for _, head in heads(file, _ignore, _FORMAT):
+        start = None if not since else Place(begin=since) if is_plain(file) else Place(member=since)
+        for _, head in heads(file, _ignore, _FORMAT, start):
             found.add(head)
     return found
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rollout_trace.errors import FormatError
 from rollout_trace.file.decode import BadLine, LineFormat, on_a_fresh_stack
-from rollout_trace.file.lines import Damaged, SplitLine, lines
+from rollout_trace.file.lines import Damaged, Place, SplitLine, lines
 from rollout_trace.file.records import SCHEMA, Record
 
 
@@ -30,15 +30,18 @@ Head = TypeVar("Head", bound=TrajectoryHead)
 HEAD = LineFormat(SCHEMA, TrajectoryHead)
 
 
-def heads(path: str, damaged: Callable[[FormatError], object], form: LineFormat[Head]) -> Iterator[tuple[bytes, Head]]:
+def heads(
+    path: str, damaged: Callable[[FormatError], object], form: LineFormat[Head], start: Place | None = None
+) -> Iterator[tuple[bytes, Head]]:
     """The lines of the trajectories of a file with their heads. The rest of a line is not checked.
 
     Args:
         path: of the file.
         damaged: called with the error of each line that is no trajectory.
         form: the fields of a head.
+        start: where to begin; None: at the begin.
     """
-    for number, line in lines(path):
+    for number, line in lines(path, start):
         try:
             yield _decode(line, form)
         except BadLine as error:
