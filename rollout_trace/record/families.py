@@ -116,7 +116,8 @@ class Elsewhere:
         Raises:
             WriteError, OSError: the output cannot be read, or the notes cannot be written.
         """
-        if self._output is None:
+        # Not of a device.
+        if self._output is None or not (os.path.isfile(self._output) or os.path.isdir(self._output)):
             return
         if self._around and self._size is not None:
             # Imported on use, here and below: most recordings need no reader.

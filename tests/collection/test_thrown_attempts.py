@@ -205,6 +205,30 @@ def test_a_program_of_an_attempt_that_is_cut(output: str, tmp_path: Path, server
     assert sorted(len(one.steps) for one in rt.read(place)) == [0, 0, 1, 1]
 
 
+def test_at_an_address_nothing_can_be_noted(
+    tmp_path: Path, aclient: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is said, and only where there is something to note."""
+    pytest.importorskip("fsspec")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ROLLOUT_TRACE_SPOOL", str(tmp_path / "spool"))
+    fails = True
+
+    async def agent(task: str) -> None:
+        await aclient.chat.completions.create(model="m", messages=[{"role": "user", "content": task}])
+        if fails:
+            raise RuntimeError("no")
+
+    output = "memory://bucket/thrown"
+    rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
+    rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
+    assert "nothing can be noted" not in capsys.readouterr().err
+    fails = False
+    rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a", retry_failed=True)
+    rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
+    assert " ".join(capsys.readouterr().err.split()).count("and nothing can be noted of them at an address") == 1
+
+
 def test_a_sub_agent_that_closes_after_its_attempt(tmp_path: Path, server: ScriptedServer) -> None:
     """It was open when the time of the attempt was up, in a thread that could not be stopped."""
     client = openai.OpenAI(base_url=server.base_url, api_key="key", max_retries=0)
