@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 FIRST_RETRY, _LONGEST_RETRY = 0.5, 30.0
 """Seconds until an upload that failed is tried again; doubled after each attempt that fails."""
-_TRIES = 4
-"""How often a recovery tries to upload a shard."""
 _CHUNK = 1 << 20
 _WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "r2", "oss", "obs", "memory"})
 """Protocols of file systems in which an object appears only when it is whole."""
@@ -56,19 +54,6 @@ def send(address: str, path: Path) -> None:
         if (found := system.size(remote)) != path.stat().st_size:
             raise OSError(f"{path.stat().st_size} bytes of {path} were uploaded, and {found} arrived")
     path.unlink()
-
-
-def send_patiently(address: str, path: Path) -> None:
-    """Uploads a shard as ``send``, and tries again after pauses where that fails, a few times. Raises as ``send``."""
-    for number in range(_TRIES):
-        try:
-            return send(address, path)
-        except FileExistsError:
-            raise
-        except Exception:
-            if number + 1 == _TRIES:
-                raise
-            time.sleep(FIRST_RETRY * 2**number)
 
 
 def _put(system: Any, path: Path, remote: str) -> None:
