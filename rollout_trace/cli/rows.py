@@ -11,7 +11,7 @@ from typing import Any
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import FormatError
 from rollout_trace.file.annotate import VALUES, append_notes, checked_note
-from rollout_trace.file.heads import heads
+from rollout_trace.file.heads import HEAD, heads
 from rollout_trace.file.lines import Damaged, lines
 
 _KEYS = ("id", "task", "rollout_index")
@@ -30,7 +30,7 @@ class Index:
         self._files: dict[str, list[str]] = {}
         self._runs: dict[str, list[tuple[int | None, str]]] = defaultdict(list)
         for path in files:
-            for head in heads(path, damaged):
+            for _, head in heads(path, damaged, HEAD):
                 self._add(path, head.id, None if head.task is None else head.task.id, head.rollout_index)
 
     def _add(self, path: str, trajectory_id: str, task: str | None, rollout_index: int | None) -> None:

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection import account_text as text
+from rollout_trace.data.attempts import NOT_SUCCEEDED
 from rollout_trace.guard import printable
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import CallTotals
     from rollout_trace.collection.totals import PassRate, Percentiles
     from rollout_trace.data.model import Cost
-
-NOT_SUCCEEDED = frozenset({"failed", "timeout", "aborted", "running"})
-"""Statuses of rollouts that did not come to their end. Any other, also one that a user set, is a success."""
 
 
 @document_fields

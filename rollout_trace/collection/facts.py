@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace._field_docs import document_fields
 from rollout_trace.collection.items import Key
 from rollout_trace.data import attempts, costs
+from rollout_trace.data.families import episode_of
 from rollout_trace.data.model import Cost, Step, shared
 from rollout_trace.record.tally import reason_without_ids
 from rollout_trace.train.sequences import count_drift
@@ -108,6 +109,8 @@ class Facts:
     key: Key
     trajectory_id: str
     """Of the rollout's own trajectory; status, reward and the like are this one's alone."""
+    episode: str
+    """That the trajectories share, also those that child processes wrote."""
     attempt: int
     status: str
     reward: float | None
@@ -140,7 +143,7 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
     if own is None or key is None:
         return None
     metadata = own.metadata or {}
-    of_reward = _inside_reward(family)
+    of_reward = attempts.of_rewards(family)
     usage, reward_usage = CallTotals(), CallTotals()
     latencies, first_tokens = array("f"), array("f")
     with_ids, without_ids, steps, drifts = 0, Counter[str](), 0, 0
@@ -162,6 +165,7 @@ def facts_of(family: Sequence[Trajectory]) -> Facts | None:
     return Facts(
         key=key,
         trajectory_id=own.id,
+        episode=episode_of(own),
         attempt=attempts.attempt_of(own),
         status=own.status,
         reward=own.reward,
@@ -184,16 +188,6 @@ def key_of(trajectory: Trajectory) -> Key | None:
     """The rollout that a trajectory of ``collect`` is an attempt at; None for any other."""
     found = attempts.rollout_of(trajectory)
     return None if found is None else Key(*found)
-
-
-def _inside_reward(family: Iterable[Trajectory]) -> set[str]:
-    """Ids of the trajectories of reward functions, and of those opened inside them."""
-    found = {one.id for one in family if "reward" in attempts.noted(one)}
-    size = -1
-    while found and size != len(found):
-        size = len(found)
-        found |= {one.id for one in family if one.parent_id in found}
-    return found
 
 
 def _reward_errors(found: Any) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rollout_trace.collection.account import NOT_SUCCEEDED
 from rollout_trace.collection.items import Key, TaskItem
 from rollout_trace.collection.job import Job, Work
+from rollout_trace.data.attempts import NOT_SUCCEEDED
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from rollout_trace import guard
-from rollout_trace.collection.account import NOT_SUCCEEDED
 from rollout_trace.collection.items import Key
 from rollout_trace.collection.job import Job, Outcome, WorkerLost
 from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.plan import Plan, after
+from rollout_trace.data.attempts import NOT_SUCCEEDED
 from rollout_trace.data.model import error_info
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ class Runner:
     """How often a worker was lost."""
     made: dict[Key, Outcome] = field(default_factory=dict)
     """What came of the rollouts, where workers can be lost."""
-    replaced: list[Key] = field(default_factory=list)
-    """The rollouts that had failed in an earlier run and were made again."""
     _running: int = 0
     _failures: int = 0
     _slots: list[asyncio.Task[None]] = field(default_factory=list)
@@ -144,8 +142,6 @@ class Runner:
 
     def _count(self, outcome: Outcome) -> None:
         self._failures = self._failures + 1 if outcome.status in NOT_SUCCEEDED else 0
-        if outcome.key in self.plan.earlier.failed:
-            self.replaced.append(outcome.key)
         if outcome.reward_errors and self.tally.reward_failures == 1:
             text = f"{outcome.key.task}[{outcome.key.index}] reward failed: {outcome.reward_errors[0]}"
             guard.run_all("progress", lambda: self.reporter.note(f"{text:.500}"))

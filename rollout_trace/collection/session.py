@@ -21,11 +21,13 @@ from rollout_trace.collection.local import LocalExecutor
 from rollout_trace.collection.plan import Plan, found_in
 from rollout_trace.collection.progress import Monitor, reporter_for
 from rollout_trace.collection.reporters import Reporters
-from rollout_trace.collection.resume import Earlier, earlier, exists, inside, leave_out
+from rollout_trace.collection.resume import Earlier, earlier, exists, inside
 from rollout_trace.collection.runner import Runner
 from rollout_trace.collection.status import StatusFile
 from rollout_trace.collection.summary import CollectSummary, Tally
 from rollout_trace.collection.worker import Worker
+from rollout_trace.file.addresses import is_address
+from rollout_trace.file.episodes import attempts_in, leave_out
 
 if TYPE_CHECKING:
     from rollout_trace.collection.facts import Facts
@@ -157,8 +159,8 @@ class _Run:
         await self._guarded(self._make_lost(runner, executor))
         # The facts of the last rollouts are on their way from the thread that wrote them.
         await asyncio.sleep(0)
-        if steps := self._plan.earlier.overtaken(set(runner.replaced)):
-            await self._guarded(asyncio.to_thread(leave_out, self._work.output, steps))
+        if runner.is_interrupted or self._error is not None or self._tally.has_thrown or self._plan.earlier.has_thrown:
+            await self._guarded(self._leave_out())
         if self._tally.silent and self._error is None:
             await self._guarded(self._look_inside())
 
@@ -175,6 +177,21 @@ class _Run:
                 self._tally.retract(runner.made[job.key])
             await self._guarded(runner.run(iter(missing)))
             await self._guarded(executor.close())
+
+    async def _leave_out(self) -> None:
+        """Notes that what child processes wrote in attempts that were thrown away is not to be trained on.
+
+        So it does of attempts that failed in an earlier run, and were made again.
+        """
+        output = self._work.output
+        if not is_address(output):
+            thrown = await asyncio.to_thread(lambda: attempts_in(output).thrown)
+            await asyncio.to_thread(leave_out, output, thrown)
+        elif self._plan.earlier.has_thrown:
+            self._reporter.note(
+                f"{self._work.shown_output} has steps of attempts that others have taken the places of, and nothing "
+                "can be noted of them at an address: rt.groups() leaves them out, an export of trajectories does not"
+            )
 
     async def _look_inside(self) -> None:
         """Counts the calls of programs that agents started: these recorded them by themselves."""

@@ -56,7 +56,9 @@ class Tally:
         self.drifted = 0
         """Attempts with drift."""
         self.silent: set[str] = set()
-        """Ids of the trajectories of completed attempts in which no call was recorded."""
+        """Episodes of attempts in which no call was recorded."""
+        self.has_thrown = False
+        """Whether attempts were thrown away: tried again, or followed by others."""
         self._scores = Scores()
         self._latencies = array("f")
         self._first_tokens = array("f")
@@ -70,6 +72,7 @@ class Tally:
     def add(self, outcome: Outcome) -> None:
         """Counts an attempt that has ended. Its ``facts`` are not looked at: ``add_facts`` counts them."""
         self.attempts += 1
+        self.has_thrown = self.has_thrown or outcome.will_retry or outcome.attempt > 1
         self.left_behind += outcome.is_left_behind
         if outcome.will_retry:
             self.retried += 1
@@ -95,8 +98,8 @@ class Tally:
     def add_facts(self, facts: Facts) -> None:
         """Counts what an attempt of this run used, once its trajectories are written."""
         self.written += 1
-        if facts.status == "completed" and not facts.usage.calls:
-            self.silent.add(facts.trajectory_id)
+        if not facts.usage.calls:
+            self.silent.add(facts.episode)
         self.add_inside(facts)
 
     def add_inside(self, facts: Facts) -> None:

@@ -21,6 +21,7 @@ from rollout_trace.collection.tasks import recorded_task
 from rollout_trace.data import attempts
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.record import carry, lifecycle, sink
+from rollout_trace.record.destination import change_family
 from rollout_trace.record.recording import recording
 from rollout_trace.record.scope import current_scope
 from rollout_trace.record.state import state_of
@@ -118,11 +119,11 @@ class Worker:
             kinds = () if error is None else tuple(kind.__name__ for kind in type(error).__mro__[:-2])
             will_retry = self._work.retries.applies(kinds, job.failures + 1)
             if will_retry:
-                _supersede(trajectory)
+                change_family(trajectory, attempts.supersede)
         except BaseException as interruption:
             # Cut, by Ctrl-C or the end of the run: the next one makes it again.
             error = interruption
-            _supersede(trajectory)
+            change_family(trajectory, attempts.supersede)
             raise
         finally:
             _identify(trajectory, job, will_retry=will_retry)
@@ -227,12 +228,6 @@ def _identify(trajectory: Trajectory, job: Job, *, will_retry: bool) -> None:
         trajectory.metadata = {**(trajectory.metadata or {}), attempts.FIELD: known}
 
 
-def _supersede(trajectory: Trajectory) -> None:
-    """Marks an attempt that another follows: what it sampled is not trained on."""
-    for one in [trajectory, *trajectory._children]:
-        lifecycle.when_complete(one, attempts.supersede)
-
-
 async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[Any, ...], timeout: float | None) -> Any:
     """Calls a reward function. Its own calls, of a judge, are recorded in a trajectory inside the rollout's."""
     judge = Trajectory(name=REWARD, metadata={attempts.FIELD: {"reward": part.name}})
@@ -251,7 +246,7 @@ async def _call_reward(trajectory: Trajectory, part: RewardPart, given: tuple[An
         current_scope.set(trajectory)
         _give_rewards(judge, trajectory)
         if not lifecycle.discard(judge, trajectory):
-            lifecycle.when_complete(judge, attempts.leave_out)
+            change_family(judge, attempts.leave_out)
             lifecycle.finish(judge, trajectory, error)
     if error is None:
         return ended.result

@@ -2,27 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+from rollout_trace.data.families import episode_of, families, lineage
 from rollout_trace.data.model import amend
 
 if TYPE_CHECKING:
+    from rollout_trace.data.model import Step
     from rollout_trace.data.trajectory import Trajectory
 
 FIELD = "collect"
 """Key of the metadata."""
 CUT = ("aborted", "running")
 """Statuses of attempts that did not come to an end."""
+NOT_SUCCEEDED = frozenset({"failed", "timeout", *CUT})
+"""Statuses of rollouts that did not come to their end. Any other, also one that a user set, is a success."""
 
 
-def noted(trajectory: Trajectory) -> Mapping[str, Any]:
+class _Named(Protocol):
+    @property
+    def id(self) -> str | None: ...
+
+
+class Head(Protocol):
+    """What says which attempt a trajectory is: of a whole one, or of the beginning of its line."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def episode_id(self) -> str | None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def task(self) -> _Named | None: ...
+    @property
+    def rollout_index(self) -> int | None: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def metadata(self) -> dict[str, Any] | None: ...
+
+
+def noted(trajectory: Head) -> Mapping[str, Any]:
     """What ``rt.collect`` noted; empty for a trajectory that it has not made."""
     found = (trajectory.metadata or {}).get(FIELD)
     return found if isinstance(found, dict) else {}
 
 
-def rollout_of(trajectory: Trajectory) -> tuple[str, str, int] | None:
+def rollout_of(trajectory: Head) -> tuple[str, str, int] | None:
     """The rollout that a trajectory is an attempt at: agent, task and index; None for any other trajectory."""
     task, index = trajectory.task, trajectory.rollout_index
     if "attempt" not in noted(trajectory) or task is None or task.id is None or index is None:
@@ -30,13 +58,13 @@ def rollout_of(trajectory: Trajectory) -> tuple[str, str, int] | None:
     return trajectory.name, task.id, index
 
 
-def attempt_of(trajectory: Trajectory) -> int:
+def attempt_of(trajectory: Head) -> int:
     """The number of the attempt, from 1. Of the attempts at one rollout the one with the highest number counts."""
     number = noted(trajectory).get("attempt")
     return number if isinstance(number, int) and not isinstance(number, bool) else 1
 
 
-def rank(trajectory: Trajectory) -> tuple[int, bool]:
+def rank(trajectory: Head) -> tuple[int, bool]:
     """Which of the attempts at one rollout counts: the highest.
 
     That is the one with the highest number. Of equal numbers (a process was killed, and its journal recovered after the
@@ -60,11 +88,16 @@ def last_attempts(runs: Iterable[Trajectory]) -> list[Trajectory]:
     return list(found.values())
 
 
-def is_made_again(trajectory: Trajectory) -> bool:
+def is_made_again(trajectory: Head) -> bool:
     """Whether another attempt follows, in the same run or in the next: it failed and is retried, or was cut."""
     return rollout_of(trajectory) is not None and (
         trajectory.status in CUT or noted(trajectory).get("will_retry") is True
     )
+
+
+def may_be_trained(step: Step) -> bool:
+    """Whether something was sampled that a trainer could take, be it one that allows cut answers."""
+    return step.trainable and step.status in ("ok", "abandoned", "cancelled")
 
 
 def supersede(trajectory: Trajectory) -> None:
@@ -72,6 +105,8 @@ def supersede(trajectory: Trajectory) -> None:
     for step in trajectory.steps:
         if step.status == "ok":
             amend(step, status="superseded")
+        elif may_be_trained(step):
+            step.trainable = False
 
 
 def leave_out(trajectory: Trajectory) -> None:
@@ -80,12 +115,55 @@ def leave_out(trajectory: Trajectory) -> None:
         step.trainable = False
 
 
-def mark_recovered(trajectories: Iterable[Trajectory]) -> None:
-    """Marks the steps of recovered trajectories as the process that was killed would have."""
-    every = list(trajectories)
-    cut = {one.id for one in every if is_made_again(one)}
-    for one in every:
-        if one.id in cut or one.episode_id in cut:
-            supersede(one)
-        if "reward" in noted(one):
-            leave_out(one)
+def of_rewards(family: Sequence[Trajectory]) -> set[str]:
+    """Ids of the trajectories of reward functions, and of those opened inside them."""
+    judges = {one.id for one in family if "reward" in noted(one)}
+    parents = {one.id: one.parent_id for one in family}
+    return {one.id for one in family if any(name in judges for name in lineage(one.id, parents))}
+
+
+class Attempts:
+    """The attempts at rollouts of an output, in any order: which of them others have taken the places of."""
+
+    def __init__(self) -> None:
+        self._counting: dict[tuple[str, str, int], tuple[tuple[int, bool], bool, str]] = {}
+        """Of each rollout the attempt that counts: its rank, whether it succeeded, its episode."""
+        self._thrown: set[str] = set()
+
+    def add(self, trajectory: Head) -> None:
+        """Adds a trajectory; does nothing with one that is no attempt at a rollout."""
+        rollout = rollout_of(trajectory)
+        if rollout is None:
+            return
+        own = rank(trajectory), trajectory.status not in NOT_SUCCEEDED, episode_of(trajectory)
+        if is_made_again(trajectory):
+            self._thrown.add(own[2])
+            return
+        before = self._counting.get(rollout)
+        if before is not None and before > own:
+            before, own = own, before
+        self._counting[rollout] = own
+        if before is not None and not before[1]:
+            self._thrown.add(before[2])
+
+    @property
+    def thrown(self) -> set[str]:
+        """The episodes of attempts that were thrown away: cut, tried again, or failed and followed by another one."""
+        # One may have two lines: written by its process after another one had recovered it.
+        return self._thrown - {episode for _, _, episode in self._counting.values()}
+
+
+def mark_recovered(trajectories: Iterable[Trajectory], thrown: Collection[str]) -> None:
+    """Marks the steps of recovered trajectories as the process that was killed would have.
+
+    Args:
+        trajectories: all that were recovered.
+        thrown: the episodes of attempts that were thrown away.
+    """
+    for family in families(trajectories):
+        judges = of_rewards(family)
+        for one in family:
+            if episode_of(one) in thrown:
+                supersede(one)
+            if one.id in judges:
+                leave_out(one)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, to_chat
-from rollout_trace.export._common import exporting, one_by_one
-from rollout_trace.export._episodes import episodes, outermost_of
+from rollout_trace.data.families import outermost_of
+from rollout_trace.export._common import episodes, exporting, one_by_one
 from rollout_trace.export._extras import count_step_extras
 from rollout_trace.export._rows import count_unused
 from rollout_trace.export._strict_json import strict_json

@@ -10,9 +10,9 @@ import sys
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.families import outermost_of
 from rollout_trace.export._chat_exchange import chat_request, chat_response
-from rollout_trace.export._common import exporting
-from rollout_trace.export._episodes import episodes, outermost_of
+from rollout_trace.export._common import episodes, exporting
 from rollout_trace.export._extras import count_step_extras, whole_number
 from rollout_trace.export._rows import count_unused, task_id
 from rollout_trace.export._strict_json import strict_json

@@ -16,8 +16,7 @@ from urllib.parse import quote
 from rollout_trace.export._atif_facts import final_metrics, model_of, trajectory_facts
 from rollout_trace.export._atif_parts import MediaPath, without_none
 from rollout_trace.export._atif_steps import Steps
-from rollout_trace.export._common import exporting
-from rollout_trace.export._episodes import episodes
+from rollout_trace.export._common import episodes, exporting
 from rollout_trace.export._once import ConversionCache
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps

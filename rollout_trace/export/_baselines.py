@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from rollout_trace.data.families import lineage
 from rollout_trace.export._common import each
 from rollout_trace.train.groups import Group, finite_reward, groups, run_advantages
 from rollout_trace.train.selection import SequenceOptions, check_options
@@ -95,7 +96,7 @@ def row_advantages(row: Sequence, kind: Advantages | None, run_advantage: float 
 def _without_constant_groups(trajectories: list[Trajectory], report: ExportReport) -> list[Trajectory]:
     constant = {run.id for group in groups(trajectories) if is_constant(group) for run in group.trajectories}
     parents = {trajectory.id: trajectory.parent_id for trajectory in trajectories}
-    kept = [one for one in trajectories if not _is_inside(one.id, constant, parents)]
+    kept = [one for one in trajectories if not any(name in constant for name in lineage(one.id, parents))]
     report.drop("trajectories of groups without two different rewards", len(trajectories) - len(kept))
     return kept
 
@@ -107,16 +108,3 @@ def is_constant(group: Group) -> bool:
         ValueError: a reward is no finite number.
     """
     return len({finite_reward(run) for run in group.trajectories if run.reward is not None}) < 2
-
-
-def _is_inside(trajectory: str, runs: set[str], parents: dict[str, str | None]) -> bool:
-    """Whether a trajectory is one of these runs, or was opened inside one, at any depth."""
-    seen: set[str] = set()
-    at: str | None = trajectory
-    # `seen`: in a file of another program, parents may form a circle.
-    while at is not None and at not in seen:
-        if at in runs:
-            return True
-        seen.add(at)
-        at = parents.get(at)
-    return False

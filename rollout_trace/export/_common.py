@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace import guard
+from rollout_trace.data.families import families
 from rollout_trace.data.trajectory import Trajectory, each_trajectory
 from rollout_trace.export._values import finite_counted
 from rollout_trace.report import ExportReport, Strict, check_strict, format_counts
@@ -45,6 +46,21 @@ def _increase(counts: dict[str, int], before: dict[str, int]) -> dict[str, int]:
 
 
 each = each_trajectory
+
+MAX_WAITING = 256
+"""Trajectories that wait for others of their episode, at most. A process writes the lines of an episode one after the
+other; lines of other processes may come between them."""
+
+
+def episodes(
+    trajectories: Trajectory | Iterable[Trajectory], report: ExportReport, *, max_waiting: int = MAX_WAITING
+) -> Iterator[list[Trajectory]]:
+    """The trajectories of each episode; counts those that come too late to be given with their episode."""
+
+    def count(one: Trajectory) -> None:
+        report.drop("trajectories too far from the first of their episode", where=f"trajectory {one.id}")
+
+    return families(each(trajectories), most_waiting=max_waiting, too_late=count)
 
 
 def with_steps(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[Trajectory]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rollout_trace.export._common import exporting
-from rollout_trace.export._episodes import episodes
+from rollout_trace.export._common import episodes, exporting
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

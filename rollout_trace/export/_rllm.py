@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollout_trace.chat.messages import answer, arguments_of, to_chat, with_text
+from rollout_trace.data.families import outermost_of
 from rollout_trace.data.model import CUT_OFF
-from rollout_trace.export._common import exporting, one_by_one
-from rollout_trace.export._episodes import episodes, outermost_of
+from rollout_trace.export._common import episodes, exporting, one_by_one
 from rollout_trace.export._extras import count_step_extras, whole_number
 from rollout_trace.export._rows import count_unused, task_id
 from rollout_trace.export._skyrl import TrajectoryIds

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.families import outermost_of
 from rollout_trace.export._baselines import check_advantages, compare, row_advantages
-from rollout_trace.export._common import exporting, token_rows
-from rollout_trace.export._episodes import episodes, outermost_of
+from rollout_trace.export._common import episodes, exporting, token_rows
 from rollout_trace.export._extras import count_extras
 from rollout_trace.export._files import write_jsonl
 from rollout_trace.export._rows import count_unused, step_ids_of

@@ -48,10 +48,13 @@ class SplitLine(bytes):
     """Offset in the line where the last of these members begins."""
 
 
-def lines(path: str) -> Iterator[tuple[int, bytes | Damaged]]:
-    """Yields number (from 1) and bytes of each line that is not blank; ``Damaged`` in place of undecodable lines."""
+def lines(path: str, start: Place | None = None) -> Iterator[tuple[int, bytes | Damaged]]:
+    """Yields number (from 1) and bytes of each line that is not blank; ``Damaged`` in place of undecodable lines.
+
+    ``start``: where to begin; None: at the begin.
+    """
     with open_binary(path) as file:
-        yield from NumberedLines(file, path)
+        yield from NumberedLines(file, path, start=start)
 
 
 class Place(NamedTuple):

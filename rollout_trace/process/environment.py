@@ -144,7 +144,10 @@ def _parent() -> Ancestor | None:
     log = log_of(here)
     if here is None or log is None:
         return ancestry.ancestor()
-    return Ancestor(here.episode_id or here.id, here.id, log.last_step_id())
+    episode, state = here.episode_id or here.id, state_of(here)
+    if state is not None and state.recording is not None:
+        state.recording.elsewhere.started.add(episode)
+    return Ancestor(episode, here.id, log.last_step_id())
 
 
 def mark_environment(patches: Patches) -> None:

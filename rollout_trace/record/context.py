@@ -42,8 +42,9 @@ def reward(value: float, *, name: str | None = None, children: bool = False) -> 
         value: the reward.
         name: of a part, which is set in ``Trajectory.rewards``; without it ``Trajectory.reward`` is set.
         children: also sets it on every trajectory opened inside the current one, at any depth, that has no such reward
-            of its own: on closed ones now, on others when they close. For a supervisor or a swarm, whose own trajectory
-            has no step to train on while its agents' trajectories have.
+            of its own: on closed ones now, on others when they close, on those that child processes write to the same
+            file or folder at the end of the recording. For a supervisor or a swarm, whose own trajectory has no step to
+            train on while its agents' trajectories have.
 
     Raises:
         TypeError, ValueError: the value is no finite number; True counts as 1.0.

@@ -13,6 +13,8 @@ from rollout_trace.record.recording import current_recording, open_recordings
 from rollout_trace.record.state import state_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rollout_trace.data.trajectory import Trajectory
     from rollout_trace.record.recording import recording
     from rollout_trace.record.state import TrajectoryState
@@ -59,6 +61,12 @@ def reward_children(trajectory: Trajectory, name: str | None, value: float) -> N
         families.give_to_children(trajectory, name, value)
 
 
+def change_family(trajectory: Trajectory, how: Callable[[Trajectory], object]) -> None:
+    """Has a function change a trajectory and those opened inside it, at any depth, when each is complete."""
+    with _lock:
+        families.change([trajectory, *trajectory._children], how)
+
+
 def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     """Adds a closed trajectory to its open parent, to be written with it; without an open parent queues it.
 
@@ -70,7 +78,7 @@ def write_closed(trajectory: Trajectory, parent: Trajectory | None) -> None:
     with _lock:
         family = [trajectory, *trajectory._children]
         if parent is not None:
-            families.inherit_rewards(family, parent)
+            families.inherit(family, parent)
             if parent.is_open:
                 parent._children.extend(family)
                 return

@@ -95,13 +95,6 @@ def discard(trajectory: Trajectory, parent: Trajectory | None) -> bool:
     return True
 
 
-def when_complete(trajectory: Trajectory, change: Callable[[Trajectory], object]) -> None:
-    """Has a function change a trajectory when its steps are final, before it is written; at once where they are."""
-    state = state_of(trajectory)
-    if state is None or not state.add_completion(change):
-        change(trajectory)
-
-
 def abort_open() -> None:
     """Closes every trajectory that is open in this process, innermost first, as ``aborted``. For its end."""
     # A copy: other threads still open and close some.

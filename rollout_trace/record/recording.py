@@ -16,6 +16,7 @@ from rollout_trace import guard
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
+from rollout_trace.record.families import Elsewhere
 from rollout_trace.record.handover import Family
 from rollout_trace.record.redaction import Redactor
 from rollout_trace.record.sink import Sink, Writer
@@ -119,6 +120,8 @@ class recording:
         self._queue: WriteQueue | None = None
         self.journal: Journal | None = None
         """Where finished calls are kept until their trajectory is written; None without one."""
+        self.elsewhere = Elsewhere(None)
+        """What is settled at its end with other processes that write to the output."""
         self._is_entered = False
         self._is_ended_by_exit = False
         self._outer: recording | None = None
@@ -164,6 +167,7 @@ class recording:
         # Now: the program may change its folder.
         path = getattr(writer, "path", None)
         self._path = absolute(path) if isinstance(path, (str, os.PathLike)) else None
+        self.elsewhere = Elsewhere(self._path)
         self._sink = Sink(
             writer,
             self.name,
@@ -232,7 +236,7 @@ class recording:
         # The event loop goes on meanwhile: streams that are still read may end by themselves.
         queue = self._leave()
         try:
-            await _outside_the_loop(queue.stop)
+            await _outside_the_loop(partial(self._end, queue))
         finally:
             _unwatch()
         self._raise_lost(error)
@@ -244,9 +248,15 @@ class recording:
     def _stop(self, timeout: float | None = None) -> bool:
         queue = self._leave()
         try:
-            return queue.stop(timeout)
+            return self._end(queue, timeout)
         finally:
             _unwatch()
+
+    def _end(self, queue: WriteQueue, timeout: float | None = None) -> bool:
+        is_written = queue.stop(timeout)
+        if is_written:
+            guard.run_all("episodes", self.elsewhere.settle)
+        return is_written
 
     def end_with_process(self, deadline: float) -> None:
         """Ends the recording and logs what was not written. ``deadline``: in ``time.monotonic`` seconds."""
@@ -332,6 +342,7 @@ class recording:
         queue = self._queue
         if queue is None or not queue.put(Family(family)):
             return False
+        self.elsewhere.add(family)
         for trajectory in family:
             if (state := state_of(trajectory)) is not None:
                 state.handed_to = self.name

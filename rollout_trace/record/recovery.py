@@ -13,12 +13,15 @@ from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.data import attempts
+from rollout_trace.data.attempts import Attempts
+from rollout_trace.data.families import episode_of
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.data.user_values import brief
 from rollout_trace.errors import WriteError
 from rollout_trace.file import journal_format as form
 from rollout_trace.file import journal_lock
 from rollout_trace.file.addresses import file_system, is_address, to_local
+from rollout_trace.file.episodes import attempts_in, leave_out
 from rollout_trace.file.journal import NEW_SUFFIX, SUFFIX, folder_of
 from rollout_trace.file.shards import check_address
 from rollout_trace.file.shards_spool import spool_of
@@ -80,9 +83,12 @@ def recover(
         journals = [one for file in _files(folder_of(output.place), report) if (one := _open(file, report, stack))]
         trajectories = _trajectories(journals, output, report)
         report.recovered = [one.id for one in trajectories]
+        thrown = _thrown(trajectories, output)
+        attempts.mark_recovered(trajectories, thrown)
         if write:
             _write(trajectories, journals, output, report)
             _delete(journals, report)
+            _leave_out(thrown, output, report)
         for journal in journals:
             # They are views of the files, which could not be closed and unlocked.
             journal.records.clear()
@@ -252,8 +258,27 @@ def _trajectories(journals: list[_Journal], output: Output, report: RecoveryRepo
         for record, problem in damaged[name] if name not in present else ():
             _report_damage(report, places, record, problem)
     lacking = [one for name, one in found.items() if name not in present]
-    attempts.mark_recovered(lacking)
     return sorted(lacking, key=lambda one: 0.0 if one.started_at is None else one.started_at.timestamp())
+
+
+def _thrown(recovered: list[Trajectory], output: Output) -> set[str]:
+    """The episodes of attempts at rollouts that were thrown away, by what was recovered and what the output has."""
+    known = Attempts()
+    if any(episode_of(one) != one.id or attempts.rollout_of(one) is not None for one in recovered):
+        known = attempts_in(output.place)
+    for one in recovered:
+        known.add(one)
+    return known.thrown
+
+
+def _leave_out(thrown: set[str], output: Output, report: RecoveryReport) -> None:
+    """Notes that what other processes wrote in such attempts is not to be trained on either."""
+    try:
+        # Nothing can be noted at an address.
+        if not isinstance(output, SpooledOutput):
+            leave_out(output.place, thrown)
+    except (OSError, WriteError) as error:
+        report.not_written.append(f"notes that attempts were thrown away: {guard.describe(error)}")
 
 
 def _keep(damaged: list[tuple[form.Record, str]], record: form.Record, problem: str) -> None:

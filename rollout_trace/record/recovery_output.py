@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
 from rollout_trace import guard
+from rollout_trace.file import shards_upload
 from rollout_trace.file.addresses import join, names_in, shown
 from rollout_trace.file.journal import SUFFIX, folder_of
 from rollout_trace.file.output import cut_partial_line, ids_in
@@ -16,6 +18,9 @@ from rollout_trace.file.shards_spool import Claim, claim, claim_new, remove_if_e
 from rollout_trace.file.shards_upload import send
 from rollout_trace.file.writer import JSONLWriter
 from rollout_trace.record.recovery_report import RecoveryReport
+
+_TRIES = 4
+"""How often the first shard is tried that cannot be uploaded."""
 
 
 class Output(Protocol):
@@ -114,6 +119,9 @@ class SpooledOutput(FolderOutput):
         super().__init__(spool)
         self.address = address
         self._claim: Claim | None = None
+        self._counts: dict[Path, int] = {}
+        """Recovered trajectories by the shard that they were written to."""
+        self._tries = _TRIES
 
     def ids(self, wanted: Collection[str], pids: Collection[str]) -> set[str]:
         """Those that are in the spool, or in what these processes of this machine have uploaded."""
@@ -131,7 +139,8 @@ class SpooledOutput(FolderOutput):
 
     def open(self, mode: int | None) -> ShardWriter:
         """Opens a new shard in the spool."""
-        return ShardWriter(self.place, Settings(), {"mode": mode}, stem=self._stem)
+        finished = self._counts.__setitem__
+        return ShardWriter(self.place, Settings(), {"mode": mode}, stem=self._stem, finished=finished)
 
     def _stem(self) -> str:
         stem, self._claim = claim_new(self.place, self.address)
@@ -163,14 +172,29 @@ class SpooledOutput(FolderOutput):
             try:
                 report.bytes_cut += cut_partial_line(path, _any)
                 if path.stat().st_size:
-                    send(self.address, path)
+                    self._send(path)
                     report.uploaded.append(path.name)
                 else:
                     path.unlink()
             except Exception as error:
+                # The address was given its time: as a recording does at its end, each of the others is tried once.
+                self._tries = 1
+                report.waiting[path] = self._counts.get(path, 0)
                 report.not_written.append(
                     f"{path} could not be uploaded to {shown(self.address)}, and is kept: {guard.describe(error)}"
                 )
+
+    def _send(self, path: Path) -> None:
+        """Uploads a shard; where that fails it is tried again after a pause. Raises as ``send``."""
+        for number in range(self._tries):
+            try:
+                return send(self.address, path)
+            except FileExistsError:
+                raise
+            except Exception:
+                if number + 1 == self._tries:
+                    raise
+                time.sleep(shards_upload.FIRST_RETRY * 2**number)
 
 
 def output_at(text: str) -> FileOutput | FolderOutput:

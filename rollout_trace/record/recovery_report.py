@@ -57,9 +57,11 @@ class RecoveryReport:
     is_write: bool = False
     """True if the trajectories were to be appended to the output."""
     written: list[str] = field(default_factory=list)
-    """Ids of those that were appended."""
+    """Ids of those that were appended to the output; at an address, to a shard of the spool: see ``waiting``."""
+    waiting: dict[Path, int] = field(default_factory=dict)
+    """Of an address: shards in the spool that could not be uploaded, with how many of ``written`` each has."""
     not_written: list[str] = field(default_factory=list)
-    """Why trajectories were not appended, a sentence each; their journals were kept."""
+    """Why the output lacks something, a sentence each. The journals of what was not appended were kept."""
     kept: list[Path] = field(default_factory=list)
     """Journals with damaged places, which were renamed and not deleted."""
     bytes_cut: int = 0
@@ -80,7 +82,13 @@ class RecoveryReport:
         if self.present:
             lines.append(f"{len(self.present)} left out: the output has them already")
         if self.is_write:
-            lines.append(f"{len(self.written)} appended to the output")
+            lines.append(f"{len(self.written) - sum(self.waiting.values())} appended to the output")
+            lines += [
+                f"{_count(count, 'trajectory is', 'trajectories are')} in {printable(str(path))}, which could not be "
+                "uploaded; recovering again with write=True (--write) uploads it"
+                for path, count in self.waiting.items()
+                if count
+            ]
         elif self.recovered:
             lines.append("nothing was written; write=True (--write) appends them and deletes the journals")
         if self.spooled:
@@ -90,7 +98,7 @@ class RecoveryReport:
         if self.bytes_cut:
             lines.append(f"{self.bytes_cut} bytes of a partial line were removed from the end of the output")
         for title, items in (
-            ("not written", self.not_written),
+            ("not in the output", self.not_written),
             ("left alone, their processes run", self.live),
             ("left alone", self.unread),
             ("damaged", self.damaged),

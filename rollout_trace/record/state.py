@@ -42,6 +42,8 @@ class TrajectoryState:
     """Completes the trajectory's fields from its final steps. Runs once."""
     at_completion: list[Callable[[Trajectory], object]] = field(default_factory=list)
     """What else changes the trajectory then."""
+    for_inside: list[Callable[[Trajectory], object]] = field(default_factory=list)
+    """What changes the trajectories that were opened inside, when they are complete."""
     journal: TrajectoryJournal | None = None
     """Where the trajectory is kept until its line is written; None without a journal."""
     _completed_by: int | None = None
@@ -151,7 +153,7 @@ class TrajectoryState:
 
 
 _OF_THE_PROCESS = frozenset(
-    {"log", "closed_log", "completion", "at_completion", "journal", "recording", "_completed_by"}
+    {"log", "closed_log", "completion", "at_completion", "for_inside", "journal", "recording", "_completed_by"}
 )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from rollout_trace import guard
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.attempts import last_attempts
+from rollout_trace.data.families import episode_of, lineage
 from rollout_trace.data.trajectory import each_trajectory
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Group:
     """Number of inputs that were dropped as repetitions of these runs: of equal ids only the last counts."""
     n_earlier_attempts: int = 0
     """Number of runs that were dropped because ``rt.collect`` made another attempt at the same rollout: the last one
-    counts."""
+    counts. So are sub-agents of such an attempt, where they are runs of a group of their own."""
 
     def _repr_html_(self) -> str:
         """The picture of the group in a notebook."""
@@ -112,7 +113,8 @@ def groups(
     depth: it is a part of that run, not another run. Parents that are not among ``trajectories`` are not considered.
     Of several with one id (a run written twice, two files that overlap) the last counts, in the place of the first;
     ``Group.n_repeated`` counts the others, and one warning is logged. Of several attempts of ``rt.collect`` at one
-    rollout (one name, task and index) the last counts; ``Group.n_earlier_attempts`` counts the others.
+    rollout (one name, task and index) the last counts; ``Group.n_earlier_attempts`` counts the others, and what was
+    opened inside them.
 
     Args:
         trajectories: any iterable, read once.
@@ -131,16 +133,32 @@ def groups(
     _warn_repeated(times)
     runs = list(latest.values())
     keys = [run.group_id if key is None else key(run) for run in runs]
-    parents = {run.id: (run.parent_id, run_key) for run, run_key in zip(runs, keys, strict=True)}
+    key_of = {run.id: run_key for run, run_key in zip(runs, keys, strict=True)}
+    parents = {run.id: run.parent_id for run in runs}
     members: dict[Hashable, list[Trajectory]] = {}
     for run, run_key in zip(runs, keys, strict=True):
-        if run_key is not None and not _is_inside(run, run_key, parents):
+        around = (one for one in lineage(run.id, parents) if one != run.id)
+        if run_key is not None and not any(key_of.get(one) == run_key for one in around):
             members.setdefault(run_key, []).append(run)
-    return [_group(run_key, runs, times) for run_key, runs in members.items()]
+    thrown = _thrown(runs, keys)
+    found = (_group(run_key, runs, times, thrown) for run_key, runs in members.items())
+    return [group for group in found if group.trajectories]
 
 
-def _group(key: Hashable, runs: list[Trajectory], times: Counter[str]) -> Group:
-    counting = last_attempts(runs)
+def _thrown(runs: Iterable[Trajectory], keys: Iterable[Hashable | None]) -> set[str]:
+    """The episodes of attempts that another attempt at their rollout follows, sub-agents included.
+
+    Only one of the same key takes the place of an attempt.
+    """
+    by_key: dict[Hashable | None, list[Trajectory]] = {}
+    for run, run_key in zip(runs, keys, strict=True):
+        by_key.setdefault(run_key, []).append(run)
+    counting = {run.id for members in by_key.values() for run in last_attempts(members)}
+    return {episode_of(run) for members in by_key.values() for run in members if run.id not in counting}
+
+
+def _group(key: Hashable, runs: list[Trajectory], times: Counter[str], thrown: set[str]) -> Group:
+    counting = [run for run in last_attempts(runs) if episode_of(run) not in thrown]
     return Group(
         id=key,
         trajectories=tuple(counting),
@@ -158,19 +176,6 @@ def _warn_repeated(times: Counter[str]) -> None:
             f"rt.groups was given {repeated} trajectories more than once (the first: {first}): of equal ids the last "
             "counts.",
         )
-
-
-def _is_inside(run: Trajectory, run_key: Hashable, parents: dict[str, tuple[str | None, Hashable | None]]) -> bool:
-    """Whether a trajectory that this one was opened inside, at any depth, has the same key."""
-    seen = {run.id}
-    parent = run.parent_id
-    # `seen`: in a file of another program, parents may form a circle.
-    while parent is not None and parent in parents and parent not in seen:
-        seen.add(parent)
-        parent, parent_key = parents[parent]
-        if parent_key == run_key:
-            return True
-    return False
 
 
 def finite_reward(run: Trajectory) -> float:

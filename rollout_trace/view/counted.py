@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from rollout_trace.data.attempts import is_made_again, rank, rollout_of
+from rollout_trace.data.families import lineage
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
@@ -37,7 +38,7 @@ class Families:
     """Which trajectories were opened inside another one of their group: they are parts of its run."""
 
     def __init__(self) -> None:
-        self._parents: dict[int, int] = {}
+        self._parents: dict[int, int | None] = {}
         """Key of the parent, by the key of the id."""
         self._groups: dict[int, int] = {}
         """Key of the group, by the key of the id."""
@@ -53,13 +54,8 @@ class Families:
 
     def is_inside(self, key: int, group: str) -> bool:
         """Whether a trajectory that this one was opened inside, at any depth, is of the group. When all were added."""
-        seen, parent, wanted = {key}, self._parents.get(key), key_of(group)
-        while parent is not None and parent not in seen:
-            if self._groups.get(parent) == wanted:
-                return True
-            seen.add(parent)
-            parent = self._parents.get(parent)
-        return False
+        wanted = key_of(group)
+        return any(self._groups.get(one) == wanted for one in lineage(key, self._parents) if one != key)
 
 
 class NotCounted:

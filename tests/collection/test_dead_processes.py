@@ -10,6 +10,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.collection import resume, session
 from rollout_trace.errors import WriteError
+from rollout_trace.file import shards_upload
 from rollout_trace.file.shards_spool import ROOT, spool_of
 from rollout_trace.record import recovery_output
 from rollout_trace.testing import ScriptedServer
@@ -68,6 +69,7 @@ def test_what_cannot_be_recovered_is_not_made_again(monkeypatch: pytest.MonkeyPa
         made = len(server.requests)
         with monkeypatch.context() as patched:
             patched.setattr(recovery_output, "send", refuse)
+            patched.setattr(shards_upload, "FIRST_RETRY", 0.0)
             with pytest.raises(WriteError, match=r"what dead processes left of memory:.* 503 slow down"):
                 collect(server, OUT)
         collect(server, OUT)

@@ -41,7 +41,8 @@ def outcome(task: str = "t", index: int = 0, **fields: Any) -> Outcome:
 
 def facts(task: str = "t", index: int = 0, **fields: Any) -> Facts:
     given: dict[str, Any] = {
-        "trajectory_id": "x", "attempt": 1, "status": "completed", "reward": None, "rewards": None, "group": task,
+        "trajectory_id": "x", "episode": "x", "attempt": 1, "status": "completed",
+        "reward": None, "rewards": None, "group": task,
         "error": None, "reward_errors": (), "usage": CallTotals(), "reward_usage": CallTotals(),
         "latencies": array("f"), "first_tokens": array("f"), "steps": 0, "steps_with_ids": 0,
         "without_ids": Counter(), "drift": 0, **fields,

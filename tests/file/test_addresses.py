@@ -17,7 +17,10 @@ from rollout_trace.file.addresses import is_address, shown, to_local
 from rollout_trace.file.shards import Settings
 from rollout_trace.file.shards_spool import ROOT, claim, spool_of, spooled
 from rollout_trace.file.shards_upload import UploadedShards, Uploader, send
+from rollout_trace.record.journal import Journal
+from rollout_trace.testing import ScriptedServer
 from tests.file.test_shards import Clock, made
+from tests.record.journaled import died, journaled, sdk, talk
 
 fsspec: Any = pytest.importorskip("fsspec")
 memory: Any = pytest.importorskip("fsspec.implementations.memory")
@@ -176,7 +179,8 @@ def refuse(_: str) -> None:
     raise PermissionError("access denied")
 
 
-def test_what_could_not_be_uploaded_is_kept_told_and_recovered(spool: Path) -> None:
+def test_what_could_not_be_uploaded_is_kept_told_and_recovered(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards_upload, "FIRST_RETRY", 0.0)
     Flaky.before = staticmethod(refuse)
     target = "flaky://bucket/run"
 
@@ -199,6 +203,40 @@ def test_what_could_not_be_uploaded_is_kept_told_and_recovered(spool: Path) -> N
     assert [one.task.id for one in rt.read(target) if one.task] == ["0", "1"]
     assert rt.recover(target, write=True).report.uploaded == []
     assert list(spool.iterdir()) == []
+
+
+def test_a_recovery_says_where_its_shard_is_and_tries_again(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trajectories of a dead process are in the spool, and no longer in a journal, when the upload fails."""
+    monkeypatch.setattr(shards_upload, "FIRST_RETRY", 0.0)
+    target = "flaky://bucket/run"
+    folder = spool_of(target, spool)
+    folder.mkdir(parents=True)
+    journal = Journal(folder)
+    with ScriptedServer("words") as server:
+        for number in range(2):
+            with journaled(journal, task=f"{number}"):
+                talk(sdk(server), 1)
+    died(journal)
+    tries: list[str] = []
+
+    def fail(path: str) -> None:
+        tries.append(path)
+        raise ConnectionError("no route")
+
+    Flaky.before = staticmethod(fail)
+    found = rt.recover(target, write=True)
+    (shard,) = found.report.waiting
+    assert (found.report.waiting[shard], len(found.report.written), len(tries)) == (len(found), len(found), 4)
+    text = str(found.report)
+    assert f"{len(found)} trajectories are in {shard}, which could not be uploaded" in text
+    assert "\n0 appended to the output\n" in text
+    assert f"not in the output: 1\n  {shard} could not be uploaded to {target}, and is kept: " in text
+    assert sorted(one.id for one in rt.read(shard)) == sorted(one.id for one in found)
+    # As a recording does, and where the address answers again before the tries are over.
+    Flaky.before = staticmethod(lambda path: fail(path) if len(tries) < 7 else None)
+    again = rt.recover(target, write=True).report
+    assert (again.waiting, again.not_written, again.uploaded) == ({}, [], [shard.name])
+    assert sorted(one.id for one in rt.read(target)) == sorted(one.id for one in found)
 
 
 def test_a_shard_that_was_uploaded_and_not_deleted_is_not_doubled(spool: Path) -> None:

@@ -138,6 +138,25 @@ def test_by_hand_without_instrumenting(output: Path) -> None:
     assert is_child(found[1, 2], parent, None)
 
 
+def test_rewards_reach_what_children_wrote(output: Path) -> None:
+    """Of the episode alone, at any depth, before and after the child was started; its own and the innermost win."""
+    program = "import rollout_trace as rt; from tests.process import agents\n"
+    program += "with rt.trajectory('own'): agents.ask(3); rt.reward(0.125)\n"
+    with rt.instrument(), rt.recording(output):
+        with rt.trajectory("first"):
+            rt.reward(1.0, children=True)
+            rt.reward(1.0, name="right", children=True)
+            with rt.trajectory("inner"):
+                subprocess.run(command(1), check=True)
+                rt.reward(0.5, name="right", children=True)
+            subprocess.run([sys.executable, "-c", program], check=True)
+        with rt.trajectory("second"):
+            subprocess.run(command(2), check=True)
+            rt.reward(0.25)
+    found = {tuple(seeds(one)): (one.reward, one.rewards) for one in rt.read(output) if one.steps}
+    assert found == {(1,): (1.0, {"right": 0.5}), (3,): (0.125, {"right": 1.0}), (2,): (None, None)}
+
+
 @pytest.mark.more
 @pytest.mark.amount
 def test_tasks_with_a_child_each(output: Path) -> None:

@@ -171,6 +171,20 @@ def test_runs_that_collect_did_not_make_are_no_attempts() -> None:
     assert group.n_earlier_attempts == 0
 
 
+def test_sub_agents_of_an_earlier_attempt_are_no_runs() -> None:
+    """Wherever they stand: they are in a group of their own by the key, and share their attempt's episode."""
+    first, last, other = attempt(1, status="failed"), attempt(2), attempt(1, index=1)
+    inside = [
+        rt.Trajectory(name="sub", group_id="s", episode_id=one.id, parent_id=one.id, reward=1.0)
+        for one in (first, last, other)
+    ]
+    for runs in ([*inside, first, last, other], [last, inside[0], first, other, *inside[1:]]):
+        found = {group.id: group for group in groups(runs)}
+        assert set(found["s"].trajectories) == {inside[1], inside[2]}
+        assert (found["s"].n_earlier_attempts, found["t"].n_earlier_attempts) == (1, 1)
+    assert [group.id for group in groups([inside[0], first, last])] == ["t"]
+
+
 def test_outputs_that_a_key_keeps_apart_stay_apart() -> None:
     runs = [attempt(1), attempt(2)]
     assert len(groups(runs, key=lambda run: run.id)) == 2
