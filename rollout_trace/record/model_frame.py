@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace import credentials
 from rollout_trace.data.model import ErrorInfo, Step, StepStatus, TokenIssue, amend, error_info, nanoseconds, new_id
 from rollout_trace.record.call import Failure
 from rollout_trace.record.scope import Frame
@@ -138,7 +139,8 @@ class ModelFrame(Frame):
             cached: the framework answered without calling the model.
         """
         self._answers = list(answers)
-        self.response_id = None if response_id is None else str(response_id)
+        # As the step has it that it is joined with.
+        self.response_id = None if response_id is None else credentials.cut(str(response_id))
         self._outcome = "cached" if cached else "ok"
         if cached:
             # It made no call: those assigned by context belong to other frames of its batch.
