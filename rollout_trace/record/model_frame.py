@@ -168,8 +168,10 @@ class ModelFrame(Frame):
             self._outcome = "abandoned" if kind == "closed" else kind
         if not self.calls:
             log = log_of(self.trajectory)
-            if log is not None and log.journal is not None:
-                log.journal.steps(self.steps())
+            if log is not None:
+                log.count_reported(self.facts, self._answers, self.metadata)
+                if log.journal is not None:
+                    log.journal.steps(self.steps())
 
     def forget(self) -> None:
         """Drops references to calls, answers and steps."""
