@@ -50,7 +50,7 @@ def answering(body: bytes, headers: dict[str, str]) -> Iterator[str]:
             """Says nothing."""
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -273,6 +273,8 @@ def test_reported_steps_are_clean_in_every_field() -> None:
         assert KEY not in all_texts(step)
         trajectory.rewards = {KEY: 1.0}
         trajectory.metrics = {KEY: 1.0}
+        trajectory.environment = {"command": ["agent.py", f"--key={KEY}"]}
+    assert trajectory.environment == {"command": ["agent.py", f"--key={MASK}"]}
     assert KEY.encode() not in pickle.dumps(trajectory)
     assert KEY not in json.dumps(trajectory.to_dict())
     assert trajectory.rewards == {MASK: 1.0}
