@@ -12,14 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 import rollout_trace as rt
 from rollout_trace import credentials
+from rollout_trace.clients.httpx import wrap_httpx
 from rollout_trace.data.model import STEP_FIELDS
 from rollout_trace.export import atif, chat
 from rollout_trace.integration import AgentFrame, ModelFrame
+from rollout_trace.testing import Fault, Reply, ScriptedServer
 from rollout_trace.wire import decode
 
 KEY = "sk-proj-Ab3_dEf6hIj9"
@@ -299,3 +302,39 @@ def test_the_texts_of_alternatives_are_looked_at_as_what_they_say() -> None:
         (step,) = decode("openai.chat", b'{"messages": []}', body)
         assert step.top_logprobs is None, escaped
         assert step.completion_token_ids is not None
+
+
+def test_a_call_that_runs_is_clean_already() -> None:
+    headers = {"content-type": "text/event-stream", "x-request-id": KEY}
+    with answering(streamed(chat_answer()), headers) as url, rt.trajectory() as trajectory:
+        made = openai.OpenAI(base_url=f"{url}/v1", api_key=KEY)
+        with rt.wrap_openai(made) as client, client.chat.completions.create(model="m", messages=[], stream=True):
+            (step,) = trajectory.steps
+            assert step.status == "running"
+            assert step.attempts[0].request_id == MASK
+
+
+def test_attempts_that_a_step_takes_over_are_clean() -> None:
+    headers = {"x-request-id": f"r-{KEY}"}
+    with ScriptedServer([Fault(status=429, headers=headers), Reply("fine", headers=headers)]) as server:
+        with httpx.Client(headers={"x-api-key": KEY}) as made, rt.trajectory() as trajectory:
+            client = wrap_httpx(made)
+            for _ in range(2):
+                client.post(f"{server.base_url}/chat/completions", json={"model": "m", "messages": []})
+                assert all(KEY not in all_texts(step) for step in trajectory.steps)
+    (step,) = trajectory.steps
+    assert [attempt.request_id for attempt in step.attempts] == [f"r-{MASK}", f"r-{MASK}"]
+
+
+def test_a_call_that_could_not_be_decoded_is_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError(f"what is {KEY}?")
+
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    monkeypatch.setattr("rollout_trace.record.call_steps.exchange_of", fails)
+    answer = json.dumps(planted(chat_answer(), ("id",), KEY)).encode()
+    with answering(answer, {"content-type": "application/json"}) as url, rt.trajectory() as trajectory:
+        ask(url)
+    (step,) = trajectory.steps
+    assert step.response_bytes is not None
+    assert KEY not in all_texts(step)
