@@ -245,7 +245,6 @@ def _undecodable_step(call: Call) -> Step:
         response_bytes=credentials.cut_bytes(b"".join(call.chunks)),
     )
     _withhold_tokens(step, _recorder_failed(call))
-    _cut_keys(step)
     return step
 
 
