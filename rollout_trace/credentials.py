@@ -25,9 +25,10 @@ LIMIT = 1000
 SHORTEST = 8
 """Characters of the shortest text that counts as a key."""
 
-_HEADERS = frozenset(
-    name.encode()
-    for name in (
+SECRET_HEADERS = "ROLLOUT_TRACE_SECRET_HEADERS"
+"""The environment variable with the names of ``add_secret_headers``, with commas between them: for child processes."""
+_USUAL = frozenset(
+    {
         "authorization",
         "proxy-authorization",
         "x-api-key",
@@ -36,13 +37,16 @@ _HEADERS = frozenset(
         "x-amz-security-token",
         "ocp-apim-subscription-key",
         "x-auth-token",
-    )
+    }
 )
-_HEADER_NAMES = tuple(name.decode() for name in sorted(_HEADERS))
+_header_names: frozenset[str] = _USUAL
+_headers: frozenset[bytes] = frozenset(name.encode() for name in _USUAL)
+"""The headers whose values hold keys, as HTTP libraries have their names."""
 _ATTRIBUTES = ("api_key", "auth_token", "admin_api_key", "webhook_secret", "webhook_key")
 """Where the clients of openai and anthropic hold what they send."""
 _UNSENT_SCHEMES = ("aws4-", "digest ", "signature ")
 """Schemes of ``authorization`` that send a signature, another one each time, and not the key."""
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PARAMETER = re.compile(rb"(?:^|&)(?:key|api[-_]?key|access_token|token|subscription-key)=([^&]+)", re.I)
 
 # Reentrant: the garbage collector may close a stream, and so record a call, while it is held.
@@ -67,6 +71,40 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+def header_names(names: Any) -> tuple[str, ...]:
+    """The names of headers that a user gave, in lower case.
+
+    Raises:
+        TypeError: it is no name and no list of names.
+        ValueError: one cannot be the name of a header.
+    """
+    example = 'give the names of request headers, such as secret_headers=["cookie", "x-my-authorization"]'
+    given = [names] if isinstance(names, str) else names
+    if isinstance(given, (bytes, dict)) or not isinstance(given, Iterable):
+        raise TypeError(f"secret_headers is {names!r:.80} ({type(names).__name__}); {example}.")
+    found = []
+    for name in given:
+        if not isinstance(name, str):
+            raise TypeError(f"secret_headers has {name!r:.80} ({type(name).__name__}); {example}.")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"secret_headers has {name!r:.80}, which no header is called; {example}.")
+        found.append(name.lower())
+    return tuple(found)
+
+
+def add_secret_headers(names: Iterable[str]) -> None:
+    """Has keys learned from further request headers, named in lower case; each part of a cookie is one."""
+    global _header_names, _headers
+    with _lock:
+        _header_names = _header_names | frozenset(names)
+        _headers = frozenset(name.encode() for name in _header_names)
+
+
+def secret_headers() -> str:
+    """The names that were added, as ``SECRET_HEADERS`` holds them."""
+    return ",".join(sorted(_header_names - _USUAL))
+
+
 def remember_sent(message: Any) -> None:
     """Remembers the keys in the request of a response, or of an exception, of httpx or httpx2. Never raises.
 
@@ -88,8 +126,8 @@ def _remember_headers(headers: Any) -> None:
     if items is None:
         items = [(name, name.lower(), value) for name, value in headers.raw]
     for _, name, value in items:
-        if name in _HEADERS and value not in _seen:
-            _learn_header(value)
+        if name in _headers and value not in _seen:
+            _learn_header(value, has_parts=name.decode() not in _USUAL)
 
 
 def remember_request(headers: Any, query: str) -> None:
@@ -100,12 +138,12 @@ def remember_request(headers: Any, query: str) -> None:
         query: of the address.
     """
     try:
-        for name in _HEADER_NAMES:
+        for name in _header_names:
             value = headers.get(name)
             if value is not None:
                 value = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogateescape")
                 if value not in _seen:
-                    _learn_header(value)
+                    _learn_header(value, has_parts=name not in _USUAL)
         if query:
             remember_query(query.encode())
     except Exception:  # Headers of another kind, or an object of a user's that raises.
@@ -140,9 +178,10 @@ def remember(*values: str) -> None:
 
 
 def forget_all() -> None:
-    """Forgets every key. For tests."""
-    global _texts, _bytes
+    """Forgets every key, and every header that was added. For tests."""
+    global _texts, _bytes, _header_names, _headers
     with _lock:
+        _header_names, _headers = _USUAL, frozenset(name.encode() for name in _USUAL)
         _seen.clear()
         _keys.clear()
         _texts, _bytes = (), ()
@@ -275,7 +314,8 @@ def has_tokens(response: bytes) -> bool:
     return _TOKENS.search(response) is not None
 
 
-def _learn_header(value: bytes) -> None:
+def _learn_header(value: bytes, *, has_parts: bool = False) -> None:
+    """``has_parts``: texts between ``;``, ``,``, spaces and ``=`` may be keys too, as the values of cookies are."""
     text = _text(value).strip()
     scheme, space, rest = text.partition(" ")
     if text.lower().startswith(_UNSENT_SCHEMES):
@@ -289,6 +329,11 @@ def _learn_header(value: bytes) -> None:
             keys += [pair, pair.partition(":")[2]]
         except ValueError:
             pass
+    if has_parts:
+        from urllib.parse import unquote
+
+        parts = [part.strip('"') for one in re.split(r"[;,\s]+", text) for part in (one, one.partition("=")[2])]
+        keys += [*parts, *map(unquote, parts)]
     _note(value, keys)
 
 
@@ -315,24 +360,34 @@ def _note(value: bytes | str, candidates: Iterable[str]) -> None:
         while len(_keys) > LIMIT:
             del _keys[next(iter(_keys))]
         forms = {form for key in _keys for form in _forms(key)}
-        # Replaced as a whole: other threads search at the same time.
         texts = {*_keys, *forms, *(repr(key)[1:-1] for key in _keys)}
+        # Also as JSON has each of these texts: where it is in a value, it is found in the value's JSON.
+        forms |= {_in_json(text) for text in texts}
+        # Replaced as a whole: other threads search at the same time.
         _texts = tuple(sorted(texts, key=len, reverse=True))
         _bytes = tuple(form.encode("utf-8", "surrogatepass") for form in sorted(forms, key=len, reverse=True))
 
 
 def _forms(key: str) -> set[str]:
     """The ways in which a key stands in JSON, in addresses and in the ``repr`` of a text."""
-    import json
     from urllib.parse import quote
 
-    in_json, in_repr = json.dumps(key, ensure_ascii=False)[1:-1], repr(key)[1:-1]
+    in_json, in_repr = _in_json(key), repr(key)[1:-1]
     # A key with a quote in it is looked for as JSON has it: cut as it is, it could take a quote of the JSON's own.
     return {
         in_json,
-        json.dumps(key)[1:-1],
+        _in_json(key, ascii=True),
         in_json.replace("/", "\\/"),
-        json.dumps(in_json)[1:-1],  # In the raw arguments of a tool call, which are JSON in a string.
-        json.dumps(in_repr)[1:-1],
+        _in_json(in_json, ascii=True),  # In the raw arguments of a tool call, which are JSON in a string.
+        _in_json(in_repr, ascii=True),
         quote(key, safe=""),
     }
+
+
+def _in_json(text: str, *, ascii: bool = False) -> str:
+    import json
+
+    return json.dumps(text, ensure_ascii=ascii)[1:-1]
+
+
+add_secret_headers(filter(None, os.environ.get(SECRET_HEADERS, "").lower().split(",")))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from rollout_trace import credentials
 from rollout_trace._field_docs import document_fields
 from rollout_trace.data.tokens import readonly, same_array
 
@@ -182,10 +181,6 @@ class ExtraIssue:
     ``not_sent``: asked for, and not in the answer."""
     message: str
     """A sentence with what was found."""
-
-    def __post_init__(self) -> None:
-        if credentials.any_known():
-            object.__setattr__(self, "message", credentials.cut(self.message))
 
 
 def as_experts(values: Any, name: str = "routed_experts") -> ExpertArray:

@@ -66,17 +66,11 @@ class ErrorInfo:
     """HTTP status of the answer that carried the error."""
 
     def __post_init__(self) -> None:
-        _cut_keys(self, "type", "message", "code")
-
-
-def _cut_keys(item: Any, *names: str) -> None:
-    """Cuts keys of this process's clients out of fields of a frozen object: errors often repeat what they refuse."""
-    if not credentials.any_known():
-        return
-    for name in names:
-        value = getattr(item, name)
-        if isinstance(value, str) and (clean := credentials.cut(value)) is not value:
-            object.__setattr__(item, name, clean)
+        # Errors often repeat what they refuse, and are shown outside of steps, too.
+        for name in ("type", "message", "code") if credentials.any_known() else ():
+            value = getattr(self, name)
+            if isinstance(value, str) and (clean := credentials.cut(value)) is not value:
+                object.__setattr__(self, name, clean)
 
 
 def error_info(error: BaseException, *, status: int | None = None) -> ErrorInfo:
@@ -97,9 +91,6 @@ class TokenIssue:
     """Stable. All codes: docs/checks.md."""
     message: str
     """A sentence with what was found."""
-
-    def __post_init__(self) -> None:
-        _cut_keys(self, "message")
 
 
 @document_fields
@@ -154,7 +145,6 @@ class Attempt:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "duration", nanoseconds(self.duration))
-        _cut_keys(self, "request_id", "content_type")
 
 
 @document_fields
@@ -487,17 +477,9 @@ def _maker(kind: type[T], **defaults: Any) -> Callable[..., T]:
 
 new_completion = _maker(Completion)
 new_usage = _maker(Usage)
-_new_attempt = _maker(Attempt)
+new_attempt = _maker(Attempt)
+"""``duration`` must be rounded."""
 _new_step = _maker(Step, _sealed=True)
-
-
-def new_attempt(**values: Any) -> Attempt:
-    """An attempt with these fields, made several times as fast. For the recorder and the reader.
-
-    ``duration`` must be rounded.
-    """
-    # The class itself cuts keys out of its texts.
-    return Attempt(**values) if credentials.any_known() else _new_attempt(**values)
 
 
 def new_step(values: dict[str, Any]) -> Step:

@@ -1,21 +1,28 @@
 """Copies of records with their texts changed. No copy keeps token ids of a text that was changed.
 
 Everything that does not change is shared with the original: objects, lists of messages, token segments.
+
+Two things change texts: a user's rules (``change``, a function), in the fields that hold what was said; and the keys of
+this process's clients (``change`` is None), which are cut out of every field. Nearly no step holds a key, so they are
+first looked for in the JSON of all fields at once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
-from rollout_trace.data.extras import EXTRAS, ExtraIssue, JSONText
+from msgspec import Raw, json
+
+from rollout_trace import credentials
+from rollout_trace.data.extras import EXTRAS, JSONText, SamplingMask, TopTokenRows, TopTokens
 from rollout_trace.data.lists import FrozenList, ListSpan, TableSpan
-from rollout_trace.data.model import Attempt, Step, Task, TokenIssue, ToolRun, new_step, shared
-from rollout_trace.data.texts import Change, change_completion, change_error, change_value
+from rollout_trace.data.model import Step, TokenIssue, new_step
+from rollout_trace.data.rows import RowSpan
+from rollout_trace.data.texts import Change, change_record, change_value
 from rollout_trace.data.token_texts import PackedTexts
-from rollout_trace.data.tokens import as_int32
+from rollout_trace.data.tokens import Span, as_int32
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, Trajectory, new_trajectory
 
 COMPLETION_CHANGED = TokenIssue(
@@ -41,64 +48,163 @@ NO_TOKENS: Mapping[str, Any] = {
 """The fields that a redacted step loses. The bodies hold texts and ids alike, and the alternatives their texts."""
 
 
-def redacted_steps(steps: Iterable[Step], change: Change) -> list[Step]:
+_ARRAYS = (Span, RowSpan, TopTokenRows, TopTokens, SamplingMask)
+"""Stored forms of numbers. Plain arrays are told by their ``dtype``."""
+_RULED = frozenset(
+    {
+        "sampling",
+        "completion",
+        "stop_reason",
+        "token_texts",
+        "error",
+        "attempts",
+        "metadata",
+        "token_issue",
+        "usage",
+        "top_logprobs",
+        "extra_issues",
+        "extra",
+        "request_bytes",
+        "response_bytes",
+    }
+)
+"""The fields of a step that a user's rules change, beside ``messages`` and ``tools``."""
+_IN_PROMPT = frozenset({"messages", "tools", "sampling"})
+IN_COMPLETION = frozenset({"completion", "stop_reason", "token_texts"})
+"""The fields whose texts the ids of a completion spell."""
+
+
+def redacted_steps(steps: Iterable[Step], change: Change | None) -> list[Step]:
     """The steps of one trajectory with their texts changed; a step in which nothing changes is the same object.
 
     A step whose prompt or completion changes loses its token ids, logprobs, extras, lists in ``extra``, and bodies, is
     not trainable, and has the ``token_issue`` ``redacted``. So does a later step whose prompt ids repeat those of a
     completion that changed.
+
+    Args:
+        steps: in their order.
+        change: called for each text in the fields that rules change; None: keys are cut out of all fields.
     """
     redaction = StepRedaction(change)
     return [redaction.step(step) for step in steps]
 
 
-def redacted(trajectory: Trajectory, change: Change) -> Trajectory:
+def redacted(trajectory: Trajectory, change: Change | None) -> Trajectory:
     """The trajectory with its texts changed as in ``redacted_steps``; itself if nothing changes.
 
-    Changed are messages, tools, sampling values, completions, errors, tool runs, task data and metadata. Names, models,
-    ids, and the numbers and times of the recorder are not: records are joined by them.
+    By rules are changed messages, tools, sampling values, completions, errors, tool runs, task data and metadata.
+    Names, models, ids, and the numbers and times of the recorder are not: records are joined by them.
     """
-    values: dict[str, Any] = {
-        "steps": _same_or(trajectory.steps, redacted_steps(trajectory.steps, change)),
-        "tool_runs": _same_or(
-            trajectory.tool_runs, [_tool_run(run, at, change) for at, run in enumerate(trajectory.tool_runs)]
-        ),
-        "error": change_error(trajectory.error, "error", change),
-        "stop_reason": change_value(trajectory.stop_reason, "stop_reason", change),
-        "task": _task(trajectory.task, change),
-        "environment": change_value(trajectory.environment, "environment", change),
-        "metadata": change_value(trajectory.metadata, "metadata", change, numbers=True),
-    }
-    if all(value is getattr(trajectory, name) for name, value in values.items()):
+    changed: dict[str, Any] = {}
+    steps = redacted_steps(trajectory.steps, change)
+    if not all(map(lambda one, other: one is other, steps, trajectory.steps)):
+        changed["steps"] = steps
+    names = _RULED_OF_TRAJECTORY if change is not None else _FIELDS_OF_TRAJECTORY
+    values = {name: getattr(trajectory, name) for name in names}
+    # As tuples, in which records stay records.
+    values["tool_runs"] = tuple(values["tool_runs"])
+    if change is not None or _hold_key(values.values()):
+        by_name = {name: _changed(value, name, change) for name, value in values.items()}
+        changed |= {name: value for name, value in by_name.items() if value is not values[name]}
+    if not changed:
         return trajectory
-    return new_trajectory({**{name: getattr(trajectory, name) for name in TRAJECTORY_FIELDS}, **values})
+    if "tool_runs" in changed:
+        changed["tool_runs"] = list(changed["tool_runs"])
+    return new_trajectory({**{name: getattr(trajectory, name) for name in TRAJECTORY_FIELDS}, **changed})
 
 
-def _same_or(old: list[Any], new: list[Any]) -> list[Any]:
-    return old if all(map(lambda one, other: one is other, old, new)) else new
+_RULED_OF_TRAJECTORY = ("tool_runs", "error", "stop_reason", "task", "environment", "metadata")
+_FIELDS_OF_TRAJECTORY = tuple(name for name in TRAJECTORY_FIELDS if name not in ("steps", "exchanges"))
 
 
-def _task(task: Task | None, change: Change) -> Task | None:
-    if task is None:
+def changed_fields(values: Mapping[str, Any], change: Change | None = None) -> dict[str, Any]:
+    """Those of a step's fields whose texts change, as they become.
+
+    Args:
+        values: fields by name, as they are stored; not ``messages`` and ``tools``, which steps share.
+        change: as for ``redacted_steps``.
+    """
+    if change is None and not _hold_key(values.values()):
+        return {}
+    changed: dict[str, Any] = {}
+    for name, value in values.items():
+        if value is None or (change is not None and name not in _RULED):
+            continue
+        new = _changed(value, name, change)
+        if new is not value:
+            changed[name] = new
+    if "top_logprobs" in changed:
+        # Their ids too, which stand for the same texts.
+        changed["top_tokens"] = None
+    return changed
+
+
+_WITH_NUMBERS = frozenset({"completion", "metadata", "tool_runs", "task"})
+"""Fields in which whole numbers are changed too."""
+
+
+def _changed(value: Any, name: str, change: Change | None) -> Any:
+    """One field, not of messages or tools, as it becomes."""
+    everywhere, by = change is None, credentials.change if change is None else change
+    if isinstance(value, _ARRAYS) or hasattr(value, "dtype"):
+        return value
+    if name == "top_logprobs":
+        return _alternatives(value, by)
+    if isinstance(value, PackedTexts):
+        # The texts that tokens make together, to whichever of them a part belongs.
+        return value if by(value.joined(), name) == value.joined() else None
+    if isinstance(value, bytes):
+        # None: ids of the text may stand beside it.
+        text = value.decode("utf-8", "surrogateescape")
+        return value if by(text, name) == text else None
+    return change_record(value, name, by, everywhere=everywhere, numbers=name in _WITH_NUMBERS)
+
+
+def _alternatives(values: Any, change: Change) -> Any:
+    """The alternatives to the tokens; None where one of them would change: they are not texts to be mended."""
+    # The same few words come again and again, and all have one place.
+    known: dict[str, str] = {}
+
+    def change_once(text: str, _: str) -> str:
+        if text not in known:
+            known[text] = change(text, "top_logprobs")
+        return known[text]
+
+    items = values.items() if isinstance(values, JSONText) else values
+    return values if all(change_value(one, "", change_once) is one for one in items) else None
+
+
+def _hold_key(values: Iterable[Any]) -> bool:
+    """Whether values may hold a key of this process's clients. In their JSON, for what costs nothing to most steps."""
+    if not credentials.any_known():
+        return False
+    try:
+        data = _encode([value.decode("utf-8", "replace") if type(value) is bytes else value for value in values])
+    except Exception:
+        # What has no form in JSON, and code of a user's: looked at text by text.
+        return True
+    return credentials.found_in(data)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PackedTexts):
+        return value.joined()
+    if isinstance(value, JSONText):
+        # Escapes that not every encoder makes hide a key.
+        return value.get() if b"\\u" in value.data or b"\\/" in value.data else Raw(value.data)
+    if isinstance(value, _ARRAYS) or hasattr(value, "dtype"):
         return None
-    data = change_value(task.data, "task.data", change, numbers=True)
-    return task if data is task.data else replace(task, data=data)
+    raise TypeError
 
 
-def _tool_run(run: ToolRun, at: int, change: Change) -> ToolRun:
-    place = f"tool_runs[{at}]"
-    values: dict[str, Any] = {
-        name: change_value(getattr(run, name), f"{place}.{name}", change, numbers=True)
-        for name in ("arguments", "result")
-    }
-    values["error"] = change_error(run.error, f"{place}.error", change)
-    return run if all(value is getattr(run, name) for name, value in values.items()) else replace(run, **values)
+_encode = json.Encoder(enc_hook=_plain).encode
 
 
 class StepRedaction:
     """One pass over the steps of one trajectory, in their order. They share messages: each is changed once."""
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: Change | None) -> None:
+        """``change``: as for ``redacted_steps``."""
         self._change = change
         self._lists: dict[int, _List] = {}
         self._known: dict[int, tuple[Any, Any]] = {}
@@ -107,45 +213,25 @@ class StepRedaction:
 
     def step(self, step: Step) -> Step:
         """The next step, as ``redacted_steps`` changes it."""
-        change = self._change
-        prompt = {
-            "messages": self._items(shared(step, "messages"), "messages"),
-            "tools": self._items(shared(step, "tools"), "tools"),
-            "sampling": change_value(step.sampling, "sampling", change),
-        }
-        completion = {
-            "completion": change_completion(step.completion, change, numbers=True),
-            "stop_reason": change_value(step.stop_reason, "stop_reason", change),
-            "token_texts": self._token_texts(step),
-        }
-        other = {
-            "error": change_error(step.error, "error", change),
-            "attempts": _attempts(step.attempts, change),
-            "metadata": change_value(step.metadata, "metadata", change, numbers=True),
-            "token_issue": _issue(step.token_issue, change),
-            "usage": step.usage if step.usage is None else _usage(step.usage, change),
-            **self._alternatives(step),
-            "extra_issues": _extra_issues(step.extra_issues, change),
-            "extra": change_value(step.extra, "extra", change),
-            "request_bytes": self._body(step.request_bytes, "request_bytes"),
-            "response_bytes": self._body(step.response_bytes, "response_bytes"),
-        }
-        values = {**prompt, **completion, **other}
-        changed = {name: value for name, value in values.items() if value is not shared_or_own(step, name)}
-        issue = self._issue_of(step, changed.keys() & prompt.keys(), changed.keys() & completion.keys())
+        values = step.__getstate__()
+        lists = {name: values.pop(name, None) for name in ("messages", "tools")}
+        items = {name: self._items(value, name) for name, value in lists.items()}
+        changed = {name: value for name, value in items.items() if value is not lists[name]}
+        changed |= changed_fields(values, self._change)
+        issue = self._issue_of(step, changed)
         if issue is not None:
             changed |= {**NO_TOKENS, "token_issue": issue, **_without_ids(step, changed)}
         return new_step({**step.__getstate__(), **changed}) if changed else step
 
-    def _issue_of(self, step: Step, in_prompt: Iterable[str], in_completion: Iterable[str]) -> TokenIssue | None:
-        if in_completion:
+    def _issue_of(self, step: Step, changed: Mapping[str, Any]) -> TokenIssue | None:
+        if not IN_COMPLETION.isdisjoint(changed):
             ids = step.completion_token_ids
             if ids is not None and len(ids):
                 self._gone.append(ids.tobytes())
             return COMPLETION_CHANGED
         # Of a prompt that was sent as ids, or that goes on from an answer that the server keeps, there is no text.
         is_repeated = self._gone and any(repeats(ids, self._gone) for ids in (step.prompt_token_ids, *_sent_ids(step)))
-        return PROMPT_CHANGED if in_prompt or is_repeated else None
+        return PROMPT_CHANGED if is_repeated or not _IN_PROMPT.isdisjoint(changed) else None
 
     def _items(self, values: Any, place: str) -> Any:
         """A list of messages or tools with its items changed; the same object where none is."""
@@ -164,45 +250,13 @@ class StepRedaction:
             return values
         return ListSpan(known.new, length) if isinstance(values, ListSpan) else FrozenList(known.new)
 
-    def _alternatives(self, step: Step) -> dict[str, Any]:
-        """The alternatives to the tokens; None where one of them would change: they are not texts to be mended.
-
-        Their ids too, which stand for the same texts.
-        """
-        top_logprobs = shared(step, "top_logprobs")
-        # The same few words come again and again, and all have one place.
-        known: dict[str, str] = {}
-
-        def change(text: str, _: str) -> str:
-            if text not in known:
-                known[text] = self._change(text, "top_logprobs")
-            return known[text]
-
-        values = top_logprobs.items() if isinstance(top_logprobs, JSONText) else top_logprobs or ()
-        if all(change_value(one, "", change) is one for one in values):
-            return {"top_logprobs": top_logprobs}
-        return {"top_logprobs": None, "top_tokens": None}
-
-    def _token_texts(self, step: Step) -> PackedTexts | None:
-        """The texts of the tokens; None where the text that they make would change."""
-        texts: PackedTexts | None = shared(step, "token_texts")
-        whole = None if texts is None else texts.joined()
-        return texts if whole is None or self._change(whole, "token_texts") == whole else None
-
-    def _body(self, body: bytes | None, place: str) -> bytes | None:
-        """The body; None where its text would change: ids of that text may stand beside it."""
-        if body is None:
-            return None
-        text = body.decode("utf-8", "surrogateescape")
-        return body if self._change(text, place) == text else None
-
 
 class _List:
     """A list that steps share, and its changed copy, as far as steps have needed it."""
 
     __slots__ = ("_change", "_differing", "_known", "_place", "items", "new")
 
-    def __init__(self, items: Any, place: str, change: Change, known: dict[int, tuple[Any, Any]]) -> None:
+    def __init__(self, items: Any, place: str, change: Change | None, known: dict[int, tuple[Any, Any]]) -> None:
         """``known``: the objects that other lists hold too, by ``id``, each with what became of it."""
         self.items = items  # Referenced: no other list can get its id.
         self.new: list[Any] = []
@@ -222,8 +276,12 @@ class _List:
             self.new.append(changed)
 
     def _changed(self, item: Any, at: int) -> Any:
-        numbers = self._place == "messages" and not _is_ids(item)
-        changed = change_value(item, f"{self._place}[{at}]", self._change, numbers=numbers)
+        if self._change is None and not _hold_key((item,)):
+            changed = item
+        else:
+            numbers = self._place == "messages" and not _is_ids(item)
+            by = credentials.change if self._change is None else self._change
+            changed = change_value(item, f"{self._place}[{at}]", by, numbers=numbers)
         if isinstance(item, dict):
             # With the object: while it is referenced, no other has its id.
             self._known[id(item)] = item, changed
@@ -299,40 +357,3 @@ def _aligned(data: bytes, ids: bytes) -> bool:
     while at % 4 and at != -1:
         at = data.find(ids, at + 1)
     return at != -1
-
-
-def shared_or_own(step: Step, name: str) -> Any:
-    """The value of a field as it is stored."""
-    return shared(step, name) if name in ("messages", "tools", "top_logprobs", "token_texts") else getattr(step, name)
-
-
-def _attempts(attempts: tuple[Attempt, ...], change: Change) -> tuple[Attempt, ...]:
-    new = tuple(_attempt(one, f"attempts[{at}]", change) for at, one in enumerate(attempts))
-    return attempts if all(one is other for one, other in zip(new, attempts, strict=True)) else new
-
-
-def _attempt(attempt: Attempt, place: str, change: Change) -> Attempt:
-    error = change_error(attempt.error, f"{place}.error", change)
-    request_id = change_value(attempt.request_id, f"{place}.request_id", change)
-    if error is attempt.error and request_id is attempt.request_id:
-        return attempt
-    return replace(attempt, error=error, request_id=request_id)
-
-
-def _issue(issue: TokenIssue | None, change: Change) -> TokenIssue | None:
-    if issue is None:
-        return None
-    message = change_value(issue.message, "token_issue.message", change)
-    return issue if message is issue.message else replace(issue, message=message)
-
-
-def _extra_issues(issues: tuple[ExtraIssue, ...], change: Change) -> tuple[ExtraIssue, ...]:
-    messages = [change_value(one.message, f"extra_issues[{at}].message", change) for at, one in enumerate(issues)]
-    if all(message is one.message for message, one in zip(messages, issues, strict=True)):
-        return issues
-    return tuple(replace(one, message=message) for message, one in zip(messages, issues, strict=True))
-
-
-def _usage(usage: Any, change: Change) -> Any:
-    extra = change_value(usage.extra, "usage.extra", change)
-    return usage if extra is usage.extra else replace(usage, extra=extra)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import fields, replace
+from datetime import datetime
+from typing import Any, TypeAlias
 
-from rollout_trace.data.model import Completion, ErrorInfo, ToolCall
+from rollout_trace.data.extras import ExtraIssue, PolicySpan
+from rollout_trace.data.model import Attempt, Completion, Cost, ErrorInfo, Task, TokenIssue, ToolCall, ToolRun, Usage
 from rollout_trace.data.user_values import MAX_DEPTH, json_key, safe_repr, to_builtin
 
-T = TypeVar("T")
 Change: TypeAlias = Callable[[str, str], str]
 """From a text and its place (``messages[2].content``) to the text that is to stand there."""
 
@@ -106,40 +107,52 @@ def _as_repr(value: Any, place: str, change: Change) -> Any:
     return value if changed == text else changed
 
 
-def change_error(error: ErrorInfo | None, place: str, change: Change) -> ErrorInfo | None:
-    """The error with its type, message and code changed."""
-    if error is None:
-        return None
-    texts = {
-        name: change_value(getattr(error, name), f"{place}.{name}", change) for name in ("type", "message", "code")
-    }
-    return _replaced(error, texts)
+RULED: Mapping[type, frozenset[str]] = {
+    Completion: frozenset({"content", "reasoning", "refusal", "extra", "tool_calls"}),
+    ToolCall: frozenset({"name", "arguments", "extra"}),
+    ErrorInfo: frozenset({"type", "message", "code"}),
+    TokenIssue: frozenset({"message"}),
+    ExtraIssue: frozenset({"message"}),
+    Attempt: frozenset({"error", "request_id"}),
+    Usage: frozenset({"extra"}),
+    Cost: frozenset(),
+    Task: frozenset({"data"}),
+    ToolRun: frozenset({"arguments", "result", "error"}),
+}
+"""By record: the fields that a user's rules change. Others join records: ids, roles, codes. Keys are cut there, too."""
+
+_IN_TUPLES = {*RULED, PolicySpan}
 
 
-def change_completion(completion: Completion | None, change: Change, *, numbers: bool = False) -> Completion | None:
-    """The completion with its texts changed; not its role, nor the ids and types of tool calls, which join records."""
-    if completion is None:
-        return None
-    fields = {
-        name: change_value(getattr(completion, name), f"completion.{name}", change, numbers=numbers)
-        for name in ("content", "reasoning", "refusal", "extra")
-    }
-    calls = tuple(
-        _change_tool_call(call, f"completion.tool_calls[{at}]", change, numbers)
-        for at, call in enumerate(completion.tool_calls)
-    )
-    same = all(new is old for new, old in zip(calls, completion.tool_calls, strict=True))
-    return _replaced(completion, {**fields, "tool_calls": completion.tool_calls if same else calls})
+def change_record(value: Any, place: str, change: Change, *, everywhere: bool = False, numbers: bool = False) -> Any:
+    """``change_value`` of a field of a record: also of records in it, and tuples of them, which stay such.
 
-
-def _change_tool_call(call: ToolCall, place: str, change: Change, numbers: bool) -> ToolCall:
-    names = ("name", "arguments", "extra")
-    return _replaced(
-        call, {name: change_value(getattr(call, name), f"{place}.{name}", change, numbers=numbers) for name in names}
-    )
-
-
-def _replaced(item: T, values: dict[str, Any]) -> T:
-    """A copy with the values that are other objects than the item's; the item itself where none is."""
-    changed = {name: value for name, value in values.items() if value is not getattr(item, name)}
-    return replace(item, **changed) if changed else item  # type: ignore[type-var]
+    Args:
+        value: any value.
+        place: where it stands.
+        change: called for each text.
+        everywhere: every field of a record is changed, not only those of ``RULED``.
+        numbers: as for ``change_value``; not those of errors.
+    """
+    if isinstance(value, tuple) and value and type(value[0]) in _IN_TUPLES:
+        parts = [
+            change_record(one, f"{place}[{at}]", change, everywhere=everywhere, numbers=numbers)
+            for at, one in enumerate(value)
+        ]
+        return value if all(new is old for new, old in zip(parts, value, strict=True)) else tuple(parts)
+    if type(value) is PolicySpan:
+        version = change_value(value.version, f"{place}.version", change)
+        return value if version is value.version else value._replace(version=version)
+    ruled = RULED.get(type(value))
+    if ruled is None:
+        return change_value(value, place, change, numbers=numbers)
+    numbers = numbers and not isinstance(value, ErrorInfo)
+    changed = {}
+    for name in (item.name for item in fields(value)) if everywhere else ruled:
+        old = getattr(value, name)
+        if everywhere and isinstance(old, datetime):
+            continue
+        new = change_record(old, f"{place}.{name}", change, everywhere=everywhere, numbers=numbers)
+        if new is not old:
+            changed[name] = new
+    return replace(value, **changed) if changed else value

@@ -49,7 +49,7 @@ def encode(trajectory: Trajectory) -> bytes:
         # Rare: steps are cut when they are decoded. By fields first, so that no ids stay of a text that changes.
         from rollout_trace.data.redact import redacted
 
-        line, rows = _line(redacted(trajectory, credentials.change))
+        line, rows = _line(redacted(trajectory, None))
         line = credentials.cut_bytes(line)
     # Put in behind the search for keys too, which it does by exchange: a size of a body that was cut has to fit.
     exchanges = encode_exchanges(trajectory.exchanges) if trajectory.exchanges else b"[]"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.file.addresses import absolute, is_folder_target
 from rollout_trace.file.writer import check_path
 from rollout_trace.process import options
@@ -102,6 +102,7 @@ def _variables(output: str | None) -> dict[str, str]:
         NAME: os.environ.get(NAME),
         TASK: os.environ.get(TASK),
         PARENT: None if parent is None else parent.text,
+        credentials.SECRET_HEADERS: credentials.secret_headers(),
     }
     return {name: value for name, value in values.items() if value}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rollout_trace import credentials, guard
@@ -20,6 +21,7 @@ from rollout_trace.data.model import (
     new_step,
     shared,
 )
+from rollout_trace.data.redact import changed_fields
 from rollout_trace.engines.grammars import constrained
 from rollout_trace.engines.profiles import AUTO, profile_of_step, sends_no_ids
 from rollout_trace.record.bounds import UNPACKED
@@ -50,6 +52,9 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         for step in steps:
             if call.settings.wishes is not None or step.status == "error":
                 add_unmet(step, call, streamed=streamed)
+        if credentials.any_known():
+            for step in steps:
+                _cut_keys(step)
         return steps
     except Exception as error:
         guard.failed("decode", call, error)
@@ -116,6 +121,16 @@ def add_attempts(call: Call) -> None:
     """Sets the times and attempts of a decoded call's steps, where it took over those of an earlier one."""
     for step in call.steps or ():
         amend(step, started_at=_utc(call.started), latency=_latency(call), attempts=tuple(map(_attempt, call.attempts)))
+        _cut_keys(step)
+
+
+_FROM_CALL = ("agent", "model", "attempts", "error", "token_issue", "extra_issues")
+_of_call = attrgetter(*_FROM_CALL)
+
+
+def _cut_keys(step: Step) -> None:
+    """Cuts keys of this process's clients out of what the call adds to a step: headers and messages of errors."""
+    amend(step, **changed_fields(dict(zip(_FROM_CALL, _of_call(step), strict=True))))
 
 
 def _latency(call: Call) -> float | None:
@@ -238,7 +253,7 @@ def running_step(call: Call) -> Step:
     """A step with status ``running``: the request of a call that has not ended."""
     # Throwaway stores: the trajectory's own are written once, when the call has ended.
     request = wire_request.read(call.protocol, call.request, ListStore(), ListStore())
-    return new_step(
+    step = new_step(
         {
             "id": f"{call.id}.0",
             "call_id": call.id,
@@ -253,6 +268,8 @@ def running_step(call: Call) -> Step:
             "status": "running",
         }
     )
+    _cut_keys(step)
+    return step
 
 
 def _attempt(mark: AttemptMark) -> Attempt:

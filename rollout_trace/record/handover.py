@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollout_trace.data.model import Task
 from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, stored_tool_runs, with_values
+from rollout_trace.record.held import held_bytes
 from rollout_trace.record.state import state_of
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ _values_of = attrgetter(*_AT_CLOSE)
 _PLAIN = frozenset({type(None), str, int, float, bool, datetime})
 """Types of values that nobody can change."""
 _OF_ONE = 16 * 1024
-"""Roughly, the bytes that a trajectory occupies beside its calls' bodies."""
+"""Roughly, the bytes that a trajectory occupies beside its calls' bodies and what users put into it."""
 
 
 class Member:
     """One trajectory of a family, with its fields as they were at the close: what is set later is not written."""
 
-    __slots__ = ("_tool_runs", "_values", "state", "trajectory")
+    __slots__ = ("_tool_runs", "_values", "size", "state", "trajectory")
 
     def __init__(self, trajectory: Trajectory) -> None:
         self.trajectory = trajectory
@@ -42,6 +43,11 @@ class Member:
             for name, value in zip(_AT_CLOSE, _values_of(trajectory), strict=True)
         }
         self._tool_runs = [(run, _frozen(run.arguments), _frozen(run.result)) for run in stored_tool_runs(trajectory)]
+        log = None if self.state is None else self.state.closed_log
+        self.size = _OF_ONE + held_bytes((self._values, self._tool_runs), set())
+        """Roughly, the bytes that it occupies in memory."""
+        if log is not None:
+            self.size += log.size_in_memory()
 
     def complete(self) -> None:
         """Decodes the calls. Does nothing if that is done."""
@@ -100,8 +106,7 @@ class Family:
         """Whether its bytes count as queued: not while it waits for a running call."""
         self.is_written = False
         """Set once the family was written, or could not be."""
-        logs = [state.closed_log for state in self._states() if state.closed_log is not None]
-        self.size = _OF_ONE * len(self.members) + sum(log.size_in_memory() for log in logs)
+        self.size = sum(one.size for one in self.members)
         """Roughly, the bytes that it occupies in memory."""
 
     @property

@@ -9,6 +9,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -144,8 +145,9 @@ class TrajectoryJournal:
         self._bases = journal_bases.Bases()
         self._epoch = journal.files.epoch
         self._head: bytes | None = None
-        """Its public fields as they were written last; None before its first record."""
+        """Digest of its public fields as they were written last; None before its first record."""
         self._mutable: bytes = b""
+        """The same of those that can be changed in place."""
         self._calls: set[str] = set()
         """Ids of the calls that are written."""
         self._missed: list[Call] = []
@@ -391,8 +393,11 @@ class TrajectoryJournal:
             self._forget_lost()
             self._is_whole = self._final(trajectory)
             if self._epoch == self._journal.files.epoch:
-                return
+                break
             # Only now it was seen that files are lost: once more, whole.
+        # What only further calls would need: the line may be written much later.
+        self._earlier, self._stores = [], Stores()
+        self._bases.clear()
 
     def _final(self, trajectory: Trajectory) -> bool:
         """Writes what the journal lacks of a completed trajectory; False where some of it could not be written."""
@@ -400,11 +405,12 @@ class TrajectoryJournal:
         self._redacted_steps([step for step in steps if step.call_id not in self._calls])
         # Its environment is complete only now; redacted, as it is given here.
         record = dumps(trajectory_record(trajectory))
-        if (record != self._head or not self._is_closed) and not self._write(
+        digest = _digest(record)
+        if (digest != self._head or not self._is_closed) and not self._write(
             form.HEAD, {"is_closed": True}, [self._cut(record)]
         ):
             return False
-        self._head, self._is_closed = record, True
+        self._head, self._is_closed = digest, True
         final: dict[str, Any] = {"amended": [facts for step in steps if (facts := _amended(step, trajectory))]}
         if self._runs != len(runs):
             final["tool_runs"] = [tool_run_record(run) for run in runs]
@@ -438,8 +444,9 @@ class TrajectoryJournal:
         if trajectory is None:
             return
         mutable, record = _in_place(trajectory), dumps(self._record(trajectory))
-        if (record != self._head or more) and self._write(form.HEAD, more or {}, [self._cut(record)]):
-            self._head, self._mutable, self._is_closed = record, mutable, bool(more)
+        digest = _digest(record)
+        if (digest != self._head or more) and self._write(form.HEAD, more or {}, [self._cut(record)]):
+            self._head, self._mutable, self._is_closed = digest, mutable, bool(more)
 
     def _forget_lost(self) -> None:
         """Where files were lost: nothing is built upon what was in them, and ``completed`` writes it again."""
@@ -477,7 +484,12 @@ class TrajectoryJournal:
 
 def _in_place(trajectory: Trajectory) -> bytes:
     metadata, rewards, metrics = trajectory.metadata, trajectory.rewards, trajectory.metrics
-    return dumps((metadata, rewards, metrics)) if metadata or rewards or metrics else b""
+    return _digest(dumps((metadata, rewards, metrics))) if metadata or rewards or metrics else b""
+
+
+def _digest(record: bytes) -> bytes:
+    """What a record is told from another one by: kept whole, it would take as much memory as the trajectory."""
+    return blake2b(record, digest_size=16).digest()
 
 
 def _amended(step: Step, trajectory: Trajectory) -> dict[str, Any] | None:

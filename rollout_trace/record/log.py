@@ -16,6 +16,7 @@ from rollout_trace.data.model import Step, amend, shared
 from rollout_trace.data.tokens import Span
 from rollout_trace.record.call import Call, drain, end, settle
 from rollout_trace.record.call_steps import recorded_steps, running_step
+from rollout_trace.record.held import held_bytes
 from rollout_trace.record.join import join_frames_with_calls
 from rollout_trace.record.retries import digest_of, join_retries
 from rollout_trace.wire.protocols import record_of
@@ -103,6 +104,9 @@ class StepLog:
         """Where finished calls are kept until the trajectory's line is written; None without a journal."""
         self._largest_request = 0
         self._response_bytes = 0
+        self._reported_bytes = 0
+        self._reported: set[int] = set()
+        """``id`` of what was counted of reported calls: messages that are reported again with each of them."""
         self.is_ours = True
         """False in a fork of the process that opened the log: what is recorded here would never be written."""
         _logs.add(self)
@@ -191,7 +195,11 @@ class StepLog:
     def size_in_memory(self) -> int:
         """Roughly, the bytes that its calls occupy: decoded steps share what a later prompt repeats."""
         undecoded = sum(call.size() for call in list(self._calls) if call.steps is None)
-        return self._largest_request + self._response_bytes + undecoded
+        return self._largest_request + self._response_bytes + undecoded + self._reported_bytes
+
+    def count_reported(self, *values: object) -> None:
+        """Counts what a framework reported of a call whose bytes were not seen: messages that came before, once."""
+        self._reported_bytes += held_bytes(values, self._reported)
 
     def steps(self) -> list[Step]:
         """All steps so far in start order, running calls included."""
@@ -245,6 +253,7 @@ class StepLog:
             # None, marks the call as decoded.
             call.log, call.steps = None, []
         frames, self.frames, self.model_frames = self.frames, [], []
+        self._reported.clear()
         guard.run_all("frame", *(frame.forget for frame in frames))
 
     @property

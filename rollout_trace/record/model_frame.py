@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace import credentials
 from rollout_trace.data.model import ErrorInfo, Step, StepStatus, TokenIssue, amend, error_info, nanoseconds, new_id
 from rollout_trace.record.call import Failure
 from rollout_trace.record.scope import Frame
@@ -138,7 +139,8 @@ class ModelFrame(Frame):
             cached: the framework answered without calling the model.
         """
         self._answers = list(answers)
-        self.response_id = None if response_id is None else str(response_id)
+        # As the step has it that it is joined with.
+        self.response_id = None if response_id is None else credentials.cut(str(response_id))
         self._outcome = "cached" if cached else "ok"
         if cached:
             # It made no call: those assigned by context belong to other frames of its batch.
@@ -166,8 +168,10 @@ class ModelFrame(Frame):
             self._outcome = "abandoned" if kind == "closed" else kind
         if not self.calls:
             log = log_of(self.trajectory)
-            if log is not None and log.journal is not None:
-                log.journal.steps(self.steps())
+            if log is not None:
+                log.count_reported(self.facts, self._answers, self.metadata)
+                if log.journal is not None:
+                    log.journal.steps(self.steps())
 
     def forget(self) -> None:
         """Drops references to calls, answers and steps."""

@@ -13,10 +13,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from rollout_trace import credentials
 from rollout_trace._version import __version__
 from rollout_trace.data import user_values
-from rollout_trace.data.texts import change_value
 
 _PACKAGES = {
     "openai": "openai", "anthropic": "anthropic", "google.genai": "google-genai", "ollama": "ollama",
@@ -145,10 +143,9 @@ def provenance() -> dict[str, Any]:
             _collected = {**_collected, **_of_process()}
         found = dict(_collected)
         found["packages"] = _packages()
-    # Now, not when collected: the clients of a program may be made later.
-    command = found.get("command")
-    if command is not None:
-        found["command"] = list(change_value(command, "environment.command", credentials.change))
+    # A copy, as of `git`: it is the trajectory's own. Keys are cut out of it as out of its other fields.
+    if found.get("command") is not None:
+        found["command"] = list(found["command"])
     if found["git"] is None:
         del found["git"]
     else:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace import guard
+from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.file.addresses import absolute, is_address, is_folder_target, shown, to_local
 from rollout_trace.record import process_end, write_queue
@@ -61,6 +61,8 @@ class recording:
         fsync: each line is on the disk before the next one is written.
         redact: what must not reach a disk: a regular expression, a list of them, or a function of a text and its place
             that returns the text to keep. See docs/secrets.md.
+        secret_headers: names of request headers that carry keys, beside the usual ones, such as ``cookie``: what they
+            hold is cut out of whatever comes back, in the whole process, from then on.
         lock_timeout: seconds to wait for a file that another process has locked; then the trajectory is kept and tried
             again.
         mode: permission bits of files that are created, such as ``0o600``; None leaves it to the process's umask.
@@ -72,7 +74,8 @@ class recording:
             that the environment variable ``ROLLOUT_TRACE_SPOOL`` names, else ``~/.local/state/rollout-trace/spool``.
 
     Raises:
-        TypeError: the target is neither a path nor a writer (an open file is none), or ``prices`` is no ``PriceTable``.
+        TypeError: the target is neither a path nor a writer (an open file is none), ``prices`` is no ``PriceTable``, or
+            ``secret_headers`` are no names.
         ValueError: ``media``, ``fsync`` or another setting of files is passed together with a writer, which has its
             own, or has a value that ``JSONLWriter`` refuses; settings of shards together with a file; on entering the
             block, a path that is refused.
@@ -90,6 +93,7 @@ class recording:
         journal: bool = True,
         fsync: bool = False,
         redact: Redact | None = None,
+        secret_headers: Iterable[str] = (),
         lock_timeout: float = 10.0,
         mode: int | None = None,
         shard_bytes: int = 256 * 1024 * 1024,
@@ -114,6 +118,7 @@ class recording:
         self._prices = prices
         self._is_journaled = journal
         self._redactor = Redactor(redact)
+        self._secret_headers = credentials.header_names(secret_headers)
         self._writer: Writer | None = None
         self._path: str | None = None
         self._sink: Sink | None = None
@@ -159,6 +164,7 @@ class recording:
         self._open_target()
 
     def _open_target(self) -> Writer:
+        credentials.add_secret_headers(self._secret_headers)
         if isinstance(self._target, (str, os.PathLike)):
             writer, close = self._open_file(self._target)
         else:

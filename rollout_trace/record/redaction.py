@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rollout_trace import credentials, guard
 from rollout_trace.data import user_values
 from rollout_trace.data.model import Step
-from rollout_trace.data.trajectory import set_final_steps, with_values
+from rollout_trace.data.trajectory import TRAJECTORY_FIELDS, set_final_steps, with_values
 
 if TYPE_CHECKING:
     from rollout_trace.data.redact import StepRedaction
@@ -68,7 +68,7 @@ class Redactor:
         """All steps of one trajectory as ``apply`` changes them. An unchanged step is the same object."""
         from rollout_trace.data.redact import redacted_steps
 
-        return redacted_steps(steps, self.change)
+        return redacted_steps(steps, self.change if self._rules else None)
 
     def begin(self) -> StepRedaction:
         """For the steps of one trajectory that come one by one: an object whose ``step(step)`` changes the next one.
@@ -77,7 +77,7 @@ class Redactor:
         """
         from rollout_trace.data.redact import StepRedaction
 
-        return StepRedaction(self.change)
+        return StepRedaction(self.change if self._rules else None)
 
     def cut_bytes(self, data: bytes) -> bytes:
         """Bytes without the keys of this process's clients; the same object where they hold none."""
@@ -105,10 +105,8 @@ def cut_keys(trajectory: Trajectory) -> None:
 
         kept = [one for exchange in trajectory.exchanges if (one := without_keys(exchange)) is not None]
         object.__setattr__(trajectory, "exchanges", tuple(kept))
-    clean = redacted(trajectory, credentials.change)
-    if clean is trajectory:
-        return
-    for name in ("steps", "tool_runs", "error", "stop_reason", "task", "environment", "metadata"):
+    clean = redacted(trajectory, None)
+    for name in TRAJECTORY_FIELDS if clean is not trajectory else ():
         # Past `__setattr__`, which reports what a user sets, after the close with a warning.
         value = getattr(clean, name)
         if name == "steps":

@@ -44,7 +44,6 @@ class Writer(Protocol):
 class _Kept(NamedTuple):
     member: Member
     trajectory: Trajectory
-    size: int
     error: BaseException
 
 
@@ -107,6 +106,7 @@ class Sink:
         """Number of trajectories that were written after a first attempt had failed."""
         self._kept: deque[_Kept] = deque()
         self._kept_bytes = 0
+        self._lost_bytes = 0
         self._delay = FIRST_RETRY
         self._retry_at = 0.0
 
@@ -126,13 +126,13 @@ class Sink:
             # Each on its own: what fails for one is not the others' loss.
             guard.run_all("close", member.complete, partial(self._add_costs, member.trajectory))
             give_way()
-            self._write(member, family.size // len(family.members))
+            self._write(member)
 
     def _add_costs(self, trajectory: Trajectory) -> None:
         if self._prices is not None:
             self._prices.apply(trajectory)
 
-    def _write(self, member: Member, size: int) -> None:
+    def _write(self, member: Member) -> None:
         trajectory = member.trajectory
         try:
             trajectory = self._as_written(member)
@@ -145,11 +145,11 @@ class Sink:
         self.retry()
         if self._kept:
             # After those before it, and without waiting for the same lock or disk again.
-            self._keep(_Kept(member, trajectory, size, self._kept[-1].error))
+            self._keep(_Kept(member, trajectory, self._kept[-1].error))
             return
         _, refusal = self._attempt(trajectory, _journal_of(member), member)
         if refusal is not None:
-            self._keep(_Kept(member, trajectory, size, refusal))
+            self._keep(_Kept(member, trajectory, refusal))
 
     def _attempt(
         self, trajectory: Trajectory, journal: TrajectoryJournal | None, member: Member | None = None
@@ -164,11 +164,11 @@ class Sink:
             elif self._is_file:
                 return False, error
             else:
-                self._lose(trajectory, error)
+                self._lose(trajectory, error, member)
                 return False, None
         except BaseException as error:
             # Of a writer of the user's own, or of a trajectory that cannot be encoded. There is nobody to interrupt.
-            self._lose(trajectory, error)
+            self._lose(trajectory, error, member)
             return False, None
         self._has_failed = False
         guard.count("trajectories_written")
@@ -189,10 +189,19 @@ class Sink:
             journal.completed(trajectory)
         return trajectory
 
-    def _lose(self, trajectory: Trajectory, error: BaseException) -> None:
-        self.lost.append((trajectory, error))
-        guard.count("trajectories_lost")
-        message = f"{self._failure(trajectory, error)} The agent goes on; it is kept in the `lost` of the recording."
+    def _lose(self, trajectory: Trajectory, error: BaseException, member: Member | None) -> None:
+        size = 0 if member is None else member.size
+        if member is not None and self._lost_bytes + size > KEEP_LIMIT:
+            # Not to be tried again out of the journal: it is not the file that refuses it.
+            self.dropped[trajectory.id] = _Dropped(None, size)
+            self._in_journal += _journal_with(member) is not None
+            kept = "memory has no room for it."
+        else:
+            self.lost.append((trajectory, error))
+            self._lost_bytes += size
+            guard.count("trajectories_lost")
+            kept = "it is kept in the `lost` of the recording."
+        message = f"{self._failure(trajectory, error)} The agent goes on; {kept}"
         guard.failed("write", None, error if isinstance(error, Exception) else RuntimeError(repr(error)), message)
 
     def _keep(self, kept: _Kept) -> None:
@@ -205,12 +214,12 @@ class Sink:
                 "tried again; the agent goes on."
             )
         journal = _journal_with(kept.member)
-        if self._kept_bytes + kept.size > (KEEP_LIMIT if journal is None else min(JOURNALED_LIMIT, KEEP_LIMIT)):
-            self.dropped[kept.trajectory.id] = _Dropped(journal, kept.size)
+        if self._kept_bytes + kept.member.size > (KEEP_LIMIT if journal is None else min(JOURNALED_LIMIT, KEEP_LIMIT)):
+            self.dropped[kept.trajectory.id] = _Dropped(journal, kept.member.size)
             self._in_journal += journal is not None
             return
         self._kept.append(kept)
-        self._kept_bytes += kept.size
+        self._kept_bytes += kept.member.size
 
     def _failure(self, trajectory: Trajectory, error: BaseException) -> str:
         # A JSONLWriter's message has the id already, and the state of the file.
@@ -300,7 +309,7 @@ class Sink:
                 self._kept.appendleft(kept._replace(error=refusal))
                 self._has_failed = True
                 return
-            self._kept_bytes -= kept.size
+            self._kept_bytes -= kept.member.size
             self.written_later += is_written
 
     def write_error(self) -> WriteError:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace import credentials
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -20,8 +22,11 @@ def link_tool_runs(trajectory: Trajectory) -> None:
             if isinstance(call.id, str):
                 requests.setdefault(call.id, []).append((step, call))
     for run in trajectory.tool_runs:
-        if run.step_id is None and isinstance(run.tool_call_id, str) and run.tool_call_id in requests:
-            run.step_id = _requesting_step(run, requests[run.tool_call_id]).id
+        if run.step_id is None and isinstance(run.tool_call_id, str):
+            # As the steps have it, out of which keys of this process's clients were cut.
+            candidates = requests.get(credentials.cut(run.tool_call_id))
+            if candidates is not None:
+                run.step_id = _requesting_step(run, candidates).id
 
 
 def _requesting_step(run: ToolRun, candidates: list[tuple[Step, ToolCall]]) -> Step:

@@ -11,9 +11,9 @@ from rollout_trace import credentials
 from rollout_trace.data.extras import TopTokenRows
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import Step, StepStatus, TokenIssue, new_step
-from rollout_trace.data.redact import COMPLETION_CHANGED, NO_TOKENS, PROMPT_CHANGED, repeats
+from rollout_trace.data.redact import COMPLETION_CHANGED, IN_COMPLETION, NO_TOKENS, PROMPT_CHANGED, repeats
+from rollout_trace.data.redact import changed_fields as without_keys
 from rollout_trace.data.rows import RowStore
-from rollout_trace.data.texts import change_completion, change_value
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.wire import request as wire_request
 from rollout_trace.wire.aws_events import is_framed
@@ -191,12 +191,6 @@ def _step(
     stores: Stores,
     kept: Mapping[str, Any],
 ) -> Step:
-    messages, sampling = _messages(request_facts, choice), _sampling(request_facts, choice)
-    # Before the ids are stored: a segment that other steps share must not hold those of a key.
-    issue = _cut_keys(request_facts, choice, stores.cut_ids) if credentials.any_known() else None
-    prompt, completion = None, None
-    if issue is None:
-        prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
     error = choice.error or facts.error
     status: StepStatus = "ok" if choice.complete and not choice.error else "error" if error else "abandoned"
     values: dict[str, Any] = {
@@ -207,43 +201,55 @@ def _step(
         "model": request_facts.model,
         "response_model": facts.model,
         "response_id": facts.response_id,
-        "messages": messages,
-        "tools": request_facts.tools,
-        "sampling": sampling,
         "completion": choice.completion,
         "finish_reason": choice.finish_reason,
         "stop_reason": choice.stop_reason,
-        "prompt_token_ids": prompt,
-        "completion_token_ids": completion,
-        "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
         "top_logprobs": choice.top_logprobs,
         "token_texts": choice.token_texts,
-        "token_source": None if completion is None else choice.token_source,
-        "logprobs_mode": None if choice.logprobs is None else choice.logprobs_mode,
         "token_issue": choice.issue or _missing_ids(protocol, choice, request_facts),
         "usage": facts.usage,
         "status": status,
         "error": error,
         "policy_version": choice.policy_version,
+        "extra": choice.extra,
+        "extra_issues": choice.extra_issues,
+        "policy_spans": choice.policy_spans,
+        **kept,
+    }
+    # Before the ids are stored: a segment that other steps share must not hold those of a key.
+    issue = _cut_keys(values, request_facts, choice, stores.cut_ids) if credentials.any_known() else None
+    # Of the request keys are cut before it is read.
+    values |= {
+        "messages": _messages(request_facts, choice),
+        "tools": request_facts.tools,
+        "sampling": _sampling(request_facts, choice),
     }
     if issue is None:
-        values |= _extras(choice, stores.rows)
-        values |= kept
+        values |= {**_tokens(choice, stores), **_extras(choice, stores.rows)}
     else:
-        values |= {**NO_TOKENS, "token_issue": issue}
+        values |= {**NO_TOKENS, "token_issue": issue, "extra": None, "extra_issues": ()}
     return new_step(values)
 
 
+def _tokens(choice: ChoiceFacts, stores: Stores) -> dict[str, Any]:
+    prompt, completion = stores.tokens.add(choice.prompt_token_ids, choice.completion_token_ids)
+    return {
+        "prompt_token_ids": prompt,
+        "completion_token_ids": completion,
+        "logprobs": None if choice.logprobs is None else readonly(choice.logprobs),
+        "token_source": None if completion is None else choice.token_source,
+        "logprobs_mode": None if choice.logprobs is None else choice.logprobs_mode,
+    }
+
+
 def _extras(choice: ChoiceFacts, rows: RowStore) -> dict[str, Any]:
-    """The fields of a step that engines send beside ids and logprobs."""
-    found: dict[str, Any] = {"extra": choice.extra, "extra_issues": choice.extra_issues}
+    """The arrays of a step that engines send beside ids and logprobs."""
+    found: dict[str, Any] = {}
     scores, top, experts = choice.prompt_logprobs, choice.prompt_top_tokens, choice.routed_experts
     if choice.top_tokens is not None:
         found["top_tokens"] = choice.top_tokens
     if choice.sampling_mask is not None:
         found["sampling_mask"] = choice.sampling_mask
-    if choice.policy_spans is not None:
-        found["policy_spans"] = choice.policy_spans
     if scores is not None:
         found["prompt_logprobs"] = rows.add("prompt_logprobs", scores)
     if top is not None:
@@ -256,17 +262,15 @@ def _extras(choice: ChoiceFacts, rows: RowStore) -> dict[str, Any]:
     return found
 
 
-def _cut_keys(request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[bytes]) -> TokenIssue | None:
-    """Cuts keys of this process's clients out of a choice; returns why its ids cannot stay, if they cannot."""
-    completion, stop_reason = choice.completion, choice.stop_reason
-    choice.completion = change_completion(completion, credentials.change)
-    if isinstance(stop_reason, str):
-        choice.stop_reason = credentials.cut(stop_reason)
-    if choice.extra is not None:
-        choice.extra = change_value(choice.extra, "extra", credentials.change)
-    spelled = None if choice.token_texts is None else choice.token_texts.joined()
-    is_spelled = spelled is not None and credentials.cut(spelled) != spelled
-    if choice.completion is not completion or choice.stop_reason is not stop_reason or is_spelled:
+def _cut_keys(
+    values: dict[str, Any], request_facts: RequestFacts, choice: ChoiceFacts, cut_ids: list[bytes]
+) -> TokenIssue | None:
+    """Cuts keys of this process's clients out of a step's fields; returns why its ids cannot stay, if they cannot."""
+    changed = without_keys(values)
+    values |= changed
+    if "top_tokens" in changed:
+        choice.top_tokens = None
+    if not IN_COMPLETION.isdisjoint(changed):
         if choice.completion_token_ids is not None and len(choice.completion_token_ids):
             cut_ids.append(choice.completion_token_ids.tobytes())
         return COMPLETION_CHANGED

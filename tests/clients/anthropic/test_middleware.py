@@ -135,3 +135,22 @@ def test_a_middleware_that_answers_itself(kind: Kind) -> None:
     assert [len(step.attempts) for step in found.steps] == [1, 0]
     assert looked[0][0] == "ok"
     assert "running" not in looked[0]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_attempt_that_is_read_once_the_next_has_begun(kind: Kind, stream: bool) -> None:
+    """Its bytes are not those of the answer that the caller gets."""
+
+    async def reads_both(request: Any, call_next: Any) -> Any:
+        first = await done(call_next(request))
+        second = await done(call_next(request))
+        assert await done(first.read())
+        return second
+
+    async def scenario(world: World) -> Any:
+        return await (streamed if stream else ask)(with_middleware(world, reads_both))
+
+    step = both(kind, [Reply("first"), Reply("second")], scenario).step
+    assert (step.status, [a.status for a in step.attempts]) == ("ok", [200, 200])
+    assert step.completion is not None
+    assert step.completion.content == "second"

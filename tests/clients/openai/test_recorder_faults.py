@@ -192,6 +192,15 @@ def test_the_step_says_so(kind: Kind, hook: str, monkeypatch: pytest.MonkeyPatch
         assert (step.prompt_token_ids, step.completion_token_ids, step.logprobs) == (None, None, None)
 
 
+def test_what_could_not_be_decoded_is_no_success(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller got an answer; the step that stands for it has none, and does not count as one that has."""
+    break_in_production(monkeypatch, "record.call_steps.exchange_of")
+    observed = Observed()
+    all_scenarios(kind, observed)
+    steps = [step for trajectory in observed.trajectories.values() for step in trajectory.steps]
+    assert {(step.status, step.completion) for step in steps} == {("error", None)}
+
+
 def test_a_failure_in_the_failure(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that can be made in no way is lost, counted, and seen by nobody."""
     break_in_production(monkeypatch, "record.call_steps.exchange_of", "record.call_steps._undecodable_step")
