@@ -194,7 +194,7 @@ def value_at(values: Any, path: Sequence[str]) -> Any:
     return values
 
 
-def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[str, int | None], list[Path]]:
+def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[str, Any], list[Path]]:
     """The fields of a ``Usage``, from the places of a shape.
 
     Where several places have one, the largest holds: gateways fill fields that they do not know with zeros.

@@ -22,7 +22,7 @@ COUNTS_OF_OPENAI = {"prompt_tokens": 1000, "completion_tokens": 10, "total_token
 def both_ways(usage: dict[str, Any]) -> list[Step]:
     """A whole answer of chat with this usage, and a stream of it; with zeros behind, as some gateways send them."""
     zeros = {name: 0 for name, value in usage.items() if type(value) is int and value > 0}
-    end = [{"id": "r", "choices": [], "usage": one} for one in (usage, zeros)]
+    end: list[Any] = [{"id": "r", "choices": [], "usage": one} for one in (usage, zeros)]
     return [read(unary(WHOLE, usage=usage)), read(sse(delta({"content": "a"}), delta(finish_reason="stop"), *end))]
 
 
