@@ -13,9 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
 from rollout_trace.data.model import Usage
 
 Path: TypeAlias = tuple[str, ...]
-Shape: TypeAlias = Literal[
-    "openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "sglang", "verifiers"
-]
+Shape: TypeAlias = Literal["openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "verifiers"]
 """Who names the counts: an API, whoever serves it, or a tool that writes traces."""
 Count: TypeAlias = Literal["input", "output", "cache_read", "cache_write", "reasoning", "tools", "total"]
 """A field of ``Usage``; ``tools`` are results of tools in the prompt, ``total`` all tokens of prompt and completion."""
@@ -69,10 +67,6 @@ COUNTS: Final = (
     CountPlace("google", "reasoning", ("thoughtsTokenCount",), "google-genai, SDK types", beside=True),
     CountPlace("ollama", "input", ("prompt_eval_count",), "Ollama, source"),
     CountPlace("ollama", "output", ("eval_count",), "Ollama, source"),
-    CountPlace("sglang", "input", ("prompt_tokens",), "SGLang 0.5.23 `meta_info`, source"),
-    CountPlace("sglang", "output", ("completion_tokens",), "SGLang 0.5.23 `meta_info`, source"),
-    CountPlace("sglang", "cache_read", ("cached_tokens",), "SGLang 0.5.23 `meta_info`, source"),
-    CountPlace("sglang", "reasoning", ("reasoning_tokens",), "SGLang 0.5.23 `meta_info`, source"),
     CountPlace("spans", "input", ("gen_ai.usage.input_tokens",), "OpenTelemetry's conventions"),
     CountPlace("spans", "input", ("gen_ai.usage.prompt_tokens",), "OpenTelemetry before 1.28; OpenLLMetry"),
     CountPlace("spans", "input", ("llm.token_count.prompt",), "OpenInference 0.1.42, source"),
