@@ -158,9 +158,16 @@ COSTS: Final = (
     CostPlace(("estimated_cost",), "DeepInfra, its API's reference"),
     CostPlace(("cost",), "Eden AI: LiteLLM 1.110, source", of_answer=True),
 )
+SPAN_COSTS: Final = (
+    "llm.cost.total",  # OpenInference 0.1.42, source.
+    "gen_ai.usage.cost",  # Langfuse and others.
+    "operation.cost",  # Pydantic AI 2.68, source.
+)
+"""Attributes of spans that are the cost of a call in US dollars."""
+
 _OWN_KEY: Final = ("is_byok",)
 _UPSTREAM: Final = ("cost_details", "upstream_inference_cost")
-"""OpenRouter's: with one's own key ``cost`` is its fee alone, and the provider's price comes to it."""
+"""OpenRouter's, from ``Usage.extra``: with one's own key ``cost`` is its fee, the provider's price comes to it."""
 
 COST_HEADER: Final = "x-litellm-response-cost"
 """LiteLLM's proxy 1.110, source: US dollars."""

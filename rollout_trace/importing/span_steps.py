@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.counts import count_at, counts_from
+from rollout_trace.data.counts import SPAN_COSTS, count_at, counts_from
 from rollout_trace.data.model import Completion, Step, ToolCall, ToolRun, Usage
 from rollout_trace.importing import span_own
 from rollout_trace.importing.chat import arguments_text, chat_calls
@@ -59,7 +59,7 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
             "status": "error" if span.error is not None and answer is None else "ok",
             "error": span.error,
             "latency": span.seconds,
-            "cost": usd(_number(span, "llm.cost.total", "gen_ai.usage.cost")) if at == 0 else None,
+            "cost": usd(_number(span, *SPAN_COSTS)) if at == 0 else None,
         }
         reason = reason if isinstance(reason, str) else None
         if span_own.is_own(span):

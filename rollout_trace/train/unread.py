@@ -26,7 +26,7 @@ def unread_problems(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
     """Code and message of each finding: one for each field, with the number of steps."""
     found: dict[tuple[str, str], list[str]] = {}
     for step in steps:
-        for code, path in _unread(step):
+        for code, path in _unread(step) if step.status != "cached" else ():
             found.setdefault((code, path), []).append(step.id)
     for (code, path), ids in found.items():
         where = f"step {ids[0]}" if len(ids) == 1 else f"{len(ids)} steps, the first {ids[0]}"
@@ -36,6 +36,7 @@ def unread_problems(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
 def _unread(step: Step) -> Iterator[tuple[str, str]]:
     usage, completion = step.usage or Usage(), step.completion
     counts, rest = list(_fields("usage.extra", usage.extra)), list(_fields("extra", step.extra))
+    rest += _fields("completion.extra", None if completion is None else completion.extra)
     has_cache = usage.cache_read is not None or usage.cache_write is not None
     known = ((_TOKENS, usage.output is not None), (_CACHED, has_cache), (_REASONED, usage.reasoning is not None))
     names = [pattern for pattern, is_known in known if not is_known]
@@ -49,8 +50,7 @@ def _unread(step: Step) -> Iterator[tuple[str, str]]:
         costs = (path for path, name, value in [*counts, *rest] if _COST.search(name) and amount_of(value))
         yield from (("usage_unread", path) for path in costs)
     if step.status == "ok" and step.error is None:
-        said = [*rest, *_fields("completion.extra", None if completion is None else completion.extra)]
-        yield from (("error_unread", path) for path, name, value in said if _ERROR.fullmatch(name) and value)
+        yield from (("error_unread", path) for path, name, value in rest if _ERROR.fullmatch(name) and value)
 
 
 def _fields(path: str, values: Any, depth: int = _DEPTH) -> Iterator[tuple[str, str, Any]]:

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import rollout_trace as rt
 from rollout_trace import export, importing
+from rollout_trace.data.counts import SPAN_COSTS
 from rollout_trace.data.model import Usage
 from rollout_trace.importing.imported import Imported
 from rollout_trace.report import ExportReport
@@ -165,6 +166,12 @@ COUNTED: list[dict[str, Any]] = [
 def test_counts_are_read_under_the_names_of_every_convention(counts: dict[str, Any]) -> None:
     (trajectory,) = imported(span(1, None, 0, **{"openinference.span.kind": "LLM", **counts}))
     assert trajectory.steps[0].usage == Usage(input=9, output=5, cache_read=4, cache_write=2, reasoning=3)
+
+
+@pytest.mark.parametrize("name", SPAN_COSTS)
+def test_a_cost_is_read_under_the_names_of_every_convention(name: str) -> None:
+    (trajectory,) = imported(span(1, None, 0, **{"openinference.span.kind": "LLM", name: 0.5}))
+    assert trajectory.cost == rt.Cost(amount=0.5)
 
 
 def test_contents_of_openinference_are_texts_thoughts_and_calls() -> None:
