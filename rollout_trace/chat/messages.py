@@ -28,7 +28,8 @@ Message: TypeAlias = dict[str, Any]
 
 _OUTPUT_ITEMS = frozenset({"reasoning", "function_call", "custom_tool_call"})
 _TOOL_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
-_CONVERTED_TYPES = {"content": frozenset({"text", "thinking", "tool_use"}), "output": _OUTPUT_ITEMS | {"message"}}
+_BLOCKS = frozenset({"text", "thinking", "reasoning", "tool_use"})
+_CONVERTED_TYPES = {"content": _BLOCKS, "output": _OUTPUT_ITEMS | {"message"}}
 """Fields of ``Completion.extra`` with whole blocks or items, and the types of these that its own fields cover."""
 HELD_BY_SERVER = "requests whose first messages the server holds"
 _NOT_READ_BY_MODELS = frozenset({"item_id", "status", "signature", "thoughtSignature", "cache_control"})

@@ -16,6 +16,7 @@ from numbers import Real
 from typing import Any, Protocol, TypeAlias
 
 from rollout_trace._field_docs import document_fields
+from rollout_trace.data.counts import cost_in, long_writes
 from rollout_trace.data.model import Cost, Step, Usage
 
 Call: TypeAlias = list[Step]
@@ -43,6 +44,8 @@ class Price:
     """For tokens written to the prompt cache."""
     currency: str = "USD"
     """Its code, such as ``USD``."""
+    cache_write_1h: float | None = None
+    """For tokens written to the prompt cache for an hour. A call with such tokens has no cost where this is None."""
 
 
 class HasSteps(Protocol):
@@ -90,8 +93,8 @@ class PriceTable:
         A cost set on the step (``source="override"``) comes first, then the cost in the provider's answer
         (``source="provider"``), then this table (``source="table"``): ``usage.input`` counts the whole prompt,
         ``cache_read`` and ``cache_write`` are parts of it, charged at their own prices, or at the input price where the
-        table has none. A missing cache count is taken as 0. Without both token counts, or without a price, the cost is
-        None.
+        table has none; tokens written for an hour have a price of their own or no cost. A missing cache count is taken
+        as 0. Without both token counts, or without a price, the cost is None.
         """
         if step.status == "cached":
             return None
@@ -123,15 +126,11 @@ class PriceTable:
 
 
 def provider_cost(step: Step) -> Cost | None:
-    """The cost in the provider's answer (``usage.cost``, as OpenRouter sends it: credits, which are US dollars)."""
-    usage = step.usage
-    if usage is None or usage.extra is None:
+    """The cost in the provider's answer, from the places of ``counts.py``."""
+    if step.status == "cached":
         return None
-    amount = usage.extra.get("cost")
-    # `True` is an int, and would be a cost of 1.
-    if step.status == "cached" or isinstance(amount, bool) or not isinstance(amount, (int, float)):
-        return None
-    return Cost(amount=float(amount), source="provider") if 0 <= amount <= sys.float_info.max else None
+    amount = cost_in(step.usage.extra if step.usage is not None else None, step.extra)
+    return None if amount is None else Cost(amount=amount, source="provider")
 
 
 def fill_provider_costs(steps: Iterable[Step]) -> None:
@@ -246,14 +245,18 @@ def _fill_costs(steps: Iterable[Step], cost: Callable[[Step], Cost | None]) -> N
 def _table_cost(usage: Usage | None, price: Price | None) -> Cost | None:
     if usage is None or price is None or usage.input is None or usage.output is None:
         return None
-    read, write = usage.cache_read or 0, usage.cache_write or 0
-    fresh = usage.input - read - write
+    read, long = usage.cache_read or 0, long_writes(usage)
+    write = (usage.cache_write or 0) - long
+    fresh = usage.input - read - write - long
     if min(fresh, read, write, usage.output) < 0:
         return None  # Contradictory counts: more tokens cached than in the prompt, or a negative count.
+    if long and price.cache_write_1h is None:
+        return None
     parts = (
         (fresh, price.input),
         (read, price.input if price.cache_read is None else price.cache_read),
         (write, price.input if price.cache_write is None else price.cache_write),
+        (long, price.cache_write_1h or 0),
         (usage.output, price.output),
     )
     try:

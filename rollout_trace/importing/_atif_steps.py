@@ -109,7 +109,7 @@ class Document:
     ) -> Step:
         metrics = step.object("metrics")
         facts = self._facts(extra, step)
-        usage = None if metrics is None else _usage(metrics)
+        usage = None if metrics is None else metrics.usage("atif")
         several = calls is not None and calls > 1
         issue = _several(calls) if several else facts.pop("token_issue")
         facts.pop("token_issue", None)
@@ -303,18 +303,6 @@ def _spans(extra: Fields) -> tuple[PolicySpan, ...] | None:
     except ValueError:
         extra.wrong("policy_spans", "a list of [begin, end, version]")
         return None
-
-
-def _usage(metrics: Fields) -> Usage | None:
-    extra = metrics.object("extra")
-    found = Usage(
-        input=metrics.count("prompt_tokens"),
-        output=metrics.count("completion_tokens"),
-        cache_read=metrics.count("cached_tokens"),
-        cache_write=None if extra is None else extra.count("cache_write_tokens"),
-        reasoning=None if extra is None else extra.count("reasoning_tokens"),
-    )
-    return None if found == Usage() else found
 
 
 def _cost(metrics: Fields, more: Fields | None) -> Cost | None:

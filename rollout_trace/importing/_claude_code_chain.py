@@ -14,7 +14,7 @@ from rollout_trace.importing._claude_code_values import duration, is_texts, pare
 from rollout_trace.importing.fields import is_whole
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
-from rollout_trace.wire.anthropic import usage_of
+from rollout_trace.wire.usage import usage_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing._claude_code_lines import Line
@@ -229,7 +229,7 @@ class Chain:
     def _step(self, line: Line, message: Fields, response: _Response, thread: Thread, before: datetime | None) -> Step:
         completion, raw = self._completion(message, response.content)
         model, request_id = message.text("model"), line.fields.name("requestId")
-        usage = usage_of(response.usage) if response.usage else None
+        usage = usage_of(response.usage, "anthropic") if response.usage else None
         self._job.report.miss("token ids")
         self._job.report.miss("logprobs")
         self._job.report.miss("usage", usage is None)

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Step, ToolRun, Usage, amend
+from rollout_trace.data.model import Step, ToolRun, amend
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
 from rollout_trace.wire.response_items import completion_of
 
@@ -134,15 +134,8 @@ class Calls:
     def _set_usage(self, counts: Fields) -> None:
         if not self._is_uncounted or self.steps[-1].usage is not None:
             return
-        cached, inner = counts.count("cached_input_tokens"), counts.object("input_tokens_details")
-        usage = Usage(
-            input=counts.count("input_tokens"),
-            output=counts.count("output_tokens"),
-            cache_read=cached if cached is not None or inner is None else inner.count("cached_tokens"),
-            cache_write=counts.count("cache_write_input_tokens"),
-            reasoning=counts.count("reasoning_output_tokens"),
-        )
-        if usage != Usage():
+        usage = counts.usage("codex")
+        if usage is not None:
             amend(self.steps[-1], usage=usage)
 
     def end(self) -> None:

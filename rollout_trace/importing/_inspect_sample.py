@@ -156,7 +156,7 @@ class Sample:
             "latency": None if seconds is None or seconds < 0 else seconds,
             "response_model": None if output is None else output.text("model"),
             "response_id": None if output is None else output.name("response_id"),
-            "usage": None if usage is None else _usage(usage),
+            "usage": None if usage is None else usage.usage("inspect"),
             "trainable": role is None,
             "metadata": {**({} if role is None else {"role": role}), **_retries(event)} or None,
         }
@@ -298,16 +298,3 @@ def _logprob(row: Fields) -> float | None:
     if isinstance(value, float):  # NaN and infinities are for the rules of logprobs.
         return value
     return row.number("logprob")
-
-
-def _usage(usage: Fields) -> Usage:
-    fresh, read = usage.count("input_tokens"), usage.count("input_tokens_cache_read")
-    written = usage.count("input_tokens_cache_write")
-    # inspect's `input_tokens` are those that no cache gave or took.
-    return Usage(
-        input=None if fresh is None else fresh + (read or 0) + (written or 0),
-        output=usage.count("output_tokens"),
-        cache_read=read,
-        cache_write=written,
-        reasoning=usage.count("reasoning_tokens"),
-    )

@@ -309,16 +309,7 @@ def _completion(message: Fields | None) -> Completion:
 
 def _usage(call: Fields | None) -> Usage | None:
     counts = None if call is None else call.object("usage")
-    if counts is None:
-        return None
-    fresh, read = counts.count("prompt_tokens"), counts.count("cached_input_tokens")
-    # In verifiers, prompt tokens do not include those read from the cache.
-    return Usage(
-        input=None if fresh is None else fresh + (read or 0),
-        output=counts.count("completion_tokens"),
-        cache_read=read,
-        reasoning=counts.count("reasoning_tokens"),
-    )
+    return None if counts is None else counts.usage("verifiers")
 
 
 def _policy_spans(fact: Fields) -> Any:

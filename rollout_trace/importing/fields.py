@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from typing import Any, Literal, NamedTuple, NoReturn, TypeAlias, TypeGuard
 
+from rollout_trace.data.counts import Path, Shape, counts_from, is_count
+from rollout_trace.data.model import Usage
 from rollout_trace.errors import FormatError
 
 OnError: TypeAlias = Literal["raise", "skip"]
-_COUNT_LIMIT = 2**63
 _YEARS = range(1900, 10000)
 _ADVICE = 'on_error="skip" leaves out what cannot be read and keeps the rest'
 
@@ -137,8 +138,22 @@ class Fields:
 
     def count(self, name: str) -> int | None:
         """A whole number of 0 or more."""
-        value = self._typed(name, "a whole number of 0 or more", _is_count)
+        value = self._typed(name, "a whole number of 0 or more", is_count)
         return None if value is None else int(value)
+
+    def usage(self, shape: Shape) -> Usage | None:
+        """The counts of this object, from the places of a shape; None where it has none."""
+        inner: dict[str, Fields | None] = {}
+
+        def get(path: Path) -> int | None:
+            *way, name = path
+            for key in way:
+                inner[key] = inner[key] if key in inner else self.object(key)
+            holder = inner[way[0]] if way else self
+            return None if holder is None else holder.count(name)
+
+        found = Usage(**counts_from(shape, get)[0])
+        return None if found == Usage() else found
 
     def number(self, name: str) -> float | None:
         """A finite number."""
@@ -250,8 +265,3 @@ def _is_number(value: Any) -> bool:
 def is_whole(value: Any) -> bool:
     """Whether a value is a whole number; ``True`` is none."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_count(value: Any) -> bool:
-    # Counts are written as floats by some JSON writers.
-    return (is_whole(value) or (isinstance(value, float) and value.is_integer())) and 0 <= value < _COUNT_LIMIT

@@ -166,9 +166,18 @@ def _from_openinference(item: dict[str, Any]) -> dict[str, Any]:
     fields = {name.removeprefix("message."): value for name, value in item.items()}
     role = fields.get("role")
     found = _plain(role if isinstance(role, str) else "user", {**fields, "tool_calls": None})
-    contents = [_openinference_part(part) for part in indexed(fields, "contents")]
+    contents = indexed(fields, "contents")
+    kinds = [part.get("message_content.type") for part in contents]
     if contents:
-        found["content"] = _joined([part for part in contents if part is not None])
+        parts = [_openinference_part(part) for part, kind in zip(contents, kinds, strict=True) if kind not in _NO_PARTS]
+        found["content"] = _joined(parts)
+    texts = [
+        _text(part.get("message_content.text"))
+        for part, kind in zip(contents, kinds, strict=True)
+        if kind == "reasoning"
+    ]
+    if any(texts):
+        found["reasoning_content"] = "".join(texts)
     calls = [
         _call(one.get("tool_call.id"), one.get("tool_call.function.name"), one.get("tool_call.function.arguments"))
         for one in indexed(fields, "tool_calls")
@@ -176,7 +185,11 @@ def _from_openinference(item: dict[str, Any]) -> dict[str, Any]:
     return {**found, "tool_calls": calls} if calls else found
 
 
-def _openinference_part(part: dict[str, Any]) -> dict[str, Any] | None:
+_NO_PARTS = frozenset({"reasoning", "tool_use"})
+"""Types of OpenInference's contents that stand elsewhere in a message of chat; calls stand among its calls too."""
+
+
+def _openinference_part(part: dict[str, Any]) -> dict[str, Any]:
     url = part.get("message_content.image.image.url")
     if isinstance(url, str):
         return {"type": "image_url", "image_url": {"url": url}}

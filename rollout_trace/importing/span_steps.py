@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rollout_trace.data.counts import SPAN_COSTS, count_at, counts_from
 from rollout_trace.data.model import Completion, Step, ToolCall, ToolRun, Usage
 from rollout_trace.importing import span_own
 from rollout_trace.importing.chat import arguments_text, chat_calls
@@ -57,7 +59,7 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
             "status": "error" if span.error is not None and answer is None else "ok",
             "error": span.error,
             "latency": span.seconds,
-            "cost": usd(_number(span, "llm.cost.total", "gen_ai.usage.cost")) if at == 0 else None,
+            "cost": usd(_number(span, *SPAN_COSTS)) if at == 0 else None,
         }
         reason = reason if isinstance(reason, str) else None
         if span_own.is_own(span):
@@ -141,31 +143,13 @@ def _logprobs(span: Span) -> list[float | None] | None:
     return None
 
 
-def _count(span: Span, *names: str) -> int | None:
-    numbers = (span.attributes.get(name) for name in names)
-    return next((int(one) for one in numbers if is_finite(one) and 0 <= one < 2**63 and one == int(one)), None)
-
-
 def _number(span: Span, *names: str) -> float | None:
     numbers = (span.attributes.get(name) for name in names)
     return next((float(one) for one in numbers if is_finite(one) and one >= 0), None)
 
 
 def _usage(span: Span) -> Usage | None:
-    found = Usage(
-        input=_count(span, "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt"),
-        output=_count(
-            span, "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion"
-        ),
-        cache_read=_count(span, "gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read"),
-        cache_write=_count(
-            span,
-            "gen_ai.usage.cache_write.input_tokens",
-            "gen_ai.usage.cache_creation.input_tokens",
-            "llm.token_count.prompt_details.cache_write",
-        ),
-        reasoning=_count(span, "gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"),
-    )
+    found = Usage(**counts_from("spans", partial(count_at, span.attributes))[0])
     return None if found == Usage() else found
 
 

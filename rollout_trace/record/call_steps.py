@@ -8,9 +8,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rollout_trace import credentials, guard
+from rollout_trace.data.costs import provider_cost
+from rollout_trace.data.counts import COST_HEADER, amount_in
 from rollout_trace.data.extras import EXTRAS
 from rollout_trace.data.lists import ListStore
 from rollout_trace.data.model import (
+    Cost,
     ErrorInfo,
     Step,
     StepStatus,
@@ -48,6 +51,8 @@ def recorded_steps(call: Call, stores: Stores) -> list[Step]:
         streamed = streamed or call.is_stream
         for step in steps:
             _add_call_fields(step, call, streamed=streamed, has_more=has_more or bool(call.left_out))
+        if steps:
+            _add_header_cost(steps[0], call, streamed=streamed)
         _report_missing(steps, call.what_is_missing(has_more=has_more))
         for step in steps:
             if call.settings.wishes is not None or step.status == "error":
@@ -161,6 +166,15 @@ def _add_call_fields(step: Step, call: Call, *, streamed: bool, has_more: bool) 
         _explain_missing(step, call)
     if call.faults:
         _withhold_tokens(step, _recorder_failed(call))
+
+
+def _add_header_cost(step: Step, call: Call, *, streamed: bool) -> None:
+    """Sets the cost that stands in a header of the answer, where none is in its body."""
+    header = call.attempts[-1].known.get(COST_HEADER) if call.attempts else None
+    amount = None if header is None else amount_in(header)
+    # Headers come before a stream: there a zero says that the cost was not known yet.
+    if amount is not None and (amount or not streamed) and provider_cost(step) is None:
+        add_facts(step, {"cost": Cost(amount=amount, source="provider")})
 
 
 def _mode(step: Step) -> LogprobsMode | None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-NAMES = ("content-type", "content-encoding", "x-request-id", "request-id")
+from rollout_trace.data.counts import COST_HEADER
+
+NAMES = ("content-type", "content-encoding", "x-request-id", "request-id", COST_HEADER)
 _NAMES = {name.encode(): name for name in NAMES}
 
 

@@ -152,7 +152,7 @@ def _add_content(content: Any, texts: list[str], calls: list[tuple[Any, Any]]) -
             calls.append((part.get("name"), part.get("input")))
         elif isinstance(part.get("text"), str):
             texts.append(part["text"])
-        reasoning = reasoning or part.get("type") in ("thinking", "redacted_thinking")
+        reasoning = reasoning or part.get("type") in ("thinking", "redacted_thinking", "reasoning")
     return reasoning
 
 

@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from msgspec import Raw, Struct
 
-from rollout_trace.wire.facts import ChoiceFacts
+from rollout_trace.wire.facts import ChoiceFacts, ResponseFacts
 from rollout_trace.wire.lenient import NULL
-from rollout_trace.wire.other_fields import OtherFields, extra_of
+from rollout_trace.wire.other_fields import OtherFields, extra_of, undeclared
+from rollout_trace.wire.usage import add_usage, larger, take_usage
 from rollout_trace.wire.vllm_extras import ChoiceExtras, PromptScores, RawExtras
 
 _EMPTY: Final[Mapping[str, Any]] = {}
@@ -49,11 +50,13 @@ class OtherNames:
 class PartExtras:
     """Of one choice, from its only body or from all its chunks."""
 
-    __slots__ = ("_fields_of", "_names", "_nothing", "_others", "found")
+    __slots__ = ("_fields_of", "_names", "_nothing", "_others", "counts", "found")
 
     def __init__(self, kind: OtherNames) -> None:
         """``kind``: of the type of the choices, whose base is ``ChoiceExtras``."""
         self._fields_of, self._nothing, self._names = kind.fields_of, kind.nothing, kind.names
+        self.counts: Mapping[str, Any] = _EMPTY
+        """Of the answer, where they stand on the choice."""
         # Made when they are needed: nearly no choice has any extras.
         self.found: RawExtras | None = None
         self._others: OtherFields | None = None
@@ -79,6 +82,11 @@ class PartExtras:
             self._others = OtherFields(self._names)
         return self._others
 
+    def update(self, fields: dict[str, Any]) -> None:
+        """Reads the undeclared fields of the next chunk."""
+        self.counts = larger(self.counts, take_usage(fields, of_choice=True))
+        self.others.update(fields)
+
     @property
     def other_values(self) -> Mapping[str, Any]:
         """The values of ``others``."""
@@ -88,7 +96,7 @@ class PartExtras:
 class AnswerExtras:
     """Of an answer, beside its choices."""
 
-    __slots__ = ("_choice", "_fields_of", "_others", "_prompt_logprobs", "_rest", "_scores", "_strict")
+    __slots__ = ("_choice", "_counts", "_fields_of", "_others", "_prompt_logprobs", "_rest", "_scores", "_strict")
 
     def __init__(self, kind: OtherNames, strict: type[Struct], choice: type[Struct]) -> None:
         """
@@ -100,6 +108,7 @@ class AnswerExtras:
         self._fields_of, self._strict, self._choice = kind.fields_of, strict, choice
         self._rest = kind.nothing
         self._others = OtherFields(kind.names)
+        self._counts: dict[str, Any] = {}
         self._prompt_logprobs = NULL
         self._scores = PromptScores()
 
@@ -113,7 +122,22 @@ class AnswerExtras:
             self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         if type(body) is self._strict:
             return None
-        return self._others.add_undeclared(data, type(body), self._choice, size)
+        values, choices = undeclared(data, type(body), self._choice)
+        self._counts = larger(self._counts, take_usage(values))
+        self._others.update(values)
+        return choices if len(choices) == size else None
+
+    def add_usage(self, facts: ResponseFacts, parts: list[PartExtras]) -> None:
+        """Adds the counts that stood in other places than the usage. ``parts``: of all choices.
+
+        Those of a choice are of the whole answer where there is one choice; of several they stay in the extras.
+        """
+        found = [self._counts, *(part.counts for part in parts if len(parts) == 1)]
+        for counts in filter(None, found):
+            add_usage(facts, counts)
+        for part in parts:
+            if part.counts and len(parts) > 1:
+                part.others.update({"usage": part.counts})
 
     def settle(
         self,

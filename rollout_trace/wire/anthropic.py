@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Raw, Struct, json
 
-from rollout_trace.data.model import ErrorInfo, Usage
+from rollout_trace.data.model import ErrorInfo
 from rollout_trace.wire import align, aws_events, blocks
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
@@ -18,7 +18,7 @@ from rollout_trace.wire.lenient import DECODE_ERRORS, LenientDecoder, loads, tex
 from rollout_trace.wire.message_tokens import MessageTokens, without_tokens
 from rollout_trace.wire.reading import mark_malformed, unreadable
 from rollout_trace.wire.sse import Event, events
-from rollout_trace.wire.usage import larger, pop_count
+from rollout_trace.wire.usage import larger, usage_of
 
 
 class _Event(Struct):
@@ -179,6 +179,7 @@ class _Message:
             self._problem = self._problem or f"An event {kind} has no `{needed}`"
             return
         self._tokens.add_event(event)
+        self._count(event.usage)
         if event.message is not None and kind == "message_start":
             self._tokens.add_part(event.message)
             self._add_message(event.message, data)
@@ -197,7 +198,7 @@ class _Message:
         """Writes what was read to the facts. ``done``: the answer reached its end."""
         fields, finish_reason = self._fields, text_of(self._fields.get("stop_reason"))
         facts.response_id, facts.model = text_of(fields.get("id")), text_of(fields.get("model"))
-        facts.usage = usage_of(self._counts) if self._counts else None
+        facts.usage = usage_of(self._counts, "anthropic") if self._counts else None
         facts.malformed = facts.malformed or self._problem or self._tokens.problem
         choice = ChoiceFacts(
             completion=blocks.completion_of(fields.get("role"), self._blocks, self._extra),
@@ -248,7 +249,7 @@ class _Message:
             self._fields[name] = delta.get(name) or self._fields.get(name)
         self._keep_extra(delta)
         self._keep_extra(_fields_of(data))
-        self._count(event.usage)
+        self._count(delta.get("usage"))
 
     def _set_head(self, message: dict[str, Any]) -> None:
         for name in ("id", "role", "model", "stop_reason", "stop_sequence"):
@@ -281,29 +282,3 @@ def _raw_inputs(data: bytes) -> list[str | None]:
         return []
     inputs = found.content if found.content_block is None else [found.content_block]
     return [bytes(item.input).decode("utf-8", "replace") or None for item in inputs]
-
-
-def usage_of(counts: dict[str, Any]) -> Usage:
-    """Usage from Anthropic's counts. A count that is null, missing or no whole number is None.
-
-    Anthropic's ``input_tokens`` leaves out tokens read from the cache or written to it. ``input`` is the whole prompt,
-    as with every provider; ``cache_read`` and ``cache_write`` are parts of it.
-    """
-    rest = {name: value for name, value in counts.items() if value is not None}
-    details = rest.get("output_tokens_details")
-    details = dict(details) if isinstance(details, dict) else {}
-    fresh, output = pop_count(rest, "input_tokens"), pop_count(rest, "output_tokens")
-    read, written = pop_count(rest, "cache_read_input_tokens"), pop_count(rest, "cache_creation_input_tokens")
-    reasoning = pop_count(details, "thinking_tokens")
-    if reasoning is not None:
-        rest["output_tokens_details"] = details
-        if not details:
-            del rest["output_tokens_details"]
-    return Usage(
-        input=None if fresh is None else fresh + (read or 0) + (written or 0),
-        output=output,
-        cache_read=read,
-        cache_write=written,
-        reasoning=reasoning,
-        extra=rest or None,
-    )

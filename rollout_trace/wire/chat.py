@@ -177,10 +177,11 @@ class _Answer:
             reader = reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed)
             reader.add(choice)
             if others:
-                reader.extras.others.update(others[position])
+                reader.extras.update(others[position])
 
     def choices(self, *, done: bool) -> list[ChoiceFacts]:
         """The facts of each choice, by index. ``done``: the answer reached its end."""
+        self._extras.add_usage(self._facts, [reader.extras for reader in self._readers.values()])
         return [self._choice(index, self._readers[index], done=done) for index in sorted(self._readers)]
 
     def add_extras(self, sampling: Mapping[str, Any] | None) -> None:

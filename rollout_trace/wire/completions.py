@@ -192,7 +192,7 @@ class _Answer:
             problem = reader.add(choice, plain[position] if plain else None)
             self._facts.malformed = self._facts.malformed or problem
             if others:
-                reader.extras.others.update(others[position])
+                reader.extras.update(others[position])
 
     def _plain_choices(self, choices: Sequence[_Choice], part: Event) -> list[Any] | None:
         """The choices of a body as plain values, where other engines than vLLM may have put ids in them or beside."""
@@ -218,6 +218,7 @@ class _Answer:
 
     def choices(self, *, done: bool) -> list[ChoiceFacts]:
         """The facts of each choice, by index. ``done``: the answer reached its end."""
+        self._extras.add_usage(self._facts, [reader.extras for reader in self._readers.values()])
         found = [self._choice(index, self._readers[index], done=done) for index in sorted(self._readers)]
         if not self._is_counted(found):
             for choice in found:

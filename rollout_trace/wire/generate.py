@@ -128,11 +128,12 @@ class _Answer:
             reader = reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed)
             reader.add(sample, part.data, position)
             if others:
-                reader.extras.others.update(others[position])
+                reader.extras.update(others[position])
 
     def finish(self, *, done: bool) -> None:
         """Writes each sample to the facts, and checks its ids and logprobs. ``done``: the answer reached its end."""
         facts, readers = self._facts, [self._readers[index] for index in sorted(self._readers)]
+        self._extras.add_usage(facts, [reader.extras for reader in readers])
         firsts: dict[int | None, SampleReader] = {}
         for index in sorted(self._readers):
             reader = self._readers[index]

@@ -22,7 +22,7 @@ from typing import Any
 from msgspec import Raw, Struct
 from msgspec import json as msgjson
 
-from rollout_trace.data.model import Completion, ErrorInfo, Usage
+from rollout_trace.data.model import Completion, ErrorInfo
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import brief, error_of, error_value
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
@@ -32,7 +32,7 @@ from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
 from rollout_trace.wire.other_fields import extra_of
 from rollout_trace.wire.reading import mark_malformed, reader_for, unreadable, withhold
 from rollout_trace.wire.sse import Event, events
-from rollout_trace.wire.usage import is_count, larger
+from rollout_trace.wire.usage import larger, usage_of
 
 _ANSWER_FIELDS = frozenset({"candidates", "usageMetadata", "modelVersion", "responseId"})
 _CANDIDATE_FIELDS = frozenset({"content", "finishReason", "index", "logprobsResult"})
@@ -163,7 +163,7 @@ class _Answer:
         facts = self._facts
         if not self.has_begun:
             return
-        facts.usage = usage_of(self._counts) if self._counts else None
+        facts.usage = usage_of(self._counts, "google") if self._counts else None
         facts.choices = [self._candidates[index].facts(index, done=done) for index in sorted(self._candidates)]
         self._withhold_answers_alone()
         feedback = self._extra.get("promptFeedback")
@@ -183,7 +183,7 @@ class _Answer:
 
     def _withhold_answers_alone(self) -> None:
         """Removes ids and logprobs that are of the answer without the thoughts before it: they are not a completion."""
-        thoughts = _count(self._counts, "thoughtsTokenCount")
+        thoughts = None if self._facts.usage is None else self._facts.usage.reasoning
         for choice in self._facts.choices:
             has_thoughts = thoughts or (choice.completion is not None and choice.completion.reasoning)
             if choice.logprobs is not None and has_thoughts:
@@ -273,29 +273,3 @@ def _raw_arguments(data: bytes) -> list[list[Raw | None]]:
 def _arguments(part: _RawPart) -> Raw | None:
     # NULL is the default too: a call without arguments.
     return None if part.functionCall is None or part.functionCall.args == NULL else part.functionCall.args.copy()
-
-
-def usage_of(counts: Mapping[str, Any]) -> Usage:
-    """Usage in Google's names. A count that is null, missing or no whole number is None."""
-    prompt, tools = _count(counts, "promptTokenCount"), _count(counts, "toolUsePromptTokenCount")
-    thoughts, total = _count(counts, "thoughtsTokenCount"), _count(counts, "totalTokenCount")
-    candidates = _count(counts, "candidatesTokenCount")
-    read = None if prompt is None else prompt + (tools or 0)
-    output = None if candidates is None else candidates + (thoughts or 0)
-    if output is None and read is not None and total is not None and total >= read + (thoughts or 0):
-        # Zeros are left out of the JSON: of an answer that was all thought, the total has the rest.
-        output = total - read
-    used = {"promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount"}
-    rest = {name: value for name, value in counts.items() if name not in used and name != "totalTokenCount"}
-    return Usage(
-        input=read,
-        output=output,
-        cache_read=_count(counts, "cachedContentTokenCount"),
-        reasoning=thoughts,
-        extra=rest or None,
-    )
-
-
-def _count(counts: Mapping[str, Any], name: str) -> int | None:
-    value = counts.get(name)
-    return int(value) if is_count(value) else None

@@ -9,6 +9,12 @@ from rollout_trace.data.model import Completion, ToolCall, new_completion
 
 # Servers repeat these in every delta: concatenated, the role would become "assistantassistant".
 _KEPT_ONCE = frozenset({"role", "id", "type", "index"})
+_THOUGHTS = frozenset({"thinking", "reasoning"})
+"""Types of the parts of a content that are reasoning: Mistral's and Cohere's, Databricks'."""
+_IN_FRAGMENTS = frozenset({"content", "thinking", "summary", "reasoning_details", "thinking_blocks"})
+"""Lists whose parts are streamed in fragments: of contents, and inside of their thoughts; OpenRouter's; LiteLLM's."""
+_GROWING = frozenset({"text", "summary", "thinking"})
+"""Fields of a part that its fragments continue; of the others the later value holds."""
 
 
 class MessageMerger:
@@ -128,6 +134,8 @@ def _merge(into: dict[str, Any], name: str, value: Any) -> None:
         return
     if isinstance(old, str) and isinstance(value, str):
         into[name] = old + value
+    elif isinstance(old, list) and isinstance(value, list) and name in _IN_FRAGMENTS:
+        _join(old, value, texts_go_on=name != "content")
     elif isinstance(old, list):
         _extend(old, value)
     elif isinstance(old, str) and isinstance(value, list):
@@ -149,6 +157,34 @@ def _extend(parts: list[Any], value: Any) -> None:
         parts.append(_text_part(value) if isinstance(value, str) else value)
 
 
+def _join(parts: list[Any], fragments: list[Any], *, texts_go_on: bool) -> None:
+    """Adds the parts of a delta. What has the index of a part before it, or goes on with the last one, is a fragment.
+
+    Encrypted parts come whole.
+    """
+    for at, fragment in enumerate(fragments):
+        kind = fragment.get("type") if isinstance(fragment, dict) else None
+        index = fragment.get("index") if isinstance(fragment, dict) else None
+        # Two parts of one delta without indexes are two; and so are two texts of which nothing says that they are one.
+        is_next = at == 0 and (kind != "text" or texts_go_on or any(map(_is_thought, parts)))
+        before = reversed(parts) if index is not None else parts[-1:] if is_next else ()
+        part = next((one for one in before if isinstance(one, dict) and one.get("index") == index), None)
+        if part is None or not isinstance(kind, str) or not _goes_on(part, fragment):
+            parts.append(fragment)
+            continue
+        for name, value in fragment.items():
+            if name in _GROWING and part.get(name):
+                _merge(part, name, value)
+            elif value not in (None, "") and (name not in _KEPT_ONCE or not part.get(name)):
+                part[name] = value
+
+
+def _goes_on(part: dict[str, Any], fragment: dict[str, Any]) -> bool:
+    is_same = part.get("type") == fragment["type"] and part.get("id") in (None, fragment.get("id"))
+    is_open = fragment.get("index") is not None or not (part.get("signature") or part.get("closed"))
+    return is_same and is_open and any(part.get(name) or fragment.get(name) for name in _GROWING)
+
+
 def _text_part(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
@@ -163,6 +199,12 @@ def completion_of(message: dict[str, Any]) -> Completion:
         reasoning = _text(rest, "reasoning_content") or reasoning
     calls = _tool_calls(rest)
     content = rest.pop("content", None)
+    if isinstance(content, list) and any(_is_thought(part) for part in content):
+        thoughts, said = _divided(content)
+        reasoning = reasoning or thoughts
+        if not _is_lossless(content):
+            rest["content"] = content
+        content = said
     return completion_from(
         content if content is None or isinstance(content, (str, list)) else str(content),
         reasoning,
@@ -171,6 +213,38 @@ def completion_of(message: dict[str, Any]) -> Completion:
         tool_calls=calls,
         extra=rest or None,
     )
+
+
+def _is_thought(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") in _THOUGHTS
+
+
+def _divided(parts: list[Any]) -> tuple[str, str | list[Any] | None]:
+    """The text of the thoughts in a content, and the rest of it: a text where it is of plain texts alone."""
+    others = [part for part in parts if not _is_thought(part)]
+    plain = [part["text"] for part in others if _is_plain(part)]
+    thoughts = "".join(_text_inside(part) for part in parts if _is_thought(part))
+    return thoughts, "".join(plain) if len(plain) == len(others) else others
+
+
+def _text_inside(part: dict[str, Any]) -> str:
+    """The text of a thought: as such, or in a list of texts."""
+    value = next((part[name] for name in ("thinking", "text", "summary") if part.get(name)), None)
+    texts = value if isinstance(value, list) else [{"text": value}]
+    return "".join(one["text"] for one in texts if isinstance(one, dict) and isinstance(one.get("text"), str))
+
+
+def _is_plain(part: Any) -> bool:
+    """Whether a part is a text and nothing else."""
+    return isinstance(part, dict) and part.keys() == {"type", "text"} and isinstance(part["text"], str)
+
+
+def _is_lossless(parts: list[Any]) -> bool:
+    """Whether a content is one plain thought and perhaps a plain text behind it."""
+    first, *others = parts
+    inner = first.get("thinking") if isinstance(first, dict) and first.keys() == {"type", "thinking"} else None
+    is_plain = isinstance(inner, str) or (isinstance(inner, list) and all(map(_is_plain, inner)))
+    return is_plain and len(others) < 2 and all(map(_is_plain, others))
 
 
 def completion_from(

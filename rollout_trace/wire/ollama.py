@@ -16,7 +16,8 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from rollout_trace.data.model import TokenIssue, Usage
+from rollout_trace.data.counts import is_count
+from rollout_trace.data.model import TokenIssue
 from rollout_trace.data.token_texts import PackedTexts
 from rollout_trace.wire import align
 from rollout_trace.wire.errors import error_of
@@ -28,6 +29,7 @@ from rollout_trace.wire.other_fields import NO_EXTRA, extra_of, fields_without
 from rollout_trace.wire.reading import mark_malformed, read_bodies
 from rollout_trace.wire.sse import Event
 from rollout_trace.wire.token_texts import texts_of
+from rollout_trace.wire.usage import larger, usage_of
 
 
 class _Function(Struct):
@@ -68,8 +70,8 @@ class _Body(Struct):
     done_reason: str | None = None
     context: Any = None
     logprobs: list[_Entry] | None = None
-    prompt_eval_count: int | None = None
-    eval_count: int | None = None
+    prompt_eval_count: int | float | None = None
+    eval_count: int | float | None = None
     total_duration: Any = None
     load_duration: Any = None
     prompt_eval_duration: Any = None
@@ -87,6 +89,7 @@ class _StrictBody(_Body, forbid_unknown_fields=True):
 
 _BODY = LenientDecoder(_Body, _StrictBody)
 _EXTRA = ("created_at", "context", "total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+_COUNTS = ("prompt_eval_count", "eval_count")
 _KNOWN = NO_EXTRA.union(_Body.__struct_fields__)
 _KNOWN_OF_MESSAGE = NO_EXTRA.union(_Message.__struct_fields__)
 _NOTHING_SAMPLED = frozenset({"load", "unload"})
@@ -166,9 +169,10 @@ class _Answer:
             self._entries = [*(self._entries or ()), *body.logprobs]
         self._reason = body.done_reason or self._reason
         self._is_done = self._is_done or bool(body.done)
-        read, written = _count(body.prompt_eval_count), _count(body.eval_count)
-        if read is not None or written is not None:
-            self._facts.usage = Usage(input=read, output=written)
+        counts = {name: value for name in _COUNTS if is_count(value := getattr(body, name))}
+        if counts:
+            self._facts.counts = larger(self._facts.counts, counts)
+            self._facts.usage = usage_of(self._facts.counts, "ollama")
         self._extra.update((name, value) for name in _EXTRA if (value := getattr(body, name)) is not None)
         if _BODY.has_unknown(body):
             self._extra.update(fields_without(part.data, _KNOWN))
@@ -212,10 +216,6 @@ class _Answer:
             function = call.function or _Function()
             arguments = None if function.arguments == NULL else bytes(function.arguments).decode("utf-8", "replace")
             self._calls.append({"id": call.id, "function": {"name": function.name, "arguments": arguments}})
-
-
-def _count(value: int | None) -> int | None:
-    return None if value is None or value < 0 else value
 
 
 def _texts(entries: list[_Entry]) -> PackedTexts | None:

@@ -38,23 +38,6 @@ class OtherFields:
             if value is not None:
                 self.values[name] = value
 
-    def add_undeclared(
-        self, data: bytes, body: type[Struct], choice: type[Struct], size: int
-    ) -> list[dict[str, Any]] | None:
-        """Reads the fields of a body that its type does not have; returns those of its choices.
-
-        Args:
-            body: the type of the body.
-            choice: the type of its choices.
-            size: the number of choices that were read.
-
-        Returns:
-            One dict for each choice; None where it is not certain whose they are.
-        """
-        values, choices = undeclared(data, body, choice)
-        self.values.update(values)
-        return choices if len(choices) == size else None
-
     def update(self, values: Mapping[str, Any]) -> None:
         """Sets fields that were read elsewhere."""
         self.values.update(values)

@@ -180,7 +180,8 @@ def _completion_of(message: _Message) -> Completion | None:
 def _usage_of(counts: _Usage | None) -> Usage | None:
     if counts is None:
         return None
-    if counts.prompt_tokens_details is None and counts.completion_tokens_details is None:
+    is_sum = counts.total_tokens in (None, counts.prompt_tokens + counts.completion_tokens)
+    if is_sum and counts.prompt_tokens_details is None and counts.completion_tokens_details is None:
         return new_usage(input=counts.prompt_tokens, output=counts.completion_tokens)
     return usage_of(structs.asdict(counts))
 
@@ -240,6 +241,7 @@ def _counts_upwards(usages: list[_Usage]) -> bool:
     return all(
         one.prompt_tokens <= usages[-1].prompt_tokens
         and one.completion_tokens <= usages[-1].completion_tokens
+        and (one.total_tokens or 0) <= (usages[-1].total_tokens or 0)
         and one.prompt_tokens_details is one.completion_tokens_details is None
         for one in usages[:-1]
     )

@@ -1,32 +1,36 @@
-"""Token counts of OpenAI's protocols."""
+"""Token counts of an answer. The places of each count are in ``rollout_trace/data/counts.py``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeGuard
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from rollout_trace.data.model import Usage
+from rollout_trace.data.counts import COUNTS, USAGES, Shape, count_at, counts_from, value_at
+from rollout_trace.data.model import Usage, new_usage
 
 if TYPE_CHECKING:
     from rollout_trace.wire.facts import ResponseFacts
 
-_DETAILS = ("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details")
+_DETAILS: Final = frozenset(row.path[0] for row in COUNTS if row.shape in ("openai", "anthropic") and row.path[1:])
 
 
-def usage_of(counts: dict[str, Any]) -> Usage:
-    """Usage in OpenAI's names (of /responses too). A count that is null, missing or no whole number is None."""
-    rest = {name: value for name, value in counts.items() if value is not None and name != "total_tokens"}
-    details: dict[str, Any] = {}
-    for name in _DETAILS:
-        if isinstance(rest.get(name), dict):
-            details.update((key, value) for key, value in rest.pop(name).items() if value is not None)
-    return Usage(
-        input=pop_count(rest, "prompt_tokens" if "prompt_tokens" in rest else "input_tokens"),
-        output=pop_count(rest, "completion_tokens" if "completion_tokens" in rest else "output_tokens"),
-        cache_read=pop_count(details, "cached_tokens"),
-        cache_write=pop_count(details, "cache_write_tokens"),
-        reasoning=pop_count(details, "reasoning_tokens"),
-        extra={**rest, **details} or None,
-    )
+def usage_of(counts: Mapping[str, Any], shape: Shape = "openai") -> Usage:
+    """The usage that an object of counts makes. A count that is null, missing or no whole number is None.
+
+    What has no field of its own is in ``extra``, that of OpenAI's details beside the rest.
+    """
+    rest = {name: value for name, value in counts.items() if value is not None}
+    details = {name: dict(value) for name, value in rest.items() if name in _DETAILS and isinstance(value, dict)}
+    rest |= details
+    found, said = counts_from(shape, partial(count_at, rest))
+    for *way, name in said:
+        del value_at(rest, way)[name]
+    for name, values in details.items():
+        others = {key: value for key, value in values.items() if value is not None}
+        del rest[name]
+        rest |= others if shape == "openai" or not others else {name: others}
+    return new_usage(**found, extra=rest or None)
 
 
 def add_usage(facts: ResponseFacts, counts: Any) -> None:
@@ -36,8 +40,8 @@ def add_usage(facts: ResponseFacts, counts: Any) -> None:
         facts.usage = usage_of(facts.counts)
 
 
-def larger(before: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
-    """Counts of a stream so far, field by field: those of each chunk are totals, so that the larger one holds.
+def larger(before: Mapping[str, Any], counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts and costs of a stream so far, field by field: each chunk has totals, so that the larger one holds.
 
     A later chunk may leave some out, or repeat them as zeros. Of what is no number the later one holds.
     """
@@ -46,20 +50,26 @@ def larger(before: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
         known = found.get(name)
         if isinstance(value, dict) and isinstance(known, dict):
             found[name] = larger(known, value)
-        elif value is not None and not (is_count(value) and is_count(known) and known > value):
+        elif value is not None and not (_is_number(value) and _is_number(known) and known > value):
             found[name] = value
     return found
 
 
-def is_count(value: Any) -> TypeGuard[float]:
-    """Whether a value is a whole number of tokens. Gateways that compute counts send 5 as 5.0."""
-    return type(value) in (int, float) and value >= 0 and value == value // 1
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
-def pop_count(counts: dict[str, Any], name: str) -> int | None:
-    """Takes a count out; None where it is null, missing or no whole number, which stays."""
-    value = counts.get(name)
-    if not is_count(value):
-        return None
-    del counts[name]
-    return int(value)
+def take_usage(fields: dict[str, Any], *, of_choice: bool = False) -> dict[str, Any]:
+    """Takes counts from where some providers put them among the fields of a body, or of a choice; empty without any."""
+    found: dict[str, Any] = {}
+    for place in USAGES:
+        *way, name = place.path
+        holder: Any = value_at(fields, way) if place.of_choice is of_choice else None
+        counts = holder.get(name) if isinstance(holder, dict) else None
+        # Something else may have the same name: in Groq's whole answers it is what its caches held.
+        if isinstance(counts, dict) and usage_of(counts).output is not None:
+            found = larger(found, counts)
+            del holder[name]
+            if way and not holder:
+                del fields[way[0]]
+    return found

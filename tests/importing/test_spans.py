@@ -17,6 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import rollout_trace as rt
 from rollout_trace import export, importing
+from rollout_trace.data.counts import SPAN_COSTS
+from rollout_trace.data.model import Usage
 from rollout_trace.importing.imported import Imported
 from rollout_trace.report import ExportReport
 from tests.consumers import recorded
@@ -141,3 +143,52 @@ def test_spans_nested_deeply() -> None:
     deep = [span(at + 1, at or None, at) for at in range(count)]
     (one,) = imported(*deep, span(count + 1, count, count, **CHAT))
     assert len(one.steps) == 1
+
+
+COUNTED: list[dict[str, Any]] = [
+    # OpenTelemetry's conventions; OpenLLMetry before and after 0.5; OpenInference.
+    {"gen_ai.usage.input_tokens": 9, "gen_ai.usage.output_tokens": 5, "gen_ai.usage.cache_read.input_tokens": 4,
+     "gen_ai.usage.cache_creation.input_tokens": 2, "gen_ai.usage.reasoning.output_tokens": 3},
+    {"gen_ai.usage.prompt_tokens": 9, "gen_ai.usage.completion_tokens": 5, "gen_ai.usage.cache_read_input_tokens": 4,
+     "gen_ai.usage.cache_creation_input_tokens": 2, "llm.usage.reasoning_tokens": 3, "llm.usage.total_tokens": 14},
+    {"gen_ai.usage.input_tokens": 9.0, "gen_ai.usage.output_tokens": 5.0, "gen_ai.usage.cache_read_input_tokens": 4,
+     "gen_ai.usage.cache_creation_input_tokens": 2, "gen_ai.usage.reasoning_tokens": 3},
+    {"llm.token_count.prompt": 9, "llm.token_count.completion": 5, "llm.token_count.prompt_details.cache_read": 4,
+     "llm.token_count.prompt_details.cache_write": 2, "llm.token_count.completion_details.reasoning": 3},
+    # xAI's reasoning is in the total alone.
+    {"llm.token_count.prompt": 9, "llm.token_count.completion": 2, "llm.token_count.prompt_details.cache_input": 4,
+     "llm.token_count.prompt_details.cache_write": 2, "llm.token_count.completion_details.reasoning": 3,
+     "llm.token_count.total": 14},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("counts", COUNTED)
+def test_counts_are_read_under_the_names_of_every_convention(counts: dict[str, Any]) -> None:
+    (trajectory,) = imported(span(1, None, 0, **{"openinference.span.kind": "LLM", **counts}))
+    assert trajectory.steps[0].usage == Usage(input=9, output=5, cache_read=4, cache_write=2, reasoning=3)
+
+
+@pytest.mark.parametrize("name", SPAN_COSTS)
+def test_a_cost_is_read_under_the_names_of_every_convention(name: str) -> None:
+    (trajectory,) = imported(span(1, None, 0, **{"openinference.span.kind": "LLM", name: 0.5}))
+    assert trajectory.cost == rt.Cost(amount=0.5)
+
+
+def test_contents_of_openinference_are_texts_thoughts_and_calls() -> None:
+    """A call stands among the contents and among the calls: it is no text, and no second call."""
+    prefix, call = "llm.output_messages.0.message", {"tool_call.id": "c", "tool_call.function.name": "f"}
+    contents: list[dict[str, str]] = [
+        {"message_content.type": "reasoning", "message_content.text": "Let me"},
+        {"message_content.type": "reasoning", "message_content.data": "redacted"},
+        {"message_content.type": "text", "message_content.text": "4"},
+        {"message_content.type": "tool_use", **call},
+    ]
+    attributes: dict[str, Any] = {f"{prefix}.role": "assistant"}
+    for at, content in enumerate(contents):
+        attributes.update({f"{prefix}.contents.{at}.{name}": value for name, value in content.items()})
+    attributes.update({f"{prefix}.tool_calls.0.{name}": value for name, value in call.items()})
+    (trajectory,) = imported(span(1, None, 0, **{"openinference.span.kind": "LLM", **attributes}))
+    completion = trajectory.steps[0].completion
+    assert completion is not None
+    assert (completion.content, completion.reasoning) == ("4", "Let me")
+    assert [(one.id, one.name) for one in completion.tool_calls] == [("c", "f")]

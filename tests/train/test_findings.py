@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import rollout_trace as rt
 from rollout_trace.data.exchange import Exchange
 from rollout_trace.data.extras import ExtraIssue, PolicySpan
-from rollout_trace.data.model import CUT_OFF, ErrorInfo, Step, TokenIssue, new_step
+from rollout_trace.data.model import CUT_OFF, Completion, ErrorInfo, Step, TokenIssue, Usage, new_step
 from rollout_trace.data.tokens import as_int32
 from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.train.check_codes import CODES, ISSUE_CODES
@@ -114,6 +114,8 @@ CASES: dict[str, Case] = {
         None,
         None,
     ),
+    "usage_unread": (of(step(extra={"x_new": {"usage": {"output_tokens": 5}}})), None, None),
+    "error_unread": (of(step(extra={"x_new": {"error": "overloaded"}})), None, None),
     "nothing_trainable": (of(), None, None),
     "drift": (of(*conversation((FIRST[:2], FIRST[2:]), ([1, 2, 3, 4, 9, 9], [7]))), "s1", 4),
     "several_roots": (of(step(0), step(1, prompt_token_ids=[8])), None, None),
@@ -144,6 +146,35 @@ def test_every_code_is_found_where_it_is(cases: dict[str, Case]) -> None:
         assert (one.step_id, one.position) == (step_id, position), code
         assert one.grade == CODES[code][0], code
         assert one.message.rstrip(".?") != one.message, code
+
+
+UNREAD: list[tuple[dict[str, Any], str | None]] = [
+    ({"usage": Usage(input=1, output=3, extra={"kv_cache_hit_tokens": 5})}, "usage.extra.kv_cache_hit_tokens"),
+    ({"usage": Usage(input=1, output=3, cache_read=0, extra={"prompt_cache_miss_tokens": 5})}, None),
+    ({"usage": Usage(input=1, output=3, extra={"thinking_tokens": 5})}, "usage.extra.thinking_tokens"),
+    ({"usage": Usage(input=1, output=3, reasoning=2, extra={"thinking_tokens": 5})}, None),
+    ({"usage": Usage(input=1, output=3, extra={"audio_tokens": 5, "cached_tokens": 0})}, None),
+    ({"usage": Usage(extra={"generated_tokens": 3})}, "usage.extra.generated_tokens"),
+    ({"usage": Usage(input=1, output=3), "extra": {"x": {"usage": {"output_tokens": 3}}}}, None),
+    ({"usage": Usage(input=1, output=3), "extra": {"pricing": {"total_cost": 0.5}}}, "extra.pricing.total_cost"),
+    ({"usage": Usage(input=1, output=3, extra={"cost": 0.5})}, None),
+    ({"usage": Usage(input=1, output=3, extra={"cost": 0.5, "is_byok": True})}, None),
+    ({"extra": {"pricing": {"cost": 0.5}}, "cost": rt.Cost(amount=1.0, source="override")}, None),
+    ({"completion": Completion(extra={"error_message": "overloaded"})}, "completion.extra.error_message"),
+    ({"extra": {"error": None, "errors": [], "error_code": 0, "metadata": {"error": "the caller's"}}}, None),
+    ({"extra": {"error": "seen"}, "status": "error", "error": ErrorInfo(type="E", message="m")}, None),
+]
+
+
+@pytest.mark.parametrize(("facts", "place"), UNREAD, ids=str)
+def test_what_looks_like_a_usage_or_an_error_and_was_not_read(facts: dict[str, Any], place: str | None) -> None:
+    """With the number of steps; what is known already is not found."""
+    one = [each for each in check(of(step(**facts))) if each.code.endswith("_unread")]
+    assert [each.message.partition(" ")[0] for each in one] == ([] if place is None else [f"`{place}`"])
+    several = [each for each in check(of(step(**facts), step(1, **facts))) if each.code.endswith("_unread")]
+    assert [each.message.partition("(")[2][:22] for each in several] == (
+        [] if place is None else ["2 steps, the first s0)"]
+    )
 
 
 def test_the_table_holds_what_is_found_and_nothing_else() -> None:

@@ -316,6 +316,101 @@ def test_parts_and_text_in_one_stream_are_both_kept() -> None:
     assert "four" in str(found)
 
 
+def _thought(text: str) -> Fragment:
+    return {"type": "thinking", "thinking": [{"type": "text", "text": text}]}
+
+
+def _summary(text: str) -> Fragment:
+    return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text}]}
+
+
+PARTS: dict[str, tuple[list[Fragment], Fragment, str | None]] = {
+    "Mistral": (
+        [
+            {"content": ""}, {"content": [_thought("Let me")]}, {"content": [_thought(" think")]},
+            {"content": [{"type": "text", "text": "It"}]}, {"content": " is 4"}, {"content": ""},
+        ],
+        {"content": [_thought("Let me think"), {"type": "text", "text": "It is 4"}]},
+        None,
+    ),
+    "Mistral, signed": (
+        [
+            {"content": [_thought("Let me")]}, {"content": [{**_thought(" think"), "signature": "S"}]},
+            {"content": [_thought("again")]}, {"content": "It is 4"},
+        ],
+        {
+            "content": [
+                {**_thought("Let me think"), "signature": "S"}, _thought("again"), {"type": "text", "text": "It is 4"},
+            ]
+        },
+        "content",
+    ),
+    "Cohere": (
+        [{"content": [{"type": "thinking", "thinking": "Let me"}]},
+         {"content": [{"type": "thinking", "thinking": " think"}]}, {"content": "It is 4"}],
+        {"content": [{"type": "thinking", "thinking": "Let me think"}, {"type": "text", "text": "It is 4"}]},
+        None,
+    ),
+    "Databricks": (
+        [{"content": [_summary("Let me")]}, {"content": [_summary(" think")]},
+         {"content": [{"type": "text", "text": "It"}]}, {"content": [{"type": "text", "text": " is 4"}]}],
+        {"content": [_summary("Let me think"), {"type": "text", "text": "It is 4"}]},
+        "content",
+    ),
+    "OpenRouter": (
+        [
+            {"reasoning": "Let me", "reasoning_details": [{"type": "reasoning.text", "text": "Let me", "index": 0}]},
+            {"reasoning": " think", "reasoning_details": [
+                {"type": "reasoning.text", "text": " think", "index": 0, "format": "f"}]},
+            {"reasoning_details": [
+                {"type": "reasoning.text", "text": "", "signature": "S", "index": 0, "format": "f"},
+                {"type": "reasoning.encrypted", "data": "A", "index": 1}]},
+            {"reasoning_details": [{"type": "reasoning.encrypted", "data": "B", "text": None, "index": 1}]},
+            {"content": "It is 4"},
+        ],
+        {
+            "content": "It is 4", "reasoning": "Let me think",
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "Let me think", "index": 0, "format": "f", "signature": "S"},
+                {"type": "reasoning.encrypted", "data": "A", "index": 1},
+                {"type": "reasoning.encrypted", "data": "B", "text": None, "index": 1},
+            ],
+        },
+        "reasoning_details",
+    ),
+    "OpenRouter, interleaved": (
+        [{"reasoning_details": [{"type": "reasoning.summary", "summary": text, "index": at}]}
+         for at, text in ((0, "Let me"), (1, "Or"), (0, " think"), (1, " not"))],
+        {"reasoning_details": [
+            {"type": "reasoning.summary", "summary": "Let me think", "index": 0},
+            {"type": "reasoning.summary", "summary": "Or not", "index": 1}]},
+        "reasoning_details",
+    ),
+    "LiteLLM": (
+        [{"thinking_blocks": [{"type": "thinking", "thinking": text, **more}]}
+         for text, more in (("Let me", {}), (" think", {}), ("", {"signature": "S"}), ("again", {}))],
+        {"thinking_blocks": [
+            {"type": "thinking", "thinking": "Let me think", "signature": "S"},
+            {"type": "thinking", "thinking": "again"}]},
+        "thinking_blocks",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("provider", PARTS)
+def test_fragments_of_thoughts_are_those_of_the_whole_answer(provider: str) -> None:
+    deltas, message, kept = PARTS[provider]
+    found = completion(*deltas)
+    assert found == unstreamed(message)
+    assert list(found.extra or {}) == ([] if kept is None else [kept])
+    if kept is not None:
+        assert found.extra is not None
+        assert found.extra[kept] == message[kept]
+    if "content" in message:
+        assert found.content == "It is 4"
+        assert found.reasoning == ("Let me thinkagain" if "signed" in provider else "Let me think")
+
+
 def test_a_repeated_name_of_a_legacy_function_call_is_one_name() -> None:
     """As with tool calls: a name that comes again is a repetition."""
     found = completion(

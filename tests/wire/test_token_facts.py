@@ -131,8 +131,8 @@ def test_logprobs_of_a_refusal_are_the_tokens_logprobs() -> None:
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
-        ({"prompt_tokens_details": {"cached_tokens": 32, "audio_tokens": None}}, {"cache_read": 32}),
-        ({"completion_tokens_details": {"reasoning_tokens": 7}}, {"reasoning": 7}),
+        ({"prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": None}}, {"cache_read": 2}),
+        ({"completion_tokens_details": {"reasoning_tokens": 1}}, {"reasoning": 1}),
         ({"prompt_tokens_details": None, "completion_tokens_details": None}, {}),
         (
             {"queue_time": 0.5, "prompt_tokens_details": {"audio_tokens": 3}},

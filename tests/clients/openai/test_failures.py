@@ -10,6 +10,7 @@ import pydantic
 import pytest
 from pydantic import BaseModel, model_validator
 
+from rollout_trace.data.model import Cost
 from rollout_trace.testing import Fault, Reply
 from tests.clients.either import Kind, done, each, entered, shown
 
@@ -205,6 +206,23 @@ def test_retried_until_it_works(kind: Kind, stream: bool) -> None:
     assert step.status == "ok"
     assert [(a.status, a.request_id, a.error is None) for a in step.attempts] == [(429, "r1", False), (200, "r2", True)]
     assert step.error is None
+
+
+@pytest.mark.parametrize(
+    ("stream", "header", "cost"),
+    [(False, "0.00123", 0.00123), (True, "0.00123", 0.00123), (False, "0.0", 0.0), (True, "0.0", None),
+     (False, "None", None), (False, "nan", None), (False, "-1", None), (False, "", None)],
+)  # fmt: skip
+def test_a_cost_in_a_header_is_the_providers(kind: Kind, stream: bool, header: str, cost: float | None) -> None:
+    """LiteLLM's, of the attempt that was answered. Before a stream a zero says that the cost is not known yet."""
+
+    async def scenario(world: World) -> Any:
+        return await (streamed if stream else chat)(world.client)
+
+    name = "x-litellm-response-cost"
+    answers = [Fault(status=429, headers={**QUICK, name: "9"}), Reply("fine", headers={name: header})]
+    step = both(kind, answers, scenario, max_retries=2).step
+    assert step.cost == (None if cost is None else Cost(amount=cost, source="provider"))
 
 
 def test_retried_in_vain(kind: Kind) -> None:

@@ -1,0 +1,281 @@
+"""Where providers, and the tools whose traces are read, put counts of tokens and costs: one table, a row each.
+
+To read another provider's, add a row. Its evidence is what ``seen`` names: a recording, or the source of an SDK.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias, TypeGuard, get_args
+
+from rollout_trace.data.model import Usage
+
+Path: TypeAlias = tuple[str, ...]
+Shape: TypeAlias = Literal["openai", "anthropic", "google", "ollama", "spans", "atif", "codex", "inspect", "verifiers"]
+"""Who names the counts: an API, whoever serves it, or a tool that writes traces."""
+Count: TypeAlias = Literal["input", "output", "cache_read", "cache_write", "reasoning", "tools", "total"]
+"""A field of ``Usage``; ``tools`` are results of tools in the prompt, ``total`` all tokens of prompt and completion."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountPlace:
+    """One place of a count."""
+
+    shape: Shape
+    count: Count
+    path: Path
+    """From the object of the counts; of spans the name of an attribute."""
+    seen: str
+    """Who puts it there, and the evidence."""
+    beside: bool = False
+    """``input`` or ``output``, under their own names, do not include it: it is added to them."""
+
+
+COUNTS: Final = (
+    CountPlace("openai", "input", ("prompt_tokens",), "chat and completions of all engines, recorded"),
+    CountPlace("openai", "input", ("input_tokens",), "responses of all engines, recorded"),
+    CountPlace("openai", "output", ("completion_tokens",), "chat and completions of all engines, recorded"),
+    CountPlace("openai", "output", ("output_tokens",), "responses of all engines, recorded"),
+    CountPlace("openai", "total", ("total_tokens",), "all engines, recorded"),
+    CountPlace("openai", "cache_read", ("prompt_tokens_details", "cached_tokens"), "vLLM 0.32, recorded"),
+    CountPlace("openai", "cache_read", ("input_tokens_details", "cached_tokens"), "vLLM 0.32 responses, recorded"),
+    CountPlace("openai", "cache_read", ("prompt_cache_hit_tokens",), "DeepSeek: @ai-sdk/deepseek 2.0.69, source"),
+    CountPlace("openai", "cache_read", ("cached_tokens",), "Moonshot: @ai-sdk/moonshotai 2.0.61, source"),
+    CountPlace("openai", "cache_read", ("num_cached_tokens",), "Mistral: @ai-sdk/mistral 3.0.69, source"),
+    CountPlace("openai", "cache_read", ("prompt_token_details", "cached_tokens"), "Mistral: as the row before"),
+    CountPlace("openai", "cache_read", ("cached_prompt_text_tokens",), "xAI: genai-prices 0.2.3, source"),
+    CountPlace("openai", "cache_read", ("cache_read_input_tokens",), "LiteLLM 1.110 over Anthropic, source"),
+    CountPlace("openai", "cache_write", ("prompt_tokens_details", "cache_write_tokens"), "OpenRouter, SDK 1.3 types"),
+    CountPlace("openai", "cache_write", ("input_tokens_details", "cache_write_tokens"), "genai-prices 0.2.3, source"),
+    CountPlace("openai", "cache_write", ("prompt_tokens_details", "cache_creation_tokens"), "LiteLLM 1.110, source"),
+    CountPlace("openai", "cache_write", ("cache_creation_input_tokens",), "LiteLLM 1.110 over Anthropic, source"),
+    CountPlace("openai", "reasoning", ("completion_tokens_details", "reasoning_tokens"), "OpenAI, SDK types"),
+    CountPlace("openai", "reasoning", ("output_tokens_details", "reasoning_tokens"), "vLLM 0.32 responses, recorded"),
+    CountPlace("openai", "reasoning", ("reasoning_tokens",), "SGLang 0.5.23, source; Perplexity, SDK 0.46 types"),
+    CountPlace("anthropic", "input", ("input_tokens",), "Anthropic and all engines, recorded"),
+    CountPlace("anthropic", "output", ("output_tokens",), "Anthropic and all engines, recorded"),
+    CountPlace("anthropic", "cache_read", ("cache_read_input_tokens",), "Anthropic, SDK types", beside=True),
+    CountPlace("anthropic", "cache_write", ("cache_creation_input_tokens",), "Anthropic, SDK types", beside=True),
+    CountPlace("anthropic", "reasoning", ("output_tokens_details", "thinking_tokens"), "Anthropic, SDK types"),
+    CountPlace("google", "input", ("promptTokenCount",), "google-genai, SDK types"),
+    CountPlace("google", "tools", ("toolUsePromptTokenCount",), "google-genai, SDK types", beside=True),
+    CountPlace("google", "output", ("candidatesTokenCount",), "google-genai, SDK types"),
+    CountPlace("google", "total", ("totalTokenCount",), "google-genai, SDK types"),
+    CountPlace("google", "cache_read", ("cachedContentTokenCount",), "google-genai, SDK types"),
+    CountPlace("google", "reasoning", ("thoughtsTokenCount",), "google-genai, SDK types", beside=True),
+    CountPlace("ollama", "input", ("prompt_eval_count",), "Ollama, source"),
+    CountPlace("ollama", "output", ("eval_count",), "Ollama, source"),
+    CountPlace("spans", "input", ("gen_ai.usage.input_tokens",), "OpenTelemetry's conventions"),
+    CountPlace("spans", "input", ("gen_ai.usage.prompt_tokens",), "OpenTelemetry before 1.28; OpenLLMetry"),
+    CountPlace("spans", "input", ("llm.token_count.prompt",), "OpenInference 0.1.42, source"),
+    CountPlace("spans", "output", ("gen_ai.usage.output_tokens",), "OpenTelemetry's conventions"),
+    CountPlace("spans", "output", ("gen_ai.usage.completion_tokens",), "OpenTelemetry before 1.28; OpenLLMetry"),
+    CountPlace("spans", "output", ("llm.token_count.completion",), "OpenInference 0.1.42, source"),
+    CountPlace("spans", "total", ("gen_ai.usage.total_tokens",), "OpenLLMetry 0.5.1, source"),
+    CountPlace("spans", "total", ("llm.usage.total_tokens",), "OpenLLMetry 0.5.1, source"),
+    CountPlace("spans", "total", ("llm.token_count.total",), "OpenInference 0.1.42, source"),
+    CountPlace("spans", "cache_read", ("gen_ai.usage.cache_read.input_tokens",), "OpenTelemetry's conventions"),
+    CountPlace("spans", "cache_read", ("gen_ai.usage.cache_read_input_tokens",), "OpenLLMetry before 0.5, source"),
+    CountPlace("spans", "cache_read", ("gen_ai.usage.details.cache_read_tokens",), "Pydantic AI before 2, spans"),
+    CountPlace("spans", "cache_read", ("llm.token_count.prompt_details.cache_read",), "OpenInference 0.1.42, source"),
+    CountPlace("spans", "cache_read", ("llm.token_count.prompt_details.cache_input",), "OpenInference 0.1.42, source"),
+    CountPlace("spans", "cache_write", ("gen_ai.usage.cache_creation.input_tokens",), "OpenTelemetry's conventions"),
+    CountPlace("spans", "cache_write", ("gen_ai.usage.cache_write.input_tokens",), "this library's own export"),
+    CountPlace("spans", "cache_write", ("gen_ai.usage.cache_creation_input_tokens",), "OpenLLMetry before 0.5, source"),
+    CountPlace("spans", "cache_write", ("gen_ai.usage.cache_write_input_tokens",), "Strands, source"),
+    CountPlace("spans", "cache_write", ("llm.token_count.prompt_details.cache_write",), "OpenInference 0.1.42, source"),
+    CountPlace("spans", "reasoning", ("gen_ai.usage.reasoning.output_tokens",), "OpenTelemetry's conventions"),
+    CountPlace("spans", "reasoning", ("gen_ai.usage.reasoning_tokens",), "OpenLLMetry 0.5.1, source"),
+    CountPlace("spans", "reasoning", ("llm.usage.reasoning_tokens",), "OpenLLMetry 0.5.1, source"),
+    CountPlace("spans", "reasoning", ("gen_ai.usage.details.reasoning_tokens",), "Pydantic AI, source"),
+    CountPlace("spans", "reasoning", ("llm.token_count.completion_details.reasoning",), "OpenInference 0.1.42, source"),
+    CountPlace("atif", "input", ("prompt_tokens",), "ATIF 1.7"),
+    CountPlace("atif", "output", ("completion_tokens",), "ATIF 1.7"),
+    CountPlace("atif", "cache_read", ("cached_tokens",), "ATIF 1.7"),
+    CountPlace("atif", "cache_write", ("extra", "cache_write_tokens"), "this library's own export"),
+    CountPlace("atif", "reasoning", ("extra", "reasoning_tokens"), "this library's own export"),
+    CountPlace("codex", "input", ("input_tokens",), "Codex 0.146, recorded"),
+    CountPlace("codex", "output", ("output_tokens",), "Codex 0.146, recorded"),
+    CountPlace("codex", "cache_read", ("cached_input_tokens",), "Codex 0.146, recorded"),
+    CountPlace("codex", "cache_read", ("input_tokens_details", "cached_tokens"), "Codex, older"),
+    CountPlace("codex", "cache_write", ("cache_write_input_tokens",), "Codex 0.146, recorded"),
+    CountPlace("codex", "reasoning", ("reasoning_output_tokens",), "Codex 0.146, recorded"),
+    CountPlace("inspect", "input", ("input_tokens",), "inspect_ai, source"),
+    CountPlace("inspect", "output", ("output_tokens",), "inspect_ai, source"),
+    CountPlace("inspect", "total", ("total_tokens",), "inspect_ai, source"),
+    CountPlace("inspect", "cache_read", ("input_tokens_cache_read",), "inspect_ai, source", beside=True),
+    CountPlace("inspect", "cache_write", ("input_tokens_cache_write",), "inspect_ai, source", beside=True),
+    CountPlace("inspect", "reasoning", ("reasoning_tokens",), "inspect_ai, source"),
+    CountPlace("verifiers", "input", ("prompt_tokens",), "verifiers, source"),
+    CountPlace("verifiers", "output", ("completion_tokens",), "verifiers, source"),
+    CountPlace("verifiers", "cache_read", ("cached_input_tokens",), "verifiers, source", beside=True),
+    CountPlace("verifiers", "reasoning", ("reasoning_tokens",), "verifiers, source"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UsagePlace:
+    """A place of a whole usage beside OpenAI's own, which is the field ``usage`` of a body."""
+
+    path: Path
+    """From the body, or from a choice where ``of_choice`` is set."""
+    seen: str
+    """Who puts it there, and the evidence."""
+    of_choice: bool = False
+
+
+USAGES: Final = (
+    UsagePlace(("x_groq", "usage"), "Groq, streamed: SDK 1.7 types"),
+    UsagePlace(("usage",), "Moonshot, streamed: @ai-sdk/moonshotai 2.0.61, source", of_choice=True),
+)
+
+LONG_WRITES: Final[tuple[Path, ...]] = (
+    ("cache_creation", "ephemeral_1h_input_tokens"),  # Anthropic, SDK types.
+    ("cache_creation_token_details", "ephemeral_1h_input_tokens"),  # LiteLLM 1.110, source.
+)
+"""Paths from ``Usage.extra``: of the tokens written to the cache those kept for an hour, which have another price."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostPlace:
+    """One place of the cost of a call."""
+
+    path: Path
+    """From ``Usage.extra``, or from ``Step.extra`` where ``of_answer`` is set."""
+    seen: str
+    """Who puts it there, and the evidence."""
+    unit: float = 1.0
+    """US dollars."""
+    of_answer: bool = False
+
+
+COSTS: Final = (
+    CostPlace(("cost",), "OpenRouter, SDK 1.3 types: credits, which are US dollars"),
+    CostPlace(("cost", "total_cost"), "Perplexity, SDK 0.46 types"),
+    CostPlace(("cost_in_usd_ticks",), "xAI: @ai-sdk/xai 3.0.138, source", unit=1e-10),
+    CostPlace(("estimated_cost",), "DeepInfra, its API's reference"),
+    CostPlace(("cost",), "Eden AI: LiteLLM 1.110, source", of_answer=True),
+)
+SPAN_COSTS: Final = (
+    "llm.cost.total",  # OpenInference 0.1.42, source.
+    "gen_ai.usage.cost",  # Langfuse and others.
+    "operation.cost",  # Pydantic AI 2.68, source.
+)
+"""Attributes of spans that are the cost of a call in US dollars."""
+
+_OWN_KEY: Final = ("is_byok",)
+_UPSTREAM: Final = ("cost_details", "upstream_inference_cost")
+"""OpenRouter's, from ``Usage.extra``: with one's own key ``cost`` is its fee, the provider's price comes to it."""
+
+COST_HEADER: Final = "x-litellm-response-cost"
+"""LiteLLM's proxy 1.110, source: US dollars."""
+
+_PARTS: Final = ("cache_read", "cache_write", "reasoning")
+_LIMIT: Final = 2**63
+_PLACES: Final = {shape: tuple(row for row in COUNTS if row.shape == shape) for shape in get_args(Shape)}
+
+
+def is_count(value: Any) -> TypeGuard[float]:
+    """Whether a value is a whole number of tokens. Gateways and JSON writers that compute counts send 5 as 5.0."""
+    return type(value) in (int, float) and 0 <= value < _LIMIT and value == value // 1
+
+
+def count_at(values: Any, path: Sequence[str]) -> int | None:
+    """The count at a path of an object; None where it is null, missing or no whole number."""
+    value = value_at(values, path)
+    return int(value) if is_count(value) else None
+
+
+def value_at(values: Any, path: Sequence[str]) -> Any:
+    """The value at a path of an object; None where there is none."""
+    for name in path:
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
+
+
+def counts_from(shape: Shape, get: Callable[[Path], int | None]) -> tuple[dict[str, Any], list[Path]]:
+    """The fields of a ``Usage``, from the places of a shape.
+
+    Where several places have one, the largest holds: gateways fill fields that they do not know with zeros.
+
+    Args:
+        shape: who names them.
+        get: the count at a path; None where there is none.
+
+    Returns:
+        The fields but ``extra``; and the paths of the counts that they say in full.
+    """
+    read = [(row, value) for row in _PLACES[shape] if (value := get(row.path)) is not None]
+    own: dict[str, int] = {}
+    for row, value in read:
+        own[row.count] = max(value, own.get(row.count, 0))
+    beside = {row.count for row, _ in read if row.beside}
+    sent = (_with(own, "input", beside - {"reasoning"}), _with(own, "output", beside & {"reasoning"}))
+    now = _settled(*sent, own)
+    found = {"input": now[0], "output": now[1], **{name: own.get(name) for name in _PARTS}}
+    # What was put right is kept as it was sent.
+    is_right = sent[0] == now[0] and sent[1] in (None, now[1])
+    said = {*_PARTS, *(("input", "output") if is_right else ())}
+    if is_right and own.get("total") == sum(filter(None, now)):
+        said.add("total")
+    return found, [row.path for row, value in read if not value or (row.count in said and value == own[row.count])]
+
+
+def _with(own: Mapping[str, int], side: str, beside: Iterable[str]) -> int | None:
+    return own[side] + sum(own[name] for name in beside) if side in own else None
+
+
+def _settled(read: int | None, written: int | None, own: Mapping[str, int]) -> tuple[int | None, int | None]:
+    """Tokens of the prompt and sampled tokens, with those that a provider counts beside them.
+
+    xAI, and Gemini behind layers of OpenAI's shape, count reasoning in the total alone; DeepInfra does not even there,
+    but then it is more than what is said to be sampled. xAI's cached tokens can be more than its prompt.
+    """
+    total, reasoning = own.get("total"), own.get("reasoning", 0)
+    cached = own.get("cache_read", 0) + own.get("cache_write", 0)
+    if read is None:
+        return read, written
+    if written is None:
+        # Zeros are left out of Google's JSON: of an answer that was all thought, the total has the rest.
+        return read, None if total is None or total < read + reasoning else total - read
+    if cached > read or (total is not None and 0 < cached == total - read - written != reasoning):
+        read += cached
+    more = 0 if total is None else total - read - written
+    if more > 0:
+        return read, written + more
+    return read, written + reasoning if reasoning > written else written
+
+
+def long_writes(usage: Usage) -> int:
+    """Of the tokens written to a cache, those that it keeps for an hour."""
+    return max((count_at(usage.extra, path) or 0 for path in LONG_WRITES), default=0)
+
+
+def cost_in(usage: Mapping[str, Any] | None, answer: Mapping[str, Any] | None) -> float | None:
+    """The cost of a call in US dollars, from ``Usage.extra`` and ``Step.extra``; None where no place has one."""
+    found = (amount_of(value_at(answer if row.of_answer else usage, row.path), row.unit) for row in COSTS)
+    amount = next((one for one in found if one is not None), None)
+    upstream, is_own_key = amount_of(value_at(usage, _UPSTREAM)), value_at(usage, _OWN_KEY)
+    if amount is not None and is_own_key is None:
+        is_own_key = upstream is not None and upstream > amount
+    if amount is None or not is_own_key:
+        return amount
+    return None if upstream is None else amount + upstream
+
+
+def amount_of(value: Any, unit: float = 1.0) -> float | None:
+    """A cost: a finite number of 0 or more, in units of ``unit``; None for anything else."""
+    # `True` is an int, and would be a cost of 1.
+    if type(value) not in (int, float) or not 0 <= value <= sys.float_info.max:
+        return None
+    return float(value) * unit
+
+
+def amount_in(text: str) -> float | None:
+    """A cost from a header; None where the text is no such number."""
+    try:
+        return amount_of(float(text))
+    except ValueError:
+        return None
