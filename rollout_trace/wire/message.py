@@ -32,8 +32,9 @@ class MessageMerger:
             if value is None:
                 continue
             if name == "tool_calls" and isinstance(value, list):
-                for fragment in value:
-                    self._add_call(fragment)
+                for at, fragment in enumerate(value):
+                    # Several at once that have no index are told by their order.
+                    self._add_call(fragment, at if len(value) > 1 else None)
             elif name == "function_call":
                 _merge_function(self._fields, name, value)
             elif isinstance(value, str) and name not in _KEPT_ONCE and name not in self._fields:
@@ -52,29 +53,35 @@ class MessageMerger:
             message["tool_calls"] = sorted(self._calls, key=lambda call: call["index"]) if numbered else self._calls
         return message
 
-    def _add_call(self, fragment: Any) -> None:
+    def _add_call(self, fragment: Any, place: int | None) -> None:
         if not isinstance(fragment, dict):
             return
-        call = self._call_for(fragment)
+        call = self._call_for(fragment, place)
         for name, value in fragment.items():
             if name == "function":
                 _merge_function(call, name, value)
             elif value is not None:
                 _merge(call, name, value)
 
-    def _call_for(self, fragment: dict[str, Any]) -> dict[str, Any]:
-        """The call a fragment belongs to: by index, else by id, else the last one begun.
+    def _call_for(self, fragment: dict[str, Any], place: int | None) -> dict[str, Any]:
+        """The call a fragment belongs to: by index or place, else by id, else the last one begun.
 
         Servers send the index as null, leave it out, or give 0 to every call; then a new id with a name begins a new
         call. A new id without a name does not: some servers send another one with every fragment. Ids too are left
         out, or are the same for all: then another name begins a call, and so does a whole object after a whole one.
+        Or a call's first fragment has the index of the call before it: arguments alone, at an index of their own, are
+        the rest of the last call.
         """
         index, call_id = fragment.get("index"), fragment.get("id")
         same_id = next((known for known in reversed(self._calls) if call_id and known.get("id") == call_id), None)
+        if not isinstance(index, int) and same_id is None:
+            index = place
         if isinstance(index, int):
             call = self._call_at.get(index)
             if call is not None and call_id and call.get("id") not in (None, "", call_id) and _begins_call(fragment):
                 call = same_id
+            if call is None and not call_id and not _begins_call(fragment):
+                call = self._unfinished()
         elif same_id is not None:
             call = same_id
         else:
@@ -85,6 +92,15 @@ class MessageMerger:
         if isinstance(index, int):
             self._call_at[index] = call
         return call
+
+    def _unfinished(self) -> dict[str, Any] | None:
+        """The last call, if its arguments are to come."""
+        last = self._calls[-1] if self._calls else {}
+        function = last.get("function")
+        is_open = (
+            isinstance(function, dict) and bool(function.get("name")) and not _is_object(function.get("arguments"))
+        )
+        return last if is_open else None
 
 
 def _begins_call(fragment: dict[str, Any]) -> bool:
@@ -123,7 +139,8 @@ def _merge_function(into: dict[str, Any], place: str, fragment: Any) -> None:
         return
     for name, value in fragment.items():
         # A name that comes again, whole or with later arguments, repeats the first: appended, it would be doubled.
-        repeated = name == "name" and (function.get("arguments") or value == function.get("name"))
+        said = function.get("name") if name == "name" else None
+        repeated = said and (function.get("arguments") or value == said)
         if value is not None and not repeated:
             _merge(function, name, value)
 

@@ -155,11 +155,26 @@ SPLIT: dict[str, list[Fragment]] = {
         call(1, "b", "g", ""),
         call(1, "b", "g", "{}"),
     ],
+    "arguments before id and name": [
+        call(0, arguments='{"x"'), call(0, "a", "f", ": 1}"), call(1, "b", "g", "{}"),
+    ],
+    "the index of the call before on the first fragment alone": [
+        call(0, "a", "f", ""), call(0, arguments='{"x": 1}'), call(0, "b", "g", ""), call(1, arguments="{}"),
+    ],
+    "two in each delta, without an index": [
+        both(call(..., "a", "f", ""), call(..., "b", "g", "")),
+        both(call(..., arguments='{"x"'), call(..., arguments="{")),
+        both(call(..., arguments=": 1}"), call(..., arguments="}")),
+    ],
+    "two in each delta, without an index, in another order": [
+        both(call(..., "a", "f", ""), call(..., "b", "g", "")),
+        both(call(..., "b", arguments="{}"), call(..., "a", arguments='{"x": 1}')),
+    ],
     "another id on later fragments": [
         *(call(0, "a", "f", ""), call(0, "a2", arguments='{"x"'), call(0, "a3", arguments=": 1}")),
         *(call(1, "b", "g", ""), call(1, "b2", arguments="{}")),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("way", SPLIT)
