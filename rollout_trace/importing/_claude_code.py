@@ -13,7 +13,7 @@ from rollout_trace.importing.imported import Imported, Job
 from rollout_trace.importing.inputs import Input, document, records
 
 if TYPE_CHECKING:
-    from rollout_trace.importing._claude_code_lines import Line
+    from rollout_trace.importing._claude_code_values import Line
     from rollout_trace.importing.fields import OnError
     from rollout_trace.importing.inputs import Given
     from rollout_trace.importing.report import ImportReport
@@ -78,13 +78,16 @@ class _Session:
 
         for record in records(source, self._job.problems, cut):
             self._job.attempt(lines.add, record)
+        if lines.requests.is_empty:
+            what = "attachments (reminders, hooks, files), of which it is not known what the model read"
+            self._job.report.drop(what, lines.attachments)
         return lines
 
     def _trajectory(self, key: str, chain: list[Line], meta: dict[str, Any]) -> Trajectory:
         """The trajectory of a conversation. ``key``: of its agent, empty for the session's own."""
         wanted = f"{self._id}.{key}" if key else self._id
         made, report = Chain(chain, wanted, self._job, self._seen), self._job.report
-        report.miss("system prompts, tools and sampling parameters", bool(made.steps))
+        report.miss("system prompts, tools and sampling parameters", made.has_rebuilt)
         report.miss("rewards")
         times = [line.time for line in chain if line.time is not None]
         name = meta.get("agentType") or meta.get("name") or chain[0].agent_name
