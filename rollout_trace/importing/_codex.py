@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rollout_trace.data.trajectory import Trajectory
@@ -11,6 +11,7 @@ from rollout_trace.importing.imported import Imported, Job
 from rollout_trace.importing.inputs import inputs_of, records
 
 if TYPE_CHECKING:
+    from rollout_trace.importing._codex_calls import Calls
     from rollout_trace.importing.fields import OnError
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
@@ -44,9 +45,10 @@ def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | No
 def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
     known: dict[str, Session] = {}
     roots: dict[str, str | None] = {}
+    begins = _Begins()
     # By their names, which are times: a parent's file may stand in another folder than those of its sub-agents.
     for source in sorted(sources, key=lambda one: one.stem):
-        session = _read(source, job, known)
+        session = _read(source, job, known, begins.of)
         if not session.has_content:
             job.report.drop("files without a conversation")
             continue
@@ -60,7 +62,7 @@ def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
             job.report.note("sessions that are above themselves, cut off")
         parent = known.get(session.parent_id or "")
         if parent is not None:
-            trajectory.parent_step_id = parent.caller_of(session.thread_id)
+            trajectory.parent_step_id = parent.caller_of(session)
         elif session.parent_id is not None:
             job.report.note("sub-agents and forks whose parent is not in this import")
         # The id of the outermost: the parent's file is named after an earlier time, and so comes first.
@@ -68,6 +70,7 @@ def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
         roots[session.thread_id] = trajectory.episode_id
         session.forget()
         known.setdefault(session.thread_id, session)
+        begins.sources[session.thread_id] = source
         yield trajectory
 
 
@@ -79,13 +82,41 @@ def _is_circle(session: Session, known: dict[str, Session]) -> bool:
     return above is not None
 
 
-def _read(source: Input, job: Job, known: dict[str, Session]) -> Session:
-    session = Session(source.stem, job, known)
+class _Begins:
+    """The begins of sessions that others go on from: read again for them, so that no conversation is kept for it."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Input] = {}
+        self._asked: list[str] = []
+
+    def of(self, thread_id: str, end: int) -> Calls | None:
+        """The calls of a session in its lines before one; None where the session is not known."""
+        source = self.sources.get(thread_id)
+        if source is None or source.is_open_file or thread_id in self._asked:
+            return None
+        self._asked.append(thread_id)
+        try:
+            return _read(source, Job("codex", "skip", None), {}, self.of, end).calls
+        finally:
+            self._asked.pop()
+
+
+def _read(
+    source: Input,
+    job: Job,
+    known: dict[str, Session],
+    begin_of: Callable[[str, int], Calls | None],
+    end: int | None = None,
+) -> Session:
+    """A session; ``end``: of its lines those before this one."""
+    session = Session(source.stem, job, known, begin_of)
 
     def cut() -> None:
         job.report.drop("last lines without their end: the session was still being written")
 
     for record in records(source, job.problems, cut):
-        job.attempt(session.add, record)
+        ordinal = None if end is None else record.count("ordinal")
+        if end is None or (ordinal is not None and ordinal < end):
+            job.attempt(session.add, record)
     session.end()
     return session
