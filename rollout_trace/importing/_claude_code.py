@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 def claude_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
     """The trajectories of sessions: each session's own, then those of its sub-agents.
 
-    A response is one step, over however many lines it was written; its usage is counted once. Prompts are put together
-    from the messages before it: the system prompt, the tools and the sampling parameters are not in these files, nor
-    are token ids and logprobs. Branches that were left (rewound) stay, as steps of other prompts. Lines that a resumed
-    or forked session copied from another one of this import are messages there, not steps.
+    A response is one step, over however many lines it was written; its usage is counted once. Since 2.1.332 sessions
+    have each request: messages, system prompt, tools and sampling parameters are those that were sent, and what was
+    tried again is an attempt. Of older releases prompts are put together from the messages before an answer, without
+    system prompt, tools and sampling parameters. No session has token ids or logprobs. Branches that were left
+    (rewound) stay, as steps of other prompts. Lines that a resumed or forked session copied from another one of this
+    import are messages there, not steps.
 
     Args:
         path: session files, or folders such as ``~/.claude/projects``; the files of sub-agents beside a session are

@@ -81,6 +81,8 @@ class Lines:
             parent = self._last.get(chain)
         self._chain_of[uuid], self._last[chain] = chain, uuid
         message = record.require_object("message") if kind in ("user", "assistant") else None
+        if message is not None and "parts" in message.values and "content" not in message.values:
+            message.refuse("content", "a text or a list of blocks, and not the parts of Qwen Code's sessions")
         line = Line(record, kind, uuid, parent, record.time("timestamp"), message, record.text("agentName"))
         self.chains.setdefault(chain, []).append(line)
         if kind == "assistant":

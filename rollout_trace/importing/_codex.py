@@ -24,8 +24,9 @@ def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | No
 
     The items between two that the model read are one call; its usage is that of the next ``token_count``, or of its
     ``token_usage_record``. Prompts are put together: the instructions, then the items before it, after a compaction
-    what replaced them. Tools and most sampling parameters are not in these files, nor are token ids and logprobs. The
-    beginning that a fork or a sub-agent copied from a session of this import is its prompt, not steps.
+    what replaced them. Most sampling parameters are not in these files, nor are tools of models that Codex does not
+    know, token ids and logprobs. The beginning that a fork or a sub-agent copied from a session of this import, or goes
+    on from, is its prompt, not steps.
 
     Args:
         path: session files, or folders such as ``~/.codex/sessions``; or an open file.

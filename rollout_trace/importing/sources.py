@@ -60,9 +60,13 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             Source(
                 "claude_code",
                 "sessions of Claude Code, and its stream-json",
-                "ids, logprobs, system prompt, tools, sampling, latency, rewards",
+                "ids, logprobs, latency, rewards; before 2.1.332 system prompt, tools, sampling",
             ),
-            Source("codex", "sessions of the Codex CLI", "ids, logprobs, tools, sampling, stop reasons, rewards"),
+            Source(
+                "codex",
+                "sessions of the Codex CLI",
+                "ids, logprobs, sampling, stop reasons, rewards; tools of models that it does not know",
+            ),
             Source("inspect", "logs of inspect_ai, .eval and .json", "ids, unless the logprobs name them"),
             Source(
                 "otel",
