@@ -95,9 +95,9 @@ class Chain:
         if line.parent is not None and point is None:
             self._job.report.note("lines whose parent is not in the file: they go on from the line before")
             point = self._before
-        elif self._compacted is not None and _is_compaction(line):
+        elif self._compacted is not None and _is_compaction(line) and not _begin_alike(point, self._compacted):
             # Written behind what stood before the summary, though the model no longer reads that.
-            point, self._compacted = self._compacted, None
+            point = self._compacted
         self._add(line, point or Point(Thread(), 0))
         own = self._kept.get(line.uuid)
         if own is not None and own.last in self._points:
@@ -124,6 +124,7 @@ class Chain:
 
     def _add(self, line: Line, point: Point) -> None:
         if line.kind == "assistant":
+            self._compacted = None
             self._add_response(line, self._response_of[line.uuid], point)
         elif line.kind == "user" and line.message is not None:
             self._add_user(line, line.message, point)
@@ -336,3 +337,9 @@ def _is_compaction(line: Line) -> bool:
     """Whether a line is of the command that compacts a conversation, which is written behind the summary."""
     text = "" if line.message is None else text_of(line.message.get("content"))
     return line.kind == "user" and text.lstrip().startswith(("<command-name>/compact", "<local-command-caveat>"))
+
+
+def _begin_alike(point: Point | None, other: Point) -> bool:
+    """Whether two places are in conversations that begin with the same message."""
+    first = () if point is None else point.thread.items[:1]
+    return any(one is known for one in first for known in other.thread.items[:1])

@@ -171,6 +171,7 @@ class Requests:
     def fields(self, request: Request, read: list[Any]) -> dict[str, Any]:
         """As ``Request.fields``."""
         shape, sent = self._shapes.get(request.shape, {}), self._sent(request, read)
+        self._report.miss("system prompt and tools of requests", request.shape not in self._shapes)
         messages = list(read) if sent is None else sent
         if shape.get("system") is not None:
             first = {"role": "system", "content": shape["system"]}
@@ -215,17 +216,18 @@ class Requests:
             while role == "user" and begin and read[begin - 1]["role"] == role:
                 begin -= 1
             group = read[begin:end]
-            content = [block for one in group for block in _blocks(one["content"])]
-            self._hash((id(group[0]), len(group)), {"role": role, "content": content} if end - begin > 1 else group[0])
+            if (id(group[0]), len(group)) not in self._hashed:
+                content = [block for one in group for block in _blocks(one["content"])]
+                self._hash(group, {"role": role, "content": content} if len(group) > 1 else group[0])
             for one in group:
-                self._hash((id(one), 1), one)
+                if (id(one), 1) not in self._hashed:
+                    self._hash([one], one)
             missing.difference_update(self._messages)
             end = begin
 
-    def _hash(self, own: tuple[int, int], message: dict[str, Any]) -> None:
-        if own not in self._hashed:
-            self._hashed.add(own)
-            self._messages.setdefault(hash_of(message), message)
+    def _hash(self, group: list[Any], message: dict[str, Any]) -> None:
+        self._hashed.add((id(group[0]), len(group)))
+        self._messages.setdefault(hash_of(message), message)
 
     def _once(self, key: str, value: Any, marks: list[tuple[list[Any], Any]]) -> Any:
         """The value with its marks: one object for equal ones, so that steps share it."""

@@ -196,3 +196,24 @@ def test_what_a_fork_copied_is_of_the_session_that_began_first(tmp_path: Path) -
     write(tmp_path / "a.jsonl", [begun[1], *old, user("u3", "a1", "Else"), answer("a3", "u3", "m3", text("Yes"))])
     made = [[step.response_id for step in one.steps] for one in importing.claude_code(tmp_path)]
     assert made == [["m1", "m2"], ["m3"]]
+
+
+def test_commands_behind_a_compaction_are_no_part_of_it(tmp_path: Path) -> None:
+    """A compaction that came by itself has no lines of a command; those of other commands begin alike."""
+    caveat = "<local-command-caveat>It was a command</local-command-caveat>"
+    lines = [
+        *HEAD,
+        line("system", "b", None, subtype="compact_boundary", logicalParentUuid="a1"),
+        user("s", "b", "Summary", isCompactSummary=True),
+        user("u2", "s", "second"),
+        answer("a2", "u2", "m2", text("two")),
+        user("c1", "a2", caveat, isMeta=True),
+        user("u3", "c1", "third"),
+        answer("a3", "u3", "m3", text("three")),
+    ]
+    (one,) = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    assert prompt(one.steps[-1]) == ["Summary", "second", "two", caveat, "third"]
+    lines[5:6] = []
+    lines[5] |= {"parentUuid": "u2"}
+    (one,) = importing.claude_code(write(tmp_path / "t.jsonl", lines))
+    assert prompt(one.steps[-1]) == ["Summary", "second", caveat, "third"]
