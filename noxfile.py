@@ -270,7 +270,7 @@ def test_install(session: nox.Session) -> None:
 
 @task("test-clis", "dev")
 def test_clis(session: nox.Session) -> None:
-    """Claude Code and Codex from npm, run against our servers; their transcripts are what was asked. 700 MB."""
+    """Claude Code and Codex from npm, run against our servers; their transcripts are what was asked. 1.4 GB."""
     pytest(session, "dev", "tests/clis")
 
 

@@ -227,7 +227,10 @@ class Requests:
 
     def _hash(self, group: list[Any], message: dict[str, Any]) -> None:
         self._hashed.add((id(group[0]), len(group)))
-        self._messages.setdefault(hash_of(message), message)
+        try:
+            self._messages.setdefault(hash_of(message), message)
+        except RecursionError:  # Its hash is then one that no request can be found by.
+            return
 
     def _once(self, key: str, value: Any, marks: list[tuple[list[Any], Any]]) -> Any:
         """The value with its marks: one object for equal ones, so that steps share it."""
@@ -265,7 +268,7 @@ def _marked(value: Any, path: list[Any], mark: Any) -> Any:
     if isinstance(value, list) and _is_place(path[0], len(value)):
         at = path[0]
         return [*value[:at], _marked(value[at], path[1:], mark), *value[at + 1 :]]
-    if isinstance(value, dict) and path[0] in value:
+    if isinstance(value, dict) and isinstance(path[0], str) and path[0] in value:
         return {**value, path[0]: _marked(value[path[0]], path[1:], mark)}
     return value
 

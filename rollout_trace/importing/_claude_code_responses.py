@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _COUNTS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _TEXTS = ("text", "thinking")
+_SIZED = (str, list, dict)
 
 
 @dataclass
@@ -97,13 +98,14 @@ def joined(blocks: list[tuple[Any, dict[str, Any]]]) -> list[dict[str, Any]]:
     was written of the response is written again from its begin.
     """
     made: list[dict[str, Any]] = []
-    places: dict[Any, int] = {}
+    places: dict[int, int] = {}
+    marks: dict[str, int] = {}
     at = 0
     while at < len(blocks):
         place, block = blocks[at]
-        known = next(
-            (n for n, one in enumerate(made) if block.get("type") == "tool_use" and _repeats(block, one)), None
-        )
+        # The id of a call and the signature of a thought are of one block alone.
+        mark = block.get("id") or block.get("signature")
+        known = marks.get(mark) if isinstance(mark, str) else None
         known = places.get(place) if known is None and is_whole(place) else known
         count = 0 if is_whole(place) or known is not None else _repeated(blocks[at:], made)
         if known is not None:
@@ -113,7 +115,10 @@ def joined(blocks: list[tuple[Any, dict[str, Any]]]) -> list[dict[str, Any]]:
             made[:count] = map(_fuller, made[:count], (one for _, one in blocks[at : at + count]))
             at += count
         else:
-            places[place] = len(made)
+            if is_whole(place):
+                places[place] = len(made)
+            if isinstance(mark, str):
+                marks[mark] = len(made)
             made.append(block)
             at += 1
     return made
@@ -136,6 +141,8 @@ def _repeats(block: dict[str, Any], known: dict[str, Any]) -> bool:
         return False
     if kind == "tool_use" and block.get("id") is not None:
         return bool(block["id"] == known.get("id"))
+    if block.get("signature") and known.get("signature") not in (None, "", block["signature"]):
+        return False  # Of thoughts whose text is not shown, nothing else differs.
     name = str(kind)
     new, old = block.get(name), known.get(name)
     if name in _TEXTS and isinstance(new, str) and isinstance(old, str):
@@ -144,5 +151,6 @@ def _repeats(block: dict[str, Any], known: dict[str, Any]) -> bool:
 
 
 def _fuller(known: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
-    """The later of two states of a block: counts of what it holds only grow."""
-    return block if len(str(block)) >= len(str(known)) else known
+    """The later of two states of a block: what it holds only grows."""
+    first, second = (sum(len(one) for one in each.values() if isinstance(one, _SIZED)) for each in (known, block))
+    return block if second >= first else known

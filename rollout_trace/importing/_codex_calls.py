@@ -256,9 +256,9 @@ class Calls:
         items: list[Any] = []
         for item in self._thread.items:
             items.append(item)
-            kind = self._open.get(item.get("call_id") or "") if item.get("type") in _OUTPUT_OF else None
-            if kind is not None:
-                items.append({"type": kind, "call_id": item["call_id"], "output": "aborted"})
+            call_id = item.get("call_id") if str(item.get("type")) in _OUTPUT_OF else None
+            if isinstance(call_id, str) and call_id in self._open:
+                items.append({"type": self._open[call_id], "call_id": call_id, "output": "aborted"})
         self._job.report.note("outputs of tools that were aborted, as Codex sends them", len(self._open))
         self._thread, self._open = Thread(items), {}
 

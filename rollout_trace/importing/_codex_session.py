@@ -190,7 +190,8 @@ class Session:
             if self._base is not None and role == "developer" and _text(item.values) == self._base:
                 self.calls.drop_system()
             self.calls.add_read(item.values, time, output=item if kind.endswith("_output") and not is_copy else None)
-        self._is_copy = is_copy
+        # What Codex put into the copy, for the new agent, does not end it.
+        self._is_copy = is_copy or (self._is_copy and (role == "developer" or is_context(item.values)))
 
     def _matches_parent(self, item: Fields) -> bool:
         """Whether an item is one that the session copied from its parent: in the order there, but not all of them."""

@@ -59,6 +59,15 @@ def test_equal_texts_of_one_answer_are_two_where_the_lines_do_not_repeat_it(tmp_
     assert one.steps[0].completion.content == "So.So."
 
 
+def test_thoughts_without_a_text_are_told_apart_by_their_signatures(tmp_path: Path) -> None:
+    hidden = [{"type": "thinking", "thinking": "", "signature": one} for one in ("a", "b")]
+    lines = [user("u", None, "Go"), *(answer(f"a{at}", "u", "m", one) for at, one in enumerate([*hidden, hidden[0]]))]
+    lines.append(answer("a4", "u", "m", text("Yes")))
+    (one,) = importing.claude_code(write(tmp_path / "s.jsonl", lines))
+    assert one.steps[0].completion is not None
+    assert (one.steps[0].completion.extra or {})["content"] == [*hidden, text("Yes")]
+
+
 HEAD = [user("u1", None, "first"), answer("a1", "u1", "m1", text("one"), stop="end_turn")]
 TOOL = [user("u1", None, "first"), answer("a1", "u1", "m1", tool("t1"))]
 

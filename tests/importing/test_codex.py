@@ -230,7 +230,8 @@ def test_a_forked_sub_agent_may_copy_a_part_of_its_parent(tmp_path: Path) -> Non
     thought = line("response_item", type="reasoning", summary=[], encrypted_content="e")
     own = [said("user", "go"), thought, call, counted(5, 5), output, thought, said("assistant", "done"), counted(6, 11)]
     write(tmp_path / "rollout-1.jsonl", [line("session_meta", id="p"), *own])
-    kept = [said("user", "go"), counted(5, 5), said("assistant", "done"), counted(6, 11)]
+    kept = [said("developer", "You are a child"), said("user", "go"), counted(5, 5), said("assistant", "done")]
+    kept += [said("user", "<environment_context>"), counted(6, 11)]
     head = [line("session_meta", id="s", forked_from_id="p"), line("session_meta", id="p")]
     new = [said("user", "look"), said("assistant", "seen"), counted(2, 13)]
     write(tmp_path / "rollout-2.jsonl", [*head, *kept, *new])
@@ -239,7 +240,9 @@ def test_a_forked_sub_agent_may_copy_a_part_of_its_parent(tmp_path: Path) -> Non
     assert [(step.completion.content, step.usage.output) for step in child.steps if step.completion and step.usage] == [
         ("seen", 2)
     ]
-    assert [message["role"] for message in to_chat(child.steps[0])] == ["user", "assistant", "user"]
+    assert [message["role"] for message in to_chat(child.steps[0])] == [
+        *("developer", "user", "assistant", "user", "user")
+    ]
 
 
 def test_calls_without_an_output_were_sent_as_aborted(tmp_path: Path) -> None:
