@@ -9,8 +9,8 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._claude_code_chain import Chain
 from rollout_trace.importing._claude_code_files import SessionFiles, sessions_of
 from rollout_trace.importing._claude_code_lines import Lines
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import Input, document, records
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import Input, document
 
 if TYPE_CHECKING:
     from rollout_trace.importing._claude_code_values import Line
@@ -74,11 +74,7 @@ class _Session:
 
     def _read(self, source: Input) -> Lines:
         lines = Lines(self._job.report)
-
-        def cut() -> None:
-            self._job.report.drop("last lines without their end: the session was still being written")
-
-        for record in records(source, self._job.problems, cut):
+        for record in session_lines(source, self._job):
             self._job.attempt(lines.add, record)
         if lines.requests.is_empty:
             what = "attachments (reminders, hooks, files), of which it is not known what the model read"

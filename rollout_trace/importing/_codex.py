@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._codex_session import Session
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import inputs_of, records
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import inputs_of
 
 if TYPE_CHECKING:
     from rollout_trace.importing._codex_calls import Calls
@@ -111,11 +111,7 @@ def _read(
 ) -> Session:
     """A session; ``end``: of its lines those before this one."""
     session = Session(source.stem, job, known, begin_of)
-
-    def cut() -> None:
-        job.report.drop("last lines without their end: the session was still being written")
-
-    for record in records(source, job.problems, cut):
+    for record in session_lines(source, job):
         ordinal = None if end is None else record.count("ordinal")
         if end is None or (ordinal is not None and ordinal < end):
             job.attempt(session.add, record)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import Usage
 from rollout_trace.importing.conversation import Conversation
 from rollout_trace.importing.fields import Fields
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import inputs_of, records
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import inputs_of
 from rollout_trace.importing.steps import Thread
 from rollout_trace.wire.google_parts import Parts
 
@@ -63,12 +63,8 @@ class _Session:
         self._said: dict[str, Fields] = {}
         """What is known in the end of each message."""
         self._done: set[str] = set()
-
-        def cut() -> None:
-            job.report.drop("last lines without their end: the session was still being written")
-
         # The calls of tools of an answer come in a later line than the answer.
-        lines = list(records(source, job.problems, cut))
+        lines = list(session_lines(source, job))
         for line in lines:
             job.attempt(self._collect, line)
         for line in lines:

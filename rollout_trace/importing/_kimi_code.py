@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, ToolCall, Usage
 from rollout_trace.importing.conversation import Conversation, folder_of
 from rollout_trace.importing.fields import time_of
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import inputs_of, records
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,11 +80,7 @@ class _Session:
         self._parts: list[dict[str, Any]] = []
         self._calls: list[ToolCall] = []
         self._results: list[Fields] = []
-
-        def cut() -> None:
-            job.report.drop("last lines without their end: the session was still being written")
-
-        for record in records(source, job.problems, cut):
+        for record in session_lines(source, job):
             job.attempt(self._add, record)
 
     def _add(self, record: Fields) -> None:

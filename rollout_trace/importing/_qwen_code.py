@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.chat.messages import convert
 from rollout_trace.data.model import Attempt, ErrorInfo, Usage
 from rollout_trace.importing.conversation import Conversation, folder_of
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import inputs_of, records
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import inputs_of
 from rollout_trace.importing.steps import Thread
 from rollout_trace.wire.google_parts import Parts
 
@@ -67,11 +67,7 @@ class _Session:
         self._places: dict[str, tuple[Thread, int]] = {}
         self._told: Fields | None = None
         """The telemetry of the next answer."""
-
-        def cut() -> None:
-            job.report.drop("last lines without their end: the session was still being written")
-
-        for record in records(source, job.problems, cut):
+        for record in session_lines(source, job):
             job.attempt(self._add, record)
 
     def _add(self, record: Fields) -> None:
