@@ -268,6 +268,12 @@ def test_install(session: nox.Session) -> None:
     pytest(session, "dev", "tests/install")
 
 
+@task("test-clis", "dev")
+def test_clis(session: nox.Session) -> None:
+    """Claude Code and Codex from npm, run against our servers; their transcripts are what was asked. 1.4 GB."""
+    pytest(session, "dev", "tests/clis")
+
+
 @task("test-more", "dev")
 def test_more(session: nox.Session) -> None:
     """What `make test` leaves out in its environment: more examples of property tests, more kills, more cases."""

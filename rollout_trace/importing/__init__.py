@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from rollout_trace.importing._atif import atif
     from rollout_trace.importing._claude_code import claude_code
     from rollout_trace.importing._codex import codex
+    from rollout_trace.importing._gemini_cli import gemini_cli
     from rollout_trace.importing._inspect import inspect
+    from rollout_trace.importing._kimi_code import kimi_code
     from rollout_trace.importing._otel import otel
+    from rollout_trace.importing._qwen_code import qwen_code
     from rollout_trace.importing._verifiers import verifiers
     from rollout_trace.importing.imported import Imported
     from rollout_trace.importing.report import ImportReport
@@ -31,8 +34,11 @@ _HOMES = {
     "rollout_trace.importing._atif": ("atif",),
     "rollout_trace.importing._claude_code": ("claude_code",),
     "rollout_trace.importing._codex": ("codex",),
+    "rollout_trace.importing._gemini_cli": ("gemini_cli",),
     "rollout_trace.importing._inspect": ("inspect",),
+    "rollout_trace.importing._kimi_code": ("kimi_code",),
     "rollout_trace.importing._otel": ("otel",),
+    "rollout_trace.importing._qwen_code": ("qwen_code",),
     "rollout_trace.importing._verifiers": ("verifiers",),
     "rollout_trace.importing.imported": ("Imported",),
     "rollout_trace.importing.report": ("ImportReport",),
@@ -52,7 +58,10 @@ __all__ = [
     "claude_code",
     "codex",
     "detect",
+    "gemini_cli",
     "inspect",
+    "kimi_code",
     "otel",
+    "qwen_code",
     "verifiers",
 ]

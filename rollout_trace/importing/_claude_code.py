@@ -9,11 +9,11 @@ from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._claude_code_chain import Chain
 from rollout_trace.importing._claude_code_files import SessionFiles, sessions_of
 from rollout_trace.importing._claude_code_lines import Lines
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import Input, document, records
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import Input, document
 
 if TYPE_CHECKING:
-    from rollout_trace.importing._claude_code_lines import Line
+    from rollout_trace.importing._claude_code_values import Line
     from rollout_trace.importing.fields import OnError
     from rollout_trace.importing.inputs import Given
     from rollout_trace.importing.report import ImportReport
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 def claude_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
     """The trajectories of sessions: each session's own, then those of its sub-agents.
 
-    A response is one step, over however many lines it was written; its usage is counted once. Prompts are put together
-    from the messages before it: the system prompt, the tools and the sampling parameters are not in these files, nor
-    are token ids and logprobs. Branches that were left (rewound) stay, as steps of other prompts. Lines that a resumed
-    or forked session copied from another one of this import are messages there, not steps.
+    A response is one step, over however many lines it was written; its usage is counted once. Since 2.1.332 sessions
+    have each request: messages, system prompt, tools and sampling parameters are those that were sent, and what was
+    tried again is an attempt. Of older releases prompts are put together from the messages before an answer, without
+    system prompt, tools and sampling parameters. No session has token ids or logprobs. Branches that were left
+    (rewound) stay, as steps of other prompts. Lines that a resumed or forked session copied from another one of this
+    import are messages there, not steps.
 
     Args:
         path: session files, or folders such as ``~/.claude/projects``; the files of sub-agents beside a session are
@@ -72,19 +74,18 @@ class _Session:
 
     def _read(self, source: Input) -> Lines:
         lines = Lines(self._job.report)
-
-        def cut() -> None:
-            self._job.report.drop("last lines without their end: the session was still being written")
-
-        for record in records(source, self._job.problems, cut):
+        for record in session_lines(source, self._job):
             self._job.attempt(lines.add, record)
+        if lines.requests.is_empty:
+            what = "attachments (reminders, hooks, files), of which it is not known what the model read"
+            self._job.report.drop(what, lines.attachments)
         return lines
 
     def _trajectory(self, key: str, chain: list[Line], meta: dict[str, Any]) -> Trajectory:
         """The trajectory of a conversation. ``key``: of its agent, empty for the session's own."""
         wanted = f"{self._id}.{key}" if key else self._id
         made, report = Chain(chain, wanted, self._job, self._seen), self._job.report
-        report.miss("system prompts, tools and sampling parameters", bool(made.steps))
+        report.miss("system prompts, tools and sampling parameters", made.has_rebuilt)
         report.miss("rewards")
         times = [line.time for line in chain if line.time is not None]
         name = meta.get("agentType") or meta.get("name") or chain[0].agent_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Attempt, Completion, ErrorInfo, Step, ToolRun, Usage
 from rollout_trace.file.plain import dumps
-from rollout_trace.importing._claude_code_values import duration, is_texts, parents_first, text_of
-from rollout_trace.importing.fields import is_whole
+from rollout_trace.importing._claude_code_responses import Point, Response, responses_of
+from rollout_trace.importing._claude_code_values import duration, is_texts, parents_first, queued, text_of
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids, usd
 from rollout_trace.wire import blocks
 from rollout_trace.wire.usage import usage_of
 
 if TYPE_CHECKING:
-    from rollout_trace.importing._claude_code_lines import Line
+    from rollout_trace.importing._claude_code_values import Line
     from rollout_trace.importing.fields import Fields
     from rollout_trace.importing.imported import Job
 
@@ -25,32 +24,6 @@ _NO_IDS = missing_ids("Claude Code's transcripts have no token ids.")
 _INTERRUPTED = "[Request interrupted"
 _ENDED = frozenset({"end_turn", "stop_sequence", "refusal"})
 _CALLERS = frozenset({"Task", "Agent"})
-
-
-@dataclass
-class _Point:
-    """A place in a conversation: messages may follow it."""
-
-    thread: Thread
-    length: int
-    time: datetime | None = None
-
-    def branch(self) -> Thread:
-        """A conversation that goes on here; a copy where another one does already."""
-        return self.thread if len(self.thread.items) == self.length else self.thread.fork(self.length)
-
-
-@dataclass
-class _Response:
-    """One response, from all lines with its id."""
-
-    lines: list[Line] = field(default_factory=list)
-    content: list[Any] = field(default_factory=list)
-    usage: dict[str, Any] = field(default_factory=dict)
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-    point: _Point | None = None
-    step: Step | None = None
 
 
 class _Kept(NamedTuple):
@@ -73,28 +46,31 @@ class Chain:
         self.call_of_agent: dict[str, str] = {}
         self.call_of_prompt: dict[str, str] = {}
         self.first_prompt: str | None = None
+        self.has_rebuilt = False
+        """Whether there are steps whose request is not in the file."""
         self._name, self._job, self._seen = name, job, seen
-        self._responses: dict[str, _Response] = {}
-        self._points: dict[str, _Point] = {}
+        self._points: dict[str, Point] = {}
         self._begins: dict[str, int] = {}
         """Messages before the one of a line."""
         self._kept: dict[str, _Kept] = {}
         """Lines that a compaction kept behind its summary, by the summary's."""
-        self._calls: dict[str, tuple[_Response, dict[str, Any]]] = {}
-        self._interrupted = False
-        self._requests: dict[str, str] = {}
-        """The request of each response, by the response's id."""
-        self._response_of: dict[str, _Response] = {}
-        for line in lines:
-            if line.kind == "assistant" and line.message is not None:
-                self._collect(line, line.message)
+        self._boundaries: dict[str, str | None] = {}
+        """The line before each compaction."""
+        self._compacted: Point | None = None
+        """Behind the last summary, until the lines of the command that asked for it."""
+        self._calls: dict[str, tuple[Response, dict[str, Any]]] = {}
+        self._interrupted = self._has_failed = False
+        self._before: Point | None = None
+        """Behind the line before."""
+        self._response_of = responses_of(lines)
         for line in parents_first(lines):
             self._follow(line)
+            self._before = self._points.get(line.uuid, self._before)
         own = {line.uuid for line in lines}
-        responses = [(one.lines[0].message, one) for one in self._responses.values() if one.step is not None]
-        own |= {_digest(message, one) for message, one in responses if message is not None}
-        merged = sum(len(one.lines) - 1 for one in self._responses.values())
-        job.report.note("lines of one response, joined", merged)
+        responses = {id(one): one for one in self._response_of.values()}.values()
+        sampled = [(one.lines[0].message, one) for one in responses if one.step is not None]
+        own |= {_digest(message, one) for message, one in sampled if message is not None}
+        job.report.note("lines of one response, joined", sum(len(one.lines) - 1 for one in responses))
         seen |= own
 
     @property
@@ -102,53 +78,37 @@ class Chain:
         """How the session ended, as far as its last lines show it."""
         if self._interrupted:
             return "aborted"
-        last = self.steps[-1] if self.steps else None
-        if last is not None and last.status == "error":
+        if self._has_failed:
             return "failed"
+        last = self.steps[-1] if self.steps else None
         return "completed" if last is not None and last.finish_reason in _ENDED else "unknown"
-
-    def _collect(self, line: Line, message: Fields) -> None:
-        key, request = message.name("id") or line.uuid, line.fields.name("requestId")
-        if request is not None and self._requests.setdefault(key, request) != request:
-            # Some gateways give every response the same id.
-            key = f"{key} {request}"
-        response = self._responses.setdefault(key, _Response())
-        self._response_of[line.uuid] = response
-        response.lines.append(line)
-        content = message.get("content")
-        if content is None:
-            message.wrong("content", "a text or a list of blocks")
-        if isinstance(content, str):
-            response.content.append({"type": "text", "text": content})
-        else:
-            response.content += [block.values for block in message.objects("content")]
-        usage = message.object("usage")
-        for name, value in () if usage is None else usage.values.items():
-            known = response.usage.get(name)
-            # Early lines of older releases have counts of what had been streamed by then.
-            if value is not None and not (is_whole(known) and is_whole(value) and known > value):
-                response.usage[name] = value
-        if usage is not None:
-            for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"):
-                usage.count(name)
-        response.stop_reason = message.text("stop_reason") or response.stop_reason
-        response.stop_sequence = message.text("stop_sequence") or response.stop_sequence
 
     def _follow(self, line: Line) -> None:
         """Puts a line behind the one that it follows."""
         kept = self._kept.get(line.parent or "")
         if kept is not None and line.uuid in kept.before:
             # Written anew behind the summary; what it was sampled from is what stood before it.
-            self._add(line, self._points.get(kept.before[line.uuid]) or _Point(Thread(), 0))
+            self._add(line, self._points.get(kept.before[line.uuid]) or Point(Thread(), 0))
             self._move(line.uuid, line.parent or "", kept.first)
             return
         point = self._points.get(line.parent or "")
         if line.parent is not None and point is None:
-            self._job.report.note("lines whose parent is not in the file: a new conversation begins there")
-        self._add(line, point or _Point(Thread(), 0))
+            self._job.report.note("lines whose parent is not in the file: they go on from the line before")
+            point = self._before
+        elif self._compacted is not None and _is_compaction(line) and not _begin_alike(point, self._compacted):
+            # Written behind what stood before the summary, though the model no longer reads that.
+            point = self._compacted
+        self._add(line, point or Point(Thread(), 0))
         own = self._kept.get(line.uuid)
         if own is not None and own.last in self._points:
             self._move(own.last, line.uuid, own.first)
+            # What comes next follows the line that was kept last, or names the summary as its parent.
+            self._points[line.uuid] = self._points[own.last]
+        if line.fields.get("isCompactSummary") is True:
+            self._compacted = self._points.get(line.uuid)
+            before = self._boundaries.get(line.parent or "")
+            if own is None and before is not None and self._compacted is not None:
+                self._points[before] = self._compacted
 
     def _move(self, last: str, summary: str, first: str) -> None:
         """Lets the conversation go on behind a line as a compaction left it: the summary, then what it kept."""
@@ -158,20 +118,26 @@ class Chain:
             return
         kept = point.thread.items[self._begins[first] : point.length]
         thread = Thread([*before.thread.items[: before.length], *kept])
-        moved = self._points[last] = _Point(thread, len(thread.items), point.time)
+        moved = self._points[last] = Point(thread, len(thread.items), point.time)
         if last in self._response_of:
             self._response_of[last].point = moved
 
-    def _add(self, line: Line, point: _Point) -> None:
+    def _add(self, line: Line, point: Point) -> None:
         if line.kind == "assistant":
+            self._compacted = None
             self._add_response(line, self._response_of[line.uuid], point)
         elif line.kind == "user" and line.message is not None:
             self._add_user(line, line.message, point)
+        elif (given := queued(line)) is not None:
+            thread = point.branch()
+            thread.add(given)
+            self._points[line.uuid] = Point(thread, len(thread.items), line.time)
         else:
             if line.fields.get("subtype") == "compact_boundary":
                 self.facts["compactions"] = self.facts.get("compactions", 0) + 1
                 self._job.report.miss("calls that summed up compacted conversations")
-                point = _Point(Thread(), 0, line.time)
+                point = Point(Thread(), 0, line.time)
+                self._boundaries[line.uuid] = line.fields.name("logicalParentUuid")
                 self._keep(line)
             # The point itself: results of parallel calls may still come to it.
             self._points[line.uuid] = point
@@ -186,7 +152,7 @@ class Chain:
         elif facts is not None and (kept is not None or facts.get("preservedSegment") is not None):
             self._job.report.note("compactions that kept messages which are not in the file")
 
-    def _add_response(self, line: Line, response: _Response, point: _Point) -> None:
+    def _add_response(self, line: Line, response: Response, point: Point) -> None:
         if response.point is not None:
             # A further line of a response: the conversation goes on behind the whole of it.
             self._points[line.uuid] = response.point
@@ -196,9 +162,16 @@ class Chain:
             return
         is_synthetic = message.get("model") == "<synthetic>"
         if line.fields.flag("isApiErrorMessage") or (is_synthetic and line.fields.get("error") is not None):
-            self.steps.append(self._failed(line, response, point))
             response.point = self._points[line.uuid] = point
+            if line.uuid in self._seen:
+                self._job.report.note("errors copied from another session, left out")
+                return
+            self._has_failed = True
+            if line.is_call:
+                self.steps.append(self._failed(line, response, point))
+            self._job.report.note("errors that the CLI wrote where nothing was asked: no steps", not line.is_call)
             return
+        self._has_failed = False
         thread = point.branch()
         if is_synthetic:
             # Such as "No response requested.", which keeps the turns of a resumed session in order.
@@ -210,13 +183,13 @@ class Chain:
             self.steps.append(response.step)
         self._begins[line.uuid] = len(thread.items)
         thread.add({"role": "assistant", "content": response.content})
-        response.point = self._points[line.uuid] = _Point(thread, len(thread.items), line.time)
+        response.point = self._points[line.uuid] = Point(thread, len(thread.items), line.time)
         for block in response.content:
             call_id = block.get("id") if block.get("type") == "tool_use" else None
             if isinstance(call_id, str):
                 self._add_call(call_id, block, response)
 
-    def _add_call(self, call_id: str, block: dict[str, Any], response: _Response) -> None:
+    def _add_call(self, call_id: str, block: dict[str, Any], response: Response) -> None:
         self._calls[call_id] = response, block
         if response.step is None:
             return
@@ -226,7 +199,7 @@ class Chain:
         if str(block.get("name")) in _CALLERS and isinstance(prompt, str):
             self.call_of_prompt.setdefault(prompt, call_id)
 
-    def _step(self, line: Line, message: Fields, response: _Response, thread: Thread, before: datetime | None) -> Step:
+    def _step(self, line: Line, message: Fields, response: Response, thread: Thread, before: datetime | None) -> Step:
         completion, raw = self._completion(message, response.content)
         model, request_id = message.text("model"), line.fields.name("requestId")
         usage = usage_of(response.usage, "anthropic") if response.usage else None
@@ -238,10 +211,11 @@ class Chain:
         )
         self._job.report.note("arguments of tool calls, written as JSON anew", len(completion.tool_calls))
         self._job.report.note("thinking that the file has as a signature alone", raw)
+        sent, attempts = self._sent(line, thread.span())
+        if attempts == () and request_id is not None:
+            attempts = (Attempt(request_id=request_id),)
         return Step(
-            **self._facts(line),
-            messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
-            model=model,
+            **{**self._facts(line), "model": model, **sent},
             response_model=model,
             response_id=message.name("id"),
             completion=completion,
@@ -250,33 +224,47 @@ class Chain:
             token_issue=_NO_IDS,
             usage=None if usage == Usage() else usage,
             cost=usd(line.fields.number("costUSD")),
-            # When it was asked is not in the file: the message before it is the nearest.
-            started_at=before or line.time,
-            attempts=() if request_id is None else (Attempt(request_id=request_id),),
+            started_at=attempts[0].started_at if attempts and attempts[0].started_at else before or line.time,
+            attempts=attempts,
         )
 
-    def _failed(self, line: Line, response: _Response, point: _Point) -> Step:
+    def _failed(self, line: Line, response: Response, point: Point) -> Step:
         texts = [block.get("text") for block in response.content if isinstance(block.get("text"), str)]
-        code = line.fields.get("error")
-        return Step(
-            **self._facts(line),
-            messages=ListSpan(point.thread.items, point.length),  # type: ignore[arg-type]  # A stored form.
-            status="error",
-            error=ErrorInfo(type=code if isinstance(code, str) else "api_error", message="".join(filter(None, texts))),
-            started_at=point.time or line.time,
+        code, kind = line.fields.get("error"), line.fields.text("apiErrorType")
+        error = ErrorInfo(
+            type=kind or (code if isinstance(code, str) else "api_error"),
+            message="".join(filter(None, texts)),
+            status=line.fields.count("apiErrorStatus"),
         )
+        sent, attempts = self._sent(line, ListSpan(point.thread.items, point.length), error)
+        return Step(
+            **{**self._facts(line), **sent},
+            status="error",
+            error=error,
+            started_at=attempts[0].started_at if attempts and attempts[0].started_at else point.time or line.time,
+            attempts=attempts,
+        )
+
+    def _sent(
+        self, line: Line, read: ListSpan, error: ErrorInfo | None = None
+    ) -> tuple[dict[str, Any], tuple[Attempt, ...]]:
+        """What was sent, and its attempts: from the request where the file has it, else from the lines before it."""
+        request = line.request
+        if request is None:
+            self.has_rebuilt = True
+            return {"messages": read, "metadata": dict(REBUILT)}, ()
+        return request.fields(read.get()), request.attempts(error, line.fields.name("requestId"))
 
     def _facts(self, line: Line) -> dict[str, Any]:
         own = f"{self._name}.{line.fields.name('uuid') or len(self.steps)}"
-        facts = {"id": own, "call_id": own, "index": len(self.steps), "metadata": dict(REBUILT)}
-        return {**facts, "protocol": "anthropic.messages"}
+        return {"id": own, "call_id": own, "index": len(self.steps), "protocol": "anthropic.messages"}
 
     def _completion(self, message: Fields, content: list[Any]) -> tuple[Completion, int]:
         """The completion, and the number of its thoughts whose text is not in the file."""
         empty = sum(one.get("type") == "thinking" and not one.get("thinking") for one in content)
         return blocks.completion_of(message.get("role"), [blocks.Block(one) for one in content], {}), empty
 
-    def _add_user(self, line: Line, message: Fields, point: _Point) -> None:
+    def _add_user(self, line: Line, message: Fields, point: Point) -> None:
         content = message.get("content")
         if not isinstance(content, (str, list)):
             message.wrong("content", "a text or a list of blocks")
@@ -302,9 +290,9 @@ class Chain:
         thread = point.branch()
         self._begins[line.uuid] = len(thread.items)
         thread.add(given)
-        self._points[line.uuid] = _Point(thread, len(thread.items), line.time)
+        self._points[line.uuid] = Point(thread, len(thread.items), line.time)
 
-    def _response_with(self, results: list[Fields]) -> _Response | None:
+    def _response_with(self, results: list[Fields]) -> Response | None:
         """The response whose calls these results are of."""
         for block in results:
             known = self._calls.get(block.name("tool_use_id") or "")
@@ -340,6 +328,18 @@ class Chain:
         self._job.report.drop("structured results beside what the model read", has_more)
 
 
-def _digest(message: Fields, response: _Response) -> str:
+def _digest(message: Fields, response: Response) -> str:
     """Of a response, whichever lines it stands in: side questions repeat those before them under other ids of lines."""
     return blake2b(dumps([message.get("id"), response.content]), digest_size=16).hexdigest()
+
+
+def _is_compaction(line: Line) -> bool:
+    """Whether a line is of the command that compacts a conversation, which is written behind the summary."""
+    text = "" if line.message is None else text_of(line.message.get("content"))
+    return line.kind == "user" and text.lstrip().startswith(("<command-name>/compact", "<local-command-caveat>"))
+
+
+def _begin_alike(point: Point | None, other: Point) -> bool:
+    """Whether two places are in conversations that begin with the same message."""
+    first = () if point is None else point.thread.items[:1]
+    return any(one is known for one in first for known in other.thread.items[:1])

@@ -44,18 +44,19 @@ def sessions_of(given: Given) -> list[SessionFiles]:
     known = {one.path for session in sessions.values() for one in session.agents}
     # Without their session, sub-agents are sessions of their own.
     alone = [SessionFiles(one) for one in agents if one.path not in known]
-    # What a resumed session copied is of the session that ended before it.
-    return sorted([*sessions.values(), *alone], key=lambda one: _last_time(one.main))
+    # What a fork or a resumed session copied is of the session that began, else ended, before it.
+    return sorted([*sessions.values(), *alone], key=lambda one: _times(one.main))
 
 
-def _last_time(source: Input) -> str:
-    """The time of a file's last line with one; empty where it is compressed, or not a file on this machine."""
+def _times(source: Input) -> tuple[str, str]:
+    """The times of a file's first and last line with one; empty where it is compressed, or not on this machine."""
     if source.is_open_file or is_address(source.path) or not source.path.endswith(".jsonl"):
-        return ""
+        return "", ""
     with source.opened() as file:
+        begin = _TIME.findall(file.read(_BEGIN))
         file.seek(max(0, os.path.getsize(source.path) - _BEGIN))
-        found = _TIME.findall(file.read(_BEGIN))
-    return found[-1].decode() if found else ""
+        end = _TIME.findall(file.read(_BEGIN))
+    return (begin[0].decode() if begin else "", end[-1].decode() if end else "")
 
 
 def _is_agent(path: str) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
+
+from rollout_trace.importing._claude_code_requests import KINDS, Requests
+from rollout_trace.importing._claude_code_values import Line, is_prompt, queued
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields
@@ -13,22 +14,10 @@ if TYPE_CHECKING:
 _BESIDE = frozenset(
     {"file-history-snapshot", "queue-operation", "permission-mode", "mode", "last-prompt", "tag", "agent-name"}
     | {"agent-color", "agent-setting", "frame-link", "pr-link", "content-replacement", "stream_event", "progress"}
+    | {"atis-latch", "tools-used", "cost-state"}
 )
 """Kinds of lines that no model reads."""
 _TITLES = {"summary": "summary", "ai-title": "aiTitle", "custom-title": "customTitle"}
-
-
-@dataclass(slots=True)
-class Line:
-    """A line of a conversation."""
-
-    fields: Fields
-    kind: str
-    uuid: str
-    parent: str | None
-    time: datetime | None
-    message: Fields | None
-    agent_name: str | None = None
 
 
 class Lines:
@@ -40,6 +29,9 @@ class Lines:
         self.facts: dict[str, Any] = {}
         """Titles and totals, for the metadata of the session."""
         self.environment: dict[str, Any] = {}
+        self.attachments = 0
+        """Lines of which it is not known what the model read, unless the requests are there."""
+        self.requests = Requests(report)
         self._report = report
         self._uuids: set[str] = set()
         self._chain_of: dict[str, str] = {}
@@ -51,6 +43,8 @@ class Lines:
         self.session_id = self.session_id or record.name("sessionId") or record.name("session_id")
         if kind in ("user", "assistant", "system", "attachment") and not self._is_stream_head(record, kind):
             self._add_line(record, kind)
+        elif kind in KINDS:
+            self.requests.add(record, kind)
         elif kind in _TITLES:
             self.facts["title"] = record.text(_TITLES[kind]) or record.text("title")
         elif kind == "result":
@@ -87,10 +81,21 @@ class Lines:
             parent = self._last.get(chain)
         self._chain_of[uuid], self._last[chain] = chain, uuid
         message = record.require_object("message") if kind in ("user", "assistant") else None
-        if kind == "attachment":
-            self._report.drop("attachments (reminders, hooks, files), of which it is not known what the model read")
+        if message is not None and "parts" in message.values and "content" not in message.values:
+            message.refuse("content", "a text or a list of blocks, and not the parts of Qwen Code's sessions")
         line = Line(record, kind, uuid, parent, record.time("timestamp"), message, record.text("agentName"))
         self.chains.setdefault(chain, []).append(line)
+        if kind == "assistant":
+            answered, is_error = record.name("requestRef"), record.flag("isApiErrorMessage")
+            line.request = self.requests.answered(answered) if answered or is_error else None
+            line.is_call = line.request is not None or self.requests.is_empty
+        elif kind == "system" and record.get("subtype") == "api_error":
+            error = record.object("error")
+            self.requests.fail(record if error is None else error)
+        elif is_prompt(line):
+            self.requests.turn()
+        else:
+            self.attachments += kind == "attachment" and queued(line) is None
 
     def _pass_on(self, record: Fields) -> None:
         """A line that no model reads, but that others follow."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._codex_session import Session
-from rollout_trace.importing.imported import Imported, Job
-from rollout_trace.importing.inputs import inputs_of, records
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import inputs_of
 
 if TYPE_CHECKING:
+    from rollout_trace.importing._codex_calls import Calls
     from rollout_trace.importing.fields import OnError
     from rollout_trace.importing.inputs import Given, Input
     from rollout_trace.importing.report import ImportReport
@@ -23,8 +24,9 @@ def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | No
 
     The items between two that the model read are one call; its usage is that of the next ``token_count``, or of its
     ``token_usage_record``. Prompts are put together: the instructions, then the items before it, after a compaction
-    what replaced them. Tools and most sampling parameters are not in these files, nor are token ids and logprobs. The
-    beginning that a fork or a sub-agent copied from a session of this import is its prompt, not steps.
+    what replaced them. Most sampling parameters are not in these files, nor are tools of models that Codex does not
+    know, token ids and logprobs. The beginning that a fork or a sub-agent copied from a session of this import, or goes
+    on from, is its prompt, not steps.
 
     Args:
         path: session files, or folders such as ``~/.codex/sessions``; or an open file.
@@ -44,9 +46,10 @@ def codex(path: Given, *, on_error: OnError = "raise", report: ImportReport | No
 def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
     known: dict[str, Session] = {}
     roots: dict[str, str | None] = {}
+    begins = _Begins()
     # By their names, which are times: a parent's file may stand in another folder than those of its sub-agents.
     for source in sorted(sources, key=lambda one: one.stem):
-        session = _read(source, job, known)
+        session = _read(source, job, known, begins.of)
         if not session.has_content:
             job.report.drop("files without a conversation")
             continue
@@ -60,7 +63,7 @@ def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
             job.report.note("sessions that are above themselves, cut off")
         parent = known.get(session.parent_id or "")
         if parent is not None:
-            trajectory.parent_step_id = parent.caller_of(session.thread_id)
+            trajectory.parent_step_id = parent.caller_of(session)
         elif session.parent_id is not None:
             job.report.note("sub-agents and forks whose parent is not in this import")
         # The id of the outermost: the parent's file is named after an earlier time, and so comes first.
@@ -68,6 +71,7 @@ def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
         roots[session.thread_id] = trajectory.episode_id
         session.forget()
         known.setdefault(session.thread_id, session)
+        begins.sources[session.thread_id] = source
         yield trajectory
 
 
@@ -79,13 +83,37 @@ def _is_circle(session: Session, known: dict[str, Session]) -> bool:
     return above is not None
 
 
-def _read(source: Input, job: Job, known: dict[str, Session]) -> Session:
-    session = Session(source.stem, job, known)
+class _Begins:
+    """The begins of sessions that others go on from: read again for them, so that no conversation is kept for it."""
 
-    def cut() -> None:
-        job.report.drop("last lines without their end: the session was still being written")
+    def __init__(self) -> None:
+        self.sources: dict[str, Input] = {}
+        self._asked: list[str] = []
 
-    for record in records(source, job.problems, cut):
-        job.attempt(session.add, record)
+    def of(self, thread_id: str, end: int) -> Calls | None:
+        """The calls of a session in its lines before one; None where the session is not known."""
+        source = self.sources.get(thread_id)
+        if source is None or source.is_open_file or thread_id in self._asked:
+            return None
+        self._asked.append(thread_id)
+        try:
+            return _read(source, Job("codex", "skip", None), {}, self.of, end).calls
+        finally:
+            self._asked.pop()
+
+
+def _read(
+    source: Input,
+    job: Job,
+    known: dict[str, Session],
+    begin_of: Callable[[str, int], Calls | None],
+    end: int | None = None,
+) -> Session:
+    """A session; ``end``: of its lines those before this one."""
+    session = Session(source.stem, job, known, begin_of)
+    for record in session_lines(source, job):
+        ordinal = None if end is None else record.count("ordinal")
+        if end is None or (ordinal is not None and ordinal < end):
+            job.attempt(session.add, record)
     session.end()
     return session

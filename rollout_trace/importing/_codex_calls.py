@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Step, ToolRun, amend
+from rollout_trace.data.model import ErrorInfo, Step, ToolRun, amend
 from rollout_trace.importing.steps import REBUILT, Thread, missing_ids
 from rollout_trace.wire.response_items import completion_of
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 _NO_IDS = missing_ids("Codex's sessions have no token ids.")
 _WALL_TIME = re.compile(r"Wall time: ([0-9]{1,9}(?:\.[0-9]{1,9})?) seconds")
 _HEAD = 400
+_OUTPUT_OF = {
+    "function_call": "function_call_output",
+    "local_shell_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+}
 
 _CONTEXT = (
     *("<environment_context>", "<user_instructions>", "# AGENTS.md instructions", "<INSTRUCTIONS>", "<skill>"),
@@ -54,6 +59,10 @@ class Calls:
         self._effort: str | None = None
         self._total: Any = None
         self._callers: dict[str, tuple[Step | None, dict[str, Any]]] = {}
+        self._open: dict[str, str] = {}
+        """Calls of tools that have no output yet, and the kind of it."""
+        self._is_waiting = False
+        """Whether something was read that the model has not answered."""
         self._turns: list[int] = []
         self._system = 0
         self._response_ids: set[str] = set()
@@ -64,6 +73,23 @@ class Calls:
         """Sets what the turn's calls are made with."""
         self._close()
         self._model, self._effort = model or self._model, effort
+
+    def set_tools(self, tools: list[Any]) -> None:
+        """Sets the tools that the next calls are sent."""
+        self._close()
+        self.tools = tools
+
+    def continue_from(self, other: Calls) -> None:
+        """Lets the conversation go on behind that of another session."""
+        self._thread, self._turns = Thread(list(other._thread.items)), list(other._turns)
+        self.tools, self._open = other.tools, dict(other._open)
+
+    def drop_system(self) -> None:
+        """Takes the instructions out that the session began with: they come as an item."""
+        if self._thread.items[:1] and _is_system(self._thread.items[0]):
+            self._thread = self._thread.fork()
+            del self._thread.items[0]
+            self._turns = [at - 1 for at in self._turns]
 
     def begin_turn(self) -> None:
         """Called before a message of the user."""
@@ -78,7 +104,9 @@ class Calls:
         """Adds an item that the next call is sent. ``output``: the item, where it is the result of a tool."""
         self._close()
         self._read_at = time or self._read_at
+        self._is_waiting = True
         self._thread.add(item)
+        self._note_call(item)
         if output is not None:
             self._add_run(output)
 
@@ -93,16 +121,34 @@ class Calls:
         """Replaces the conversation, as a compaction does; the instructions stay."""
         self._close()
         self._is_uncounted = False
-        first = self._thread.items[:1]
-        keep = first if first and first[0].get("role") == "system" and "type" not in first[0] else []
-        self._thread, self._turns = Thread([*keep, *items]), []
+        keep = [one for one in self._thread.items[:1] if _is_system(one)]
+        self._thread, self._turns, self._open = Thread([*keep, *items]), [], {}
+
+    def mark_summary(self, response_id: str | None, text: str) -> bool:
+        """Marks the call that summed up the conversation, if it is here: what asked for the summary is in no file."""
+        self._close()
+        last = self.steps[-1] if self.steps else None
+        content = None if last is None or last.completion is None else last.completion.content
+        is_named = last is not None and response_id is not None and last.response_id == response_id
+        is_last = response_id is None and not self._is_waiting and bool(content) and str(content) in text
+        if last is None or not (is_named or is_last):
+            return False
+        amend(last, trainable=False)
+        return True
+
+    def fail(self, error: ErrorInfo) -> None:
+        """Adds the call that a turn failed with, unless the model has answered all that it read."""
+        self._close()
+        if self._is_waiting:
+            self.steps.append(Step(**self._facts(), status="error", error=error, started_at=self._read_at))
+            self._is_waiting = False
 
     def roll_back(self, turns: int) -> None:
         """Takes the last turns out of the conversation."""
         self._close()
         if turns > 0 and self._turns:
             at = max(0, len(self._turns) - turns)
-            self._thread, self._turns = self._thread.fork(self._turns[at]), self._turns[:at]
+            self._thread, self._turns, self._open = self._thread.fork(self._turns[at]), self._turns[:at], {}
 
     def add_token_count(self, event: Fields, *, is_copy: bool) -> None:
         """Ends the current call; its usage is the last one that was counted."""
@@ -141,31 +187,23 @@ class Calls:
     def end(self) -> None:
         """Called behind the last item."""
         self._close()
-        self._job.report.miss("usage", sum(step.usage is None for step in self.steps))
+        self._job.report.miss("usage", sum(step.usage is None and step.status == "ok" for step in self.steps))
 
     def _close(self) -> None:
         """Makes a step of the items that the model wrote since the last one that it read."""
         if not self._written:
             return
         items, self._written = self._written, []
-        own = f"{self.name}.{len(self.steps)}"
         completion = completion_of(items)
         kinds = {str(item.get("type")) for item in items}
         step = Step(
-            id=own,
-            call_id=own,
-            index=len(self.steps),
-            protocol="openai.responses",
-            model=self._model,
-            messages=self._thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
-            tools=self.tools,
-            sampling=None if self._effort is None else {"reasoning": {"effort": self._effort}},
+            **self._facts(),
             completion=completion,
             token_issue=_NO_IDS,
             started_at=self._began,
             latency=self._seconds(),
-            metadata=dict(REBUILT),
         )
+        self._is_waiting = False
         self.steps.append(step)
         self._is_uncounted = True
         self._job.report.miss("token ids")
@@ -178,7 +216,44 @@ class Calls:
             call_id = item.get("call_id")
             if isinstance(call_id, str):
                 self._callers[call_id] = step, item
+            self._note_call(item)
         self._thread.add(*items)
+
+    def _facts(self) -> dict[str, Any]:
+        """The fields of a step that say what was sent."""
+        self._answer_open()
+        own = f"{self.name}.{len(self.steps)}"
+        return {
+            "id": own,
+            "call_id": own,
+            "index": len(self.steps),
+            "protocol": "openai.responses",
+            "model": self._model,
+            "messages": self._thread.span(),
+            "tools": self.tools,
+            "sampling": None if self._effort is None else {"reasoning": {"effort": self._effort}},
+            "metadata": dict(REBUILT),
+        }
+
+    def _note_call(self, item: dict[str, Any]) -> None:
+        call_id, kind = item.get("call_id"), str(item.get("type"))
+        if isinstance(call_id, str) and kind in _OUTPUT_OF:
+            self._open[call_id] = _OUTPUT_OF[kind]
+        elif isinstance(call_id, str):
+            self._open.pop(call_id, None)
+
+    def _answer_open(self) -> None:
+        """Puts the output behind each call that has none: Codex sends one, and does not write it."""
+        if not self._open:
+            return
+        items: list[Any] = []
+        for item in self._thread.items:
+            items.append(item)
+            call_id = item.get("call_id") if str(item.get("type")) in _OUTPUT_OF else None
+            if isinstance(call_id, str) and call_id in self._open:
+                items.append({"type": self._open[call_id], "call_id": call_id, "output": "aborted"})
+        self._job.report.note("outputs of tools that were aborted, as Codex sends them", len(self._open))
+        self._thread, self._open = Thread(items), {}
 
     def _seconds(self) -> float | None:
         if self._began is None or self._ended is None or self._ended < self._began:
@@ -200,6 +275,11 @@ class Calls:
                 step_id=None if step is None else step.id,
             )
         )
+
+
+def _is_system(item: Any) -> bool:
+    """Whether an item is the instructions that a session began with."""
+    return isinstance(item, dict) and item.get("role") == "system" and "type" not in item
 
 
 def _duration(output: Any) -> float | None:

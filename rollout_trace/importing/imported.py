@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, TypeVar
 from rollout_trace import guard
 from rollout_trace.errors import FormatError
 from rollout_trace.importing.fields import Fields, OnError, Problems
+from rollout_trace.importing.inputs import records
 from rollout_trace.importing.report import ImportReport
 from rollout_trace.report import format_counts
 
 if TYPE_CHECKING:
     from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.importing.inputs import Input
 
 T = TypeVar("T")
 
@@ -50,6 +52,15 @@ class Job:
             yield from made()
         except FormatError as error:
             self.problems.add(error)
+
+
+def session_lines(source: Input, job: Job) -> Iterator[Fields]:
+    """The lines of a session, which may still be written: a last one without its end is left out, and counted."""
+
+    def cut() -> None:
+        job.report.drop("last lines without their end: the session was still being written")
+
+    return records(source, job.problems, cut)
 
 
 class Imported(Iterator["Trajectory"]):

@@ -6,6 +6,7 @@ import glob
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,12 @@ Given: TypeAlias = "PathLike | Iterable[PathLike | str | bytes] | BinaryIO"
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
+_SPACE = re.compile(r"\s*")
+_OBJECT = re.compile(r'(?<!\\)\{"')
+_NO_UTF_8 = re.compile("[\udc80-\udcff]")
+_MOST_TRIED = 100
+"""Places in a damaged line at which a whole object is looked for, at most."""
+_SCAN = json.JSONDecoder().raw_decode
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -170,15 +177,42 @@ def _record(
     try:
         value = decoded(line, place)
     except FormatError as error:
-        if on_cut is None:
-            problems.add(error)
-        else:
-            on_cut()
+        found, is_whole = _torn(line)
+        if not is_whole:
+            problems.add(error) if on_cut is None else on_cut()
+        yield from (Fields(one, place) for one in found)
         return
     if isinstance(value, dict):
         yield Fields(value, place)
     else:
         problems.add(place.error("$", "an object", kind_of(value)))
+
+
+def _torn(line: bytes) -> tuple[list[dict[str, Any]], bool]:
+    """The whole objects of a line that a killed writer, or several, left; and whether it holds nothing else."""
+    text = line.decode("utf-8", "surrogateescape")
+    first, end = _objects(text, 0)
+    if not text[end:].strip():
+        return first, True
+    # Objects inside one that was cut are no records: what is whole behind it goes to the end of the line.
+    begins = [one.start() for one in _OBJECT.finditer(text, end + 1)][:_MOST_TRIED]
+    rests = (_objects(text, begin) for begin in begins)
+    return first + next((found for found, at in rests if found and not text[at:].strip()), []), False
+
+
+def _objects(text: str, at: int) -> tuple[list[dict[str, Any]], int]:
+    """The objects that stand one behind the other from a place, and the place behind them."""
+    found: list[dict[str, Any]] = []
+    while (begin := _SPACE.match(text, at)) is not None:
+        try:
+            value, end = _SCAN(text, begin.end())
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(value, dict) or _NO_UTF_8.search(text, at, end):
+            break
+        at = end
+        found.append(value)
+    return found, at
 
 
 def document(source: Input, problems: Problems) -> Fields | None:

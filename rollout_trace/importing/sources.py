@@ -60,15 +60,26 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
             Source(
                 "claude_code",
                 "sessions of Claude Code, and its stream-json",
-                "ids, logprobs, system prompt, tools, sampling, latency, rewards",
+                "ids, logprobs, latency, rewards; before 2.1.332 system prompt, tools, sampling",
             ),
-            Source("codex", "sessions of the Codex CLI", "ids, logprobs, tools, sampling, stop reasons, rewards"),
+            Source(
+                "codex",
+                "sessions of the Codex CLI",
+                "ids, logprobs, sampling, stop reasons, rewards; tools of models that it does not know",
+            ),
+            Source(
+                "gemini_cli",
+                "sessions of Gemini CLI",
+                "ids, logprobs, system prompt, tools, sampling, failed calls, rewards",
+            ),
             Source("inspect", "logs of inspect_ai, .eval and .json", "ids, unless the logprobs name them"),
+            Source("kimi_code", "sessions of Kimi Code, wire.jsonl", "ids, logprobs, sampling, rewards"),
             Source(
                 "otel",
                 "spans: OpenTelemetry's GenAI, OpenInference",
                 "rewards; ids, logprobs of most writers",
             ),
+            Source("qwen_code", "sessions of Qwen Code", "ids, logprobs, system prompt, tools, sampling, rewards"),
             Source("verifiers", "episodes of verifiers 0.4, traces.jsonl", "requests; four decimals of logprobs"),
         )
     }
@@ -145,6 +156,9 @@ def _named(value: dict[str, Any]) -> str | None:
         "otel": "resourceSpans" in keys,
         "verifiers": _is_episode(value),
         "codex": kind in _CODEX and isinstance(payload, dict) if isinstance(kind, str) else False,
+        "gemini_cli": keys >= {"sessionId", "projectHash", "startTime"},
+        "kimi_code": kind == "metadata" and keys >= {"protocol_version", "created_at"},
+        "qwen_code": kind in _CLAUDE and _has_parts(value.get("message")) if isinstance(kind, str) else False,
         "agent_lightning": ("rollout_id" in keys and bool(keys & {"event_type", "attempt_id", "triplets"}))
         or keys >= {"instance_id", "prompt_ids", "gold_completion_ids"},
         "claude_code": isinstance(kind, str)
@@ -164,6 +178,11 @@ def _is_episode(value: dict[str, Any]) -> bool:
     nodes = first.get("nodes") if isinstance(first, dict) else None
     # Graphs of many programs have nodes; those of verifiers have messages.
     return isinstance(nodes, list) and all(isinstance(one, dict) and "message" in one for one in nodes[:1])
+
+
+def _has_parts(message: Any) -> bool:
+    """Whether a line has a message of Qwen Code."""
+    return isinstance(message, dict) and isinstance(message.get("parts"), list)
 
 
 def _is_message(message: Any) -> bool:

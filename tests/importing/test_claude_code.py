@@ -285,7 +285,7 @@ def test_lines_before_their_parents(tmp_path: Path) -> None:
     (one,) = found
     assert [step.response_id for step in one.steps] == ["m1", "m2"]
     assert [message["content"] for message in to_chat(one.steps[1])] == ["Go", "A", "And?"]
-    assert found.report.noted["lines whose parent is not in the file: a new conversation begins there"] == 1
+    assert found.report.noted["lines whose parent is not in the file: they go on from the line before"] == 1
 
 
 def test_a_side_question_repeats_the_conversation(tmp_path: Path) -> None:

@@ -221,3 +221,46 @@ def test_errors_name_the_place(broken: dict[str, Any], path: str, tmp_path: Path
     found = importing.codex(file, on_error="skip")
     assert [len(one.steps) for one in found] == [1]
     assert len(found.skipped) == 1
+
+
+def test_a_forked_sub_agent_may_copy_a_part_of_its_parent(tmp_path: Path) -> None:
+    """Without reasoning and tool calls, but with all counts: what was copied is the parent's."""
+    call = line("response_item", type="function_call", name="shell", arguments="{}", call_id="c")
+    output = line("response_item", type="function_call_output", call_id="c", output="ok")
+    thought = line("response_item", type="reasoning", summary=[], encrypted_content="e")
+    own = [said("user", "go"), thought, call, counted(5, 5), output, thought, said("assistant", "done"), counted(6, 11)]
+    write(tmp_path / "rollout-1.jsonl", [line("session_meta", id="p"), *own])
+    kept = [said("developer", "You are a child"), said("user", "go"), counted(5, 5), said("assistant", "done")]
+    kept += [said("user", "<environment_context>"), counted(6, 11)]
+    head = [line("session_meta", id="s", forked_from_id="p"), line("session_meta", id="p")]
+    new = [said("user", "look"), said("assistant", "seen"), counted(2, 13)]
+    write(tmp_path / "rollout-2.jsonl", [*head, *kept, *new])
+    parent, child = importing.codex(tmp_path)
+    assert [step.usage.output for step in parent.steps if step.usage] == [5, 6]
+    assert [(step.completion.content, step.usage.output) for step in child.steps if step.completion and step.usage] == [
+        ("seen", 2)
+    ]
+    assert [message["role"] for message in to_chat(child.steps[0])] == [
+        *("developer", "user", "assistant", "user", "user")
+    ]
+
+
+def test_calls_without_an_output_were_sent_as_aborted(tmp_path: Path) -> None:
+    call = line("response_item", type="custom_tool_call", name="exec", input="x", call_id="c")
+    lines = [line("session_meta", id="t"), said("user", "a"), call, line("event_msg", type="turn_aborted")]
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", [*lines, said("user", "b"), said("assistant", "d")]))
+    assert one.steps[1].messages is not None
+    kinds = [item["type"] for item in one.steps[1].messages]
+    assert kinds == ["message", "custom_tool_call", "custom_tool_call_output", "message"]
+
+
+def test_a_turn_that_failed_behind_its_answers_is_no_call(tmp_path: Path) -> None:
+    failed = line("event_msg", type="task_complete", error={"message": "no", "codex_error_info": {"x": {"a": 1}}})
+    lines = [line("session_meta", id="t"), said("user", "a"), said("assistant", "b"), counted(1, 1), failed]
+    (one,) = importing.codex(write(tmp_path / "rollout-1.jsonl", lines))
+    assert ([step.status for step in one.steps], one.status) == (["ok"], "failed")
+    status = {"http_connection_failed": {"http_status_code": 502}}
+    failed = line("event_msg", type="task_complete", error={"message": "gone", "codex_error_info": status})
+    (one,) = importing.codex(write(tmp_path / "rollout-2.jsonl", [*lines[:4], said("user", "c"), failed]))
+    assert one.steps[1].error is not None
+    assert (one.steps[1].error.type, one.steps[1].error.status) == ("http_connection_failed", 502)

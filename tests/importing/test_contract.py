@@ -175,13 +175,10 @@ def test_files_are_known_by_their_beginning(tmp_path: Path) -> None:
     assert importing.detect([DATA / "atif", DATA / "art"]) is None
 
 
-QWEN = {"uuid": "a", "parentUuid": None, "sessionId": "s", "type": "user", "message": {"role": "user", "parts": []}}
-
-
 @pytest.mark.parametrize(
     "other",
-    [QWEN, {"nodes": [{"id": "n", "type": "start"}], "id": "workflow"}, {"exchanges": ["NYSE", "XETRA"]}],
-    ids=["Qwen Code", "a graph", "stock exchanges"],
+    [{"nodes": [{"id": "n", "type": "start"}], "id": "workflow"}, {"exchanges": ["NYSE", "XETRA"]}],
+    ids=["a graph", "stock exchanges"],
 )
 def test_files_of_other_programs_are_of_no_source(other: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "other.json"

@@ -17,7 +17,7 @@ from rollout_trace.file.encode import encode
 from rollout_trace.file.reader import TrajectoryReader
 from tests.amount import amount
 
-from .files import NAMES, files_of, is_lines, load, text_of, values_of
+from .files import DATA, NAMES, files_of, is_lines, load, text_of, values_of
 
 EXAMPLES = amount(5, 25, 250)
 HUGE = 10**400
@@ -85,7 +85,9 @@ def check(trajectory: rt.Trajectory) -> None:
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_change_is_an_error_of_the_format_or_none(name: str, data: st.DataObject, tmp_path_factory: Any) -> None:
-    path = data.draw(st.sampled_from(files_of(name)), "file")
+    path = data.draw(
+        st.sampled_from([*files_of(name), *sorted((DATA.parent / "clis" / name).rglob("*.jsonl"))]), "file"
+    )
     values = values_of(path)
     for _ in range(data.draw(st.integers(1, 4), "changes")):
         if values:

@@ -1,0 +1,209 @@
+"""Sessions of Kimi Code."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from rollout_trace.data.model import Attempt, Completion, ErrorInfo, ToolCall, Usage
+from rollout_trace.importing.conversation import Conversation, folder_of
+from rollout_trace.importing.fields import time_of
+from rollout_trace.importing.imported import Imported, Job, session_lines
+from rollout_trace.importing.inputs import inputs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rollout_trace.data.trajectory import Trajectory
+    from rollout_trace.importing.fields import Fields, OnError
+    from rollout_trace.importing.inputs import Given, Input
+    from rollout_trace.importing.report import ImportReport
+
+SUFFIXES = ("wire.jsonl", "wire.jsonl.gz", "wire.jsonl.zst")
+_MAIN = "main"
+_BESIDE = (
+    "metadata",
+    "runtime.",
+    "permission.",
+    "turn.prompt",
+    "token_counting.",
+    "usage.record",
+    "prompt.",
+    "plugin.",
+)
+"""Begins of kinds of lines that no model reads."""
+
+
+def kimi_code(path: Given, *, on_error: OnError = "raise", report: ImportReport | None = None) -> Imported:
+    """The trajectories of sessions, one for each agent.
+
+    A step of the agent is one step here, with the system prompt and the tools that it was sent. Prompts are put
+    together from the messages before it; what the program writes around the results of tools is not in these files, nor
+    are all sampling parameters, token ids and logprobs.
+
+    Args:
+        path: ``wire.jsonl`` files, or folders such as ``~/.kimi-code/sessions``; or an open file.
+        on_error: ``raise`` at the first value that cannot be read; ``skip``: leave it out, and keep its error in
+            ``skipped`` of the iterator. A last line without its end is left out, and counted, in both.
+        report: counts what the source did not have, and what was left out.
+
+    Raises:
+        FileNotFoundError: there is nothing to read.
+        ValueError: ``on_error`` has another value.
+        FormatError: while iterating, unless skipped: something is no line of a session.
+    """
+    job, sources = Job("kimi_code", on_error, report), inputs_of(path, SUFFIXES)
+    return Imported(job, _sessions(sources, job))
+
+
+def _sessions(sources: list[Input], job: Job) -> Iterator[Trajectory]:
+    for source in sources:
+        # sessions/FOLDER/SESSION/agents/AGENT/wire.jsonl
+        agent, own = folder_of(source, 1) or _MAIN, folder_of(source, 3) or source.stem
+        session = _Session(source, job, own if agent == _MAIN else f"{own}.{agent}")
+        if session.talk.steps or session.talk.thread.items:
+            name, parent = ("kimi-code", None) if agent == _MAIN else (agent, own)
+            yield session.talk.trajectory(name, "sampling parameters", parent)
+        else:
+            job.report.drop("files without a conversation")
+
+
+class _Session:
+    """One file: what one agent of a session was sent, and did."""
+
+    def __init__(self, source: Input, job: Job, name: str) -> None:
+        self._job = job
+        self.talk = Conversation(job, name, "openai.chat")
+        self._tools: dict[str, list[Any]] = {}
+        self._asked: Fields | None = None
+        """The request that has no answer yet."""
+        self._parts: list[dict[str, Any]] = []
+        self._calls: list[ToolCall] = []
+        self._results: list[Fields] = []
+        for record in session_lines(source, job):
+            job.attempt(self._add, record)
+
+    def _add(self, record: Fields) -> None:
+        kind = record.require_text("type")
+        time = record.number("time")
+        self.talk.pass_time(None if time is None else time_of(time / 1e3))
+        if kind == "profile.bind":
+            self._bind(record)
+        elif kind == "llm.tools_snapshot":
+            self._tools[record.require_name("hash")] = [
+                {"type": "function", "function": tool} for tool in record.items("tools") or ()
+            ]
+        elif kind == "context.append_message":
+            self.talk.thread.add(_message(record.require_object("message")))
+        elif kind == "llm.request":
+            self._asked = record
+            self._check(record)
+        elif kind == "context.append_loop_event":
+            self._add_event(record.require_object("event"))
+        elif kind == "turn.ended":
+            self._end(record)
+        else:
+            is_known = record.get("kind") == "event" or kind.startswith((*_BESIDE, "turn."))
+            self._job.report.note("lines that are no part of a conversation", is_known)
+            self._job.report.drop(f"lines of an unknown kind: {kind[:40]}", not is_known)
+
+    def _bind(self, record: Fields) -> None:
+        text, thread = record.text("systemPrompt"), self.talk.thread
+        if text is not None:
+            rest = [one for one in thread.items if one.get("role") != "system"]
+            self.talk.thread = type(thread)([{"role": "system", "content": text}, *rest])
+        where = record.object("environmentDisclosure")
+        if where is not None and (folder := where.text("cwd")) is not None:
+            self.talk.environment["cwd"] = folder
+
+    def _check(self, record: Fields) -> None:
+        """Says so where another number of messages was sent: a compaction, or lines of a kind that is not known."""
+        count = record.count("messageCount")
+        known = sum(one.get("role") != "system" for one in self.talk.thread.items)
+        what = "prompts of which the file has another number of messages than were sent"
+        self._job.report.note(what, count is not None and count != known)
+
+    def _add_event(self, event: Fields) -> None:
+        kind = event.require_text("type")
+        if kind == "step.begin":
+            self._parts, self._calls, self._results = [], [], []
+        elif kind == "content.part":
+            self._parts.append(event.mapping("part"))
+        elif kind == "tool.call":
+            arguments = json.dumps(event.get("args"), ensure_ascii=False, separators=(",", ":"))
+            self._calls.append(ToolCall(id=event.name("toolCallId"), name=event.text("name"), arguments=arguments))
+        elif kind == "tool.result":
+            self._results.append(event)
+        elif kind == "step.end" and event.get("finishReason") != "error":
+            self._answer(event)
+
+    def _answer(self, event: Fields) -> None:
+        texts = [str(one["text"]) for one in self._parts if isinstance(one.get("text"), str)]
+        thoughts = [str(one["think"]) for one in self._parts if isinstance(one.get("think"), str)]
+        content = "".join(texts) or None
+        completion = Completion(content=content, reasoning="".join(thoughts) or None, tool_calls=tuple(self._calls))
+        calls = [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments}}
+            for one in self._calls
+        ]
+        message = {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+        first, rest = event.number("llmFirstTokenLatencyMs"), event.number("llmStreamDurationMs")
+        self.talk.answer(
+            completion,
+            [message],
+            **self._request(),
+            response_id=event.name("messageId"),
+            finish_reason=event.text("rawFinishReason") or event.text("finishReason"),
+            usage=_usage(event.object("usage")),
+            time_to_first_token=None if first is None else first / 1e3,
+            latency=None if first is None or rest is None else (first + rest) / 1e3,
+        )
+        for result in self._results:
+            given, call_id = result.object("result"), result.name("toolCallId")
+            output = None if given is None else given.get("output")
+            took = None if given is None else given.number("durationMs")
+            is_error = given is not None and given.flag("isError") is True
+            self.talk.run(call_id, output, is_error=is_error, duration=None if took is None else took / 1e3)
+            self.talk.thread.add({"role": "tool", "tool_call_id": call_id, "content": output})
+        self._asked = None
+
+    def _request(self) -> dict[str, Any]:
+        """What is known of the request."""
+        asked = self._asked
+        time = None if asked is None else asked.number("time")
+        return {
+            "model": None if asked is None else asked.text("model"),
+            "tools": None if asked is None else self._tools.get(asked.name("toolsHash") or ""),
+            "started_at": None if time is None else time_of(time / 1e3),
+        }
+
+    def _end(self, record: Fields) -> None:
+        reason, error = record.text("reason"), record.object("error")
+        self.talk.status = {"completed": "completed", "failed": "failed"}.get(reason or "", "aborted")
+        if error is not None and self._asked is not None:
+            details = error.object("details")
+            status = None if details is None else details.count("statusCode")
+            found = ErrorInfo(
+                type=error.text("name") or error.text("code") or "error",
+                message=error.text("message") or "",
+                code=error.text("code"),
+                status=status,
+            )
+            self.talk.fail(found, **self._request(), attempts=(Attempt(status=status, error=found),))
+        self._asked = None
+
+
+def _message(message: Fields) -> dict[str, Any]:
+    content = message.get("content")
+    part = content[0] if isinstance(content, list) and len(content) == 1 else None
+    if isinstance(part, dict) and part.keys() == {"type", "text"}:
+        content = part["text"]
+    return {"role": message.require_text("role"), "content": content}
+
+
+def _usage(counts: Fields | None) -> Usage | None:
+    if counts is None:
+        return None
+    read, written, other = (counts.count(f"input{name}") for name in ("CacheRead", "CacheCreation", "Other"))
+    whole = None if other is None else other + (read or 0) + (written or 0)
+    return Usage(input=whole, output=counts.count("output"), cache_read=read, cache_write=written)

@@ -1,0 +1,122 @@
+"""Sessions that Qwen Code 0.24, Gemini CLI 0.61 and Kimi Code 2.1 wrote; texts that are not ours are replaced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollout_trace as rt
+from rollout_trace import importing
+from rollout_trace.chat.messages import to_chat
+
+from .files import files_of, load
+
+
+def session(name: str) -> tuple[rt.Trajectory, rt.Trajectory]:
+    whole, bad = load(name)
+    return whole, bad
+
+
+def roles(step: rt.Step) -> list[str]:
+    return [message["role"] for message in to_chat(step)]
+
+
+@pytest.mark.parametrize(
+    ("name", "usage", "ids"),
+    [
+        ("qwen_code", [(75561, 239), (76048, 9), (76084, 15)], True),
+        ("gemini_cli", [(46531, 239), (47000, 9), (47262, 15)], False),
+        ("kimi_code", [(88716, 213), (89249, 9), (85529, 15)], True),
+    ],
+)
+def test_an_answer_is_a_step(name: str, usage: list[tuple[int, int]], ids: bool) -> None:
+    whole, _ = session(name)
+    assert [step.completion.content for step in whole.steps if step.completion] == [
+        "listing",
+        "all done",
+        "resumed answer",
+    ]
+    first = whole.steps[0]
+    assert first.completion is not None
+    assert first.completion.reasoning == "hm"
+    commands = [json.loads(call.arguments or "")["command"] for call in first.completion.tool_calls]
+    assert commands == ["ls", "exit 3"]
+    assert [(step.usage.input, step.usage.output) for step in whole.steps if step.usage] == usage
+    assert [step.response_id is not None for step in whole.steps] == [ids] * 3
+    assert whole.status == "completed"
+    assert [run.step_id for run in whole.tool_runs] == [first.id] * 2
+
+
+def test_qwen_code_prompts_and_failures() -> None:
+    whole, bad = session("qwen_code")
+    assert [roles(step) for step in whole.steps[1:]] == [
+        ["user", "assistant", "tool", "tool"],
+        ["user", "assistant", "tool", "tool", "assistant", "user"],
+    ]
+    assert [run.error is not None for run in whole.tool_runs] == [False, True]
+    assert str(to_chat(whole.steps[1])[3]["content"]).startswith("text ")
+    (failed,) = bad.steps
+    assert failed.error is not None
+    assert (bad.status, failed.error.type, failed.error.status) == ("failed", "BadRequestError", 400)
+    assert (whole.steps[0].latency, whole.steps[0].time_to_first_token) == (0.714, 0.651)
+
+
+def test_gemini_cli_prompts() -> None:
+    whole, bad = session("gemini_cli")
+    assert roles(whole.steps[1]) == ["user", "user", "assistant", "tool", "tool"]
+    # When it goes on with a session, it sends results twice.
+    assert roles(whole.steps[2]) == ["user", "user", "assistant", *["tool"] * 4, "assistant", "user"]
+    assert not any(part.get("thought") for message in whole.steps[2].messages or () for part in message["parts"])
+    assert (bad.steps, bad.status) == ([], "unknown")
+
+
+def test_kimi_code_prompts_tools_and_failures() -> None:
+    whole, bad = session("kimi_code")
+    assert roles(whole.steps[1])[:1] == ["system"]
+    assert roles(whole.steps[1])[-3:] == ["assistant", "tool", "tool"]
+    assert [step.finish_reason for step in whole.steps] == ["tool_calls", "stop", "stop"]
+    assert [tool["function"]["name"] for tool in whole.steps[0].tools or ()] == ["Agent"]
+    (failed,) = bad.steps
+    assert failed.error is not None
+    assert (failed.error.status, failed.attempts[0].status, bad.status) == (400, 400, "failed")
+    assert failed.model == "m"
+
+
+@pytest.mark.parametrize("name", ["qwen_code", "gemini_cli", "kimi_code"])
+def test_they_are_recognised_and_nothing_unknown_is_dropped(name: str) -> None:
+    assert {importing.detect(path) for path in files_of(name)} == {name}
+    found = load(name)
+    list(found)
+    assert found.report.dropped == {}
+
+
+def test_qwen_code_is_not_claude_code() -> None:
+    with pytest.raises(rt.FormatError, match="parts of Qwen Code"):
+        list(load("claude_code", files_of("qwen_code")))
+
+
+def test_qwen_code_branches_and_compressions(tmp_path: Path) -> None:
+    def line(uuid: str, parent: str | None, kind: str, text: str, **more: Any) -> dict[str, Any]:
+        message = {"role": "model" if kind == "assistant" else "user", "parts": [{"text": text}]}
+        return {"uuid": uuid, "parentUuid": parent, "sessionId": "s", "type": kind, "message": message, **more}
+
+    history = [{"role": "user", "parts": [{"text": "Summary"}]}]
+    lines = [
+        line("u1", None, "user", "one"),
+        line("a1", "u1", "assistant", "first"),
+        line("u2", "a1", "user", "two"),
+        line("a2", "u2", "assistant", "second"),
+        line("u3", "a1", "user", "another"),
+        line("a3", "u3", "assistant", "third"),
+        line("c", "a3", "system", "", subtype="chat_compression", systemPayload={"compressedHistory": history}),
+        line("u4", "c", "user", "four"),
+        line("a4", "u4", "assistant", "fourth"),
+    ]
+    path = tmp_path / "s.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    (one,) = importing.qwen_code(path)
+    prompts = [[message["content"] for message in to_chat(step)] for step in one.steps]
+    assert prompts[1:] == [["one", "first", "two"], ["one", "first", "another"], ["Summary", "four"]]
