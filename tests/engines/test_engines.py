@@ -16,8 +16,13 @@ from tests.clients.openai.harness import CHAT, chunks
 from .engine_servers import LlamaServer, SGLang, on, posted
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-VLLM = {"logprobs": True, "return_token_ids": True}
+IDS = {"logprobs": True, "return_token_ids": True}
+VLLM_IDS = {"return_token_ids": True, "return_weight_versions": True}
+VLLM = {"logprobs": True, **VLLM_IDS}
 RESPONSES = {"enable_response_messages": True, "include": ["message.output_text.logprobs"]}
+DYNAMO_REST = ["prompt_token_ids", "completion_token_ids"]
+DYNAMO = {"nvext": {"extra_fields": ["engine_data", *DYNAMO_REST]}}
+DYNAMO_OF_TWO = {"nvext": {"extra_fields": ["engine_data", "prompt_token_ids"]}}
 SGLEXT = {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
 EXACT = {"verbose": True, "return_tokens": True}
 
@@ -25,12 +30,12 @@ EXACT = {"verbose": True, "return_tokens": True}
 ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", "chat", {}, VLLM),
     ("vllm", "chat", {"stream": True}, VLLM),
-    ("vllm", "completions", {}, {"logprobs": 0, "return_token_ids": True}),
+    ("vllm", "completions", {}, {"logprobs": 0, **VLLM_IDS}),
     ("vllm", "chat", {"logprobs": None, "extra_body": {"return_token_ids": None}, "tools": None}, VLLM),
-    ("vllm", "chat", {"logprobs": False}, {"return_token_ids": True}),
+    ("vllm", "chat", {"logprobs": False}, {**VLLM_IDS}),
     ("vllm", "chat", {"top_logprobs": None}, VLLM),
-    ("vllm", "chat", {"top_logprobs": 2, "logprobs": True}, {"return_token_ids": True}),
-    ("vllm", "completions", {"logprobs": None}, {"logprobs": 0, "return_token_ids": True}),
+    ("vllm", "chat", {"top_logprobs": 2, "logprobs": True}, {**VLLM_IDS}),
+    ("vllm", "completions", {"logprobs": None}, {"logprobs": 0, **VLLM_IDS}),
     ("vllm", "responses", {}, RESPONSES),
     ("vllm", "responses", {"stream": True}, RESPONSES),
     ("sglang", "chat", {}, {"logprobs": True, "return_token_ids": True}),
@@ -50,7 +55,17 @@ ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("llama-server", "completions", {}, {"logprobs": 1, **EXACT}),
     ("llama-server", "completions", {"stream": True}, {"logprobs": 1}),
     ("llama-server", "responses", {}, {}),
-    ("fireworks", "chat", {}, VLLM),
+    ("dynamo", "chat", {}, {"logprobs": True, **DYNAMO}),
+    ("dynamo", "chat", {"n": 1, "stream": True}, {"logprobs": True, **DYNAMO}),
+    ("dynamo", "chat", {"n": 2}, {"logprobs": True, **DYNAMO_OF_TWO}),
+    ("dynamo", "completions", {}, {"logprobs": 0, **DYNAMO}),
+    ("dynamo", "completions", {"extra_body": {"prompt": [5, 6]}}, {"logprobs": 0, **DYNAMO}),
+    ("dynamo", "completions", {"extra_body": {"prompt": ["a", "b"]}}, {"logprobs": 0, **DYNAMO_OF_TWO}),
+    ("dynamo", "chat", {"extra_body": {"nvext": {"token_data": [1], "extra_fields": ["timing", "engine_data"]}}},
+     {"logprobs": True, "nvext": {"token_data": [1], "extra_fields": ["timing", "engine_data", *DYNAMO_REST]}}),
+    ("dynamo", "chat", {"extra_body": {"nvext": "mine"}}, {"logprobs": True}),
+    ("dynamo", "responses", {}, {}),
+    ("fireworks", "chat", {}, IDS),
     ("fireworks", "chat", {"stream": True, "logprobs": False}, {"return_token_ids": True}),
     ("fireworks", "completions", {}, {"logprobs": 1, "return_token_ids": True}),
     ("together", "chat", {}, {"logprobs": 1}),
@@ -121,7 +136,7 @@ def test_lists_are_joined(kind: Kind, place: str, include: Any, expected: Any) -
     assert given == include
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-server", "fireworks", "together", "openai"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-server", "dynamo", "fireworks", "together", "openai"])
 def test_only_generation_is_asked(kind: Kind, engine: str) -> None:
     """Other requests are sent as they are."""
 
@@ -195,7 +210,7 @@ def test_logprobs_mode(kind: Kind, options: dict[str, Any], mode: str | None) ->
 
 def test_names() -> None:
     """A name that is not known is refused, with those that are."""
-    names = "auto, fireworks, llama-server, openai, sglang, together, vllm"
+    names = "auto, dynamo, fireworks, llama-server, openai, sglang, together, vllm"
     with pytest.raises(ValueError, match=f"engine='nonsense' is not known; known: {names}"):
         profile("nonsense")
     for name in names.split(", "):
