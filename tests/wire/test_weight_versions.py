@@ -36,7 +36,7 @@ def test_a_recorded_answer_says_which_weights_sampled_it(name: str) -> None:
 
 def both(protocol: str, versions: Any = CHANGED) -> list[Step]:
     """The steps of an answer of two tokens, unstreamed and as a stream."""
-    pair = {"tokens": ["a", "b"], "token_logprobs": [-0.5, -1.0]}
+    pair: dict[str, list[Any]] = {"tokens": ["a", "b"], "token_logprobs": [-0.5, -1.0]}
     logprobs: list[Any] = [{name: values[at : at + 1] for name, values in pair.items()} for at in (0, 1)]
     said: list[Any] = [{"text": letter} for letter in "ab"]
     whole: Any = {"text": "ab", "logprobs": pair}
@@ -67,8 +67,7 @@ def test_a_change_on_the_way_is_in_spans_and_version(protocol: str) -> None:
     for step in both(protocol, [CHANGED[1]]):
         assert (step.policy_version, step.policy_spans) == ("8", None)
         assert [(one.field, one.code) for one in step.extra_issues] == [("policy_spans", "not_aligned")]
-    for versions in ([], None):
-        assert [step.policy_version for step in both(protocol, versions)] == [None, None]
+    assert [step.policy_version for step in [*both(protocol, []), *both(protocol, None)]] == [None] * 4
 
 
 def test_exports_have_the_version() -> None:
