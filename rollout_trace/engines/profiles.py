@@ -95,6 +95,9 @@ _FORMATS: Final = frozenset({"response_format", "text"})
 
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 
+_USAGE: Final = {"stream_options": {"include_usage": True}}
+"""For streams that may lack tokens: only the usage shows whether all have come."""
+
 # vLLM 0.32 and 0.33, recorded. `logprobs` of a completions request counts alternatives; 0 gives the sampled token's own
 # logprob. Logprobs are raw since the V1 engine; `--logprobs-mode processed_logprobs` changes that. Grammars: recorded.
 # Versions of the weights: from 0.33 on, releases before ignore the field. Streams of chat lost the ids of what a parser
@@ -103,7 +106,7 @@ _VLLM_IDS: Final = {"return_token_ids": True, "return_weight_versions": True}
 _VLLM = EngineProfile(
     "vllm",
     {
-        "openai.chat": (Ask({"logprobs": True, **_VLLM_IDS}),),
+        "openai.chat": (Ask({"logprobs": True, **_VLLM_IDS}), Ask(_USAGE, streamed=True)),
         "openai.completions": (Ask({"logprobs": 0, **_VLLM_IDS}),),
         "openai.responses": (Ask({"enable_response_messages": True, "include": [OUTPUT_LOGPROBS]}),),
     },
@@ -142,9 +145,9 @@ _LLAMA_SERVER = EngineProfile(
     {
         "openai.chat": (
             Ask({"logprobs": True, **_LLAMA_EXACT}, streamed=False),
-            Ask({"logprobs": True}, streamed=True, without="tools"),
+            Ask({"logprobs": True, **_USAGE}, streamed=True, without="tools"),
         ),
-        "openai.completions": (Ask({"logprobs": 1}), Ask(_LLAMA_EXACT, streamed=False)),
+        "openai.completions": (Ask({"logprobs": 1}), Ask(_LLAMA_EXACT, streamed=False), Ask(_USAGE, streamed=True)),
     },
     "raw",
     owned_by="llamacpp",
@@ -162,6 +165,7 @@ _LLAMA_SERVER = EngineProfile(
 _DYNAMO_IDS: Final = (
     Ask({"nvext": {"extra_fields": ["engine_data", "prompt_token_ids"]}}),
     Ask({"nvext": {"extra_fields": ["completion_token_ids"]}}, only_choice=True),
+    Ask(_USAGE, streamed=True),
 )
 _DYNAMO = EngineProfile(
     "dynamo",

@@ -23,7 +23,7 @@ from tests.clients.either import Kind, done, drive, each
 from tests.clients.openai.harness import CHAT, chunks
 
 from .engine_servers import LlamaServer, SGLang, on, posted
-from .test_engines import EXACT, IDS, RESPONSES, SGLEXT, TOOLS, VLLM, VLLM_IDS, call
+from .test_engines import EXACT, IDS, RESPONSES, SGLEXT, TOOLS, USAGE, VLLM, VLLM_IDS, call
 
 DATA = Path(__file__).parent.parent / "data"
 GENERATE = "/inference/v1/generate"
@@ -36,7 +36,7 @@ EXPERTS = {"return_routed_experts": True}
 ASKED: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", {}, "chat", {}, VLLM),
     ("vllm", ALL, "chat", {}, {**VLLM, "top_logprobs": 5, "prompt_logprobs": 2, **AS_IDS}),
-    ("vllm", ALL, "chat", {"stream": True}, {**VLLM, "top_logprobs": 5, **AS_IDS}),
+    ("vllm", ALL, "chat", {"stream": True}, {**VLLM, **USAGE, "top_logprobs": 5, **AS_IDS}),
     ("vllm", ALL, "chat", {"logprobs": True}, {**VLLM_IDS, "top_logprobs": 5, "prompt_logprobs": 2}),
     ("vllm", ALL, "chat", {"logprobs": False}, {**VLLM_IDS, "prompt_logprobs": 2}),
     ("vllm", ALL, "chat", {"logprobs": True, "top_logprobs": 1}, {**VLLM_IDS, "prompt_logprobs": 2}),
@@ -59,7 +59,7 @@ ASKED: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any]]] = [
     ("sglang", {"top_logprobs": -1}, "chat", {}, IDS),
     ("llama-server", ALL, "chat", {}, {"logprobs": True, "top_logprobs": 5, **EXACT}),
     ("llama-server", ALL, "chat", {"stream": True, "tools": TOOLS}, {}),
-    ("llama-server", ALL, "completions", {"stream": True}, {"logprobs": 5}),
+    ("llama-server", ALL, "completions", {"stream": True}, {"logprobs": 5, **USAGE}),
     ("fireworks", ALL, "chat", {}, {**IDS, "top_logprobs": 5}),
     ("fireworks", {"top_logprobs": 6}, "chat", {}, IDS),
     ("fireworks", {"top_logprobs": 3}, "completions", {}, {"logprobs": 3, "return_token_ids": True}),
