@@ -25,6 +25,7 @@ RELEASES = {
     "vllm-0.32": ("vllm", "vllm_completions", "vllm_extras", "vllm_generate", "vllm_responses", "messages_vllm"),
     "vllm-0.33": ("vllm_033",),
     "llama-server": ("llama_server", "llama_server_completions", "llama_server_responses", "messages_llama_server"),
+    "llama-server-b11549": ("llama_server_b11549",),
     "llama-cpp-python-0.3.36": ("llama_cpp_python", "llama_cpp_python_completions", "messages_llama_cpp_python"),
     "transformers-serve-5.23": (
         *("transformers_serve", "transformers_serve_completions", "transformers_serve_responses"),
