@@ -23,7 +23,7 @@ from tests.clients.either import Kind, done, drive, each
 from tests.clients.openai.harness import CHAT, chunks
 
 from .engine_servers import LlamaServer, SGLang, on, posted
-from .test_engines import EXACT, IDS, RESPONSES, SGLEXT, TOOLS, USAGE, VLLM, VLLM_IDS, call
+from .test_engines import DYNAMO, EXACT, IDS, RESPONSES, SGLEXT, TOOLS, USAGE, VLLM, VLLM_IDS, call
 
 DATA = Path(__file__).parent.parent / "data"
 GENERATE = "/inference/v1/generate"
@@ -60,6 +60,7 @@ ASKED: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any]]] = [
     ("llama-server", ALL, "chat", {}, {"logprobs": True, "top_logprobs": 5, **EXACT}),
     ("llama-server", ALL, "chat", {"stream": True, "tools": TOOLS}, {}),
     ("llama-server", ALL, "completions", {"stream": True}, {"logprobs": 5, **USAGE}),
+    ("dynamo", ALL, "chat", {}, {"logprobs": True, **DYNAMO, "top_logprobs": 5}),
     ("fireworks", ALL, "chat", {}, {**IDS, "top_logprobs": 5}),
     ("fireworks", {"top_logprobs": 6}, "chat", {}, IDS),
     ("fireworks", {"top_logprobs": 3}, "completions", {}, {"logprobs": 3, "return_token_ids": True}),
