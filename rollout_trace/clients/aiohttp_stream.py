@@ -13,6 +13,7 @@ from typing import Any
 
 from rollout_trace import guard
 from rollout_trace.clients import recorder
+from rollout_trace.clients.tee import added_chunks
 from rollout_trace.record.call import Call, end
 
 _tees: dict[int, _Tee] = {}
@@ -29,8 +30,10 @@ def tee(response: Any, call: Call) -> None:
         recorder.ended(call)
         return
     kind: Any = type(content)
-    _tees[id(content)] = _Tee(call)
-    content.__class__ = _teed_class(kind)
+    one = _tees[id(content)] = _Tee(call)
+    content.__class__ = _teed_class(kind, one.added is not None)
+    if one.added is not None:
+        _feed_again(content)
 
 
 async def take_error_body(response: Any) -> bytes | None:
@@ -53,13 +56,27 @@ async def take_error_body(response: Any) -> bytes | None:
         raise
 
 
+def _feed_again(content: Any) -> None:
+    """Passes what has arrived already through a stream's own ``feed_data``."""
+    arrived, is_whole = [*content._buffer], content._eof
+    content._buffer.clear()
+    content._size, content._eof = 0, False
+    content.total_bytes -= sum(map(len, arrived))
+    for data in arrived:
+        content.feed_data(data)
+    if is_whole:
+        content.feed_eof()
+
+
 class _Tee:
     """What one stream passes to its call."""
 
-    __slots__ = ("call", "interruption")
+    __slots__ = ("added", "call", "interruption")
 
     def __init__(self, call: Call) -> None:
         self.call = call
+        self.added = added_chunks(call)
+        """Takes out what is not handed on. Then what arrives is recorded, not what is read."""
         self.interruption: BaseException | None = None
         """What ended the latest reading, which may be tried again: a timeout, or a cancellation."""
 
@@ -85,8 +102,13 @@ def _copied(error: BaseException) -> BaseException:
 
 
 @lru_cache(maxsize=16)
-def _teed_class(base: Any) -> Any:
-    """A subclass of a class of streams that records what is read. A stream has it until its end."""
+def _teed_class(base: Any, hides: bool) -> Any:
+    """A subclass of a class of streams that records what is read. A stream has it until its end.
+
+    Args:
+        base: the stream's own class.
+        hides: not all that arrives is handed on.
+    """
 
     def _read_nowait_chunk(self: Any, n: int) -> bytes:
         data: bytes = base._read_nowait_chunk(self, n)
@@ -94,7 +116,8 @@ def _teed_class(base: Any) -> Any:
         if one is not None:
             try:
                 one.interruption = None
-                recorder.receive(one.call, data)
+                if one.added is None:
+                    recorder.receive(one.call, data)
                 if self.at_eof():
                     _end(self, is_whole=True)
             except Exception as error:
@@ -110,7 +133,16 @@ def _teed_class(base: Any) -> Any:
                 one.interruption = _copied(error)
             raise
 
+    def feed_data(self: Any, data: bytes, *args: Any, **kwargs: Any) -> Any:
+        if (one := _tees.get(id(self))) is not None:
+            recorder.receive(one.call, bytes(data))
+            data = one.added.shown(bytes(data))  # type: ignore[union-attr]
+        return base.feed_data(self, data, *args, **kwargs)
+
     def feed_eof(self: Any) -> None:
+        one = _tees.get(id(self))
+        if one is not None and one.added is not None and (rest := one.added.rest()):
+            base.feed_data(self, rest)
         base.feed_eof(self)
         if self.at_eof():
             _end(self, is_whole=True)
@@ -129,7 +161,8 @@ def _teed_class(base: Any) -> Any:
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__, "__doc__": base.__doc__, "__slots__": ()}
     reading = {"_read_nowait_chunk": _read_nowait_chunk, "_wait": _wait}
     ends = {"feed_eof": feed_eof, "set_exception": set_exception, "__del__": __del__}
-    return type(base)(base.__name__, (base,), names | reading | ends)
+    hiding = {"feed_data": feed_data} if hides else {}
+    return type(base)(base.__name__, (base,), names | reading | hiding | ends)
 
 
 __all__ = ["take_error_body", "tee"]

@@ -78,7 +78,10 @@ def fields_to_add(call: Call, address: Callable[[], object], body: Mapping[str, 
 def without_refused(
     call: Call, added: Mapping[str, Any], body: Mapping[str, Any], status: Any, content: bytes
 ) -> dict[str, Any] | None:
-    """The added fields without those that an error response refuses; None if the error is about something else.
+    """The added fields without those that an error response refuses; None where its status is not that of a refusal.
+
+    An error that names none of them may still be about one: vLLM's about beams says ``logprobs`` of ids, and some
+    servers say nothing at all. Then the request goes out as its caller made it, before an error reaches the caller.
 
     Args:
         call: the refusals are added to its ``refusals``.
@@ -90,14 +93,13 @@ def without_refused(
     if status not in _REFUSAL_STATUSES:
         return None
     refused = _blamed(call, added, body, _fields_named_in(content, added))
-    if not refused:
-        return None
     message = f"HTTP {status}: {error_of(content, status).message[:300]}"
     refusal = Refusal(message, time.monotonic() + ASK_AGAIN)
-    remaining = dict(added)
-    for name in refused:
+    remaining = dict(added) if refused else {}
+    for name in refused or added:
         call.refusals[_key_name(call, name, added[name])] = refusal
-        _take_back(call, remaining, name)
+        if refused:
+            _take_back(call, remaining, name)
     drop_dependent(call, remaining, body)
     return remaining
 
@@ -160,11 +162,6 @@ def took_in_stream(
         if len(_taken) >= _MAX_REFUSALS:
             _taken.clear()
         _taken[_endpoint(address, call, body), asked] = time.monotonic() + ASK_AGAIN
-
-
-def is_refusal(added: Mapping[str, Any], content: bytes) -> bool:
-    """Whether an error event is about an added field."""
-    return bool(_fields_named_in(content, added))
 
 
 def without_alternatives(call: Call, added: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.ask import (
     fields_to_add,
-    is_refusal,
     may_refuse_in_stream,
     took_in_stream,
     update_refusals,
     without_refused,
 )
 from rollout_trace.clients.wished import merged
+from rollout_trace.engines.added_chunks import answers_to
 
 if TYPE_CHECKING:
     from rollout_trace.record.call import Call
@@ -82,19 +82,25 @@ class Exchange:
     def _set_added(self, added: dict[str, Any]) -> None:
         self._added = added
         call = self.call
-        if call is not None and call.settings.wishes is not None:
-            may_be_refused = may_refuse_in_stream(call, self._address, added, self._caller_body() or {})
-            call.peeks = self._is_refused_in_stream if may_be_refused else None
+        if call is None:
+            return
+        body, wishes = self._caller_body() or {}, call.settings.wishes
+        call.hides = frozenset() if wishes is not None and wishes.show_added else answers_to(call.protocol, added, body)
+        # Refused once, it may be refused again.
+        may_be_refused = bool(added and call.attempts) or (
+            wishes is not None and may_refuse_in_stream(call, self._address, added, body)
+        )
+        call.peeks = self._is_refused_in_stream if may_be_refused else None
 
     def _is_refused_in_stream(self, content: bytes | None) -> bool:
-        """Whether an error event is about the added fields. None: the stream begins with something else."""
+        """Whether an error event may be about added fields. None: the stream begins with something else."""
         try:
             if self.call is None:
                 return False
             if content is None:
                 took_in_stream(self.call, self._address, self._added, self._caller_body() or {})
                 return False
-            return is_refusal(self._added, content)
+            return bool(self._added)
         except Exception as failure:
             guard.failed("peek", self.call, failure)
             return False

@@ -160,8 +160,8 @@ class UnpeekedExchange(HTTPExchange):
         super()._set_added(added)
         if self.call is not None and self.call.peeks is not None:
             # A refusal in the stream would reach the caller: see `peek`.
-            self.call.peeks = None
             super()._set_added(without_alternatives(self.call, added))
+            self.call.peeks = None
 
 
 def may_be_call(settings: Settings, method: str, url: str) -> bool:

@@ -18,7 +18,7 @@ from rollout_trace.clients.http_exchange import HTTPExchange, begun
 from rollout_trace.clients.openai_paths import protocol_of
 from rollout_trace.clients.peek import StreamRefused, peek, peek_async
 from rollout_trace.clients.swap import ClassSwap
-from rollout_trace.clients.tee import tee
+from rollout_trace.clients.tee import added_chunks, hide_added, tee
 from rollout_trace.engines.engine import Engine, resolve
 from rollout_trace.engines.profiles import AUTO
 from rollout_trace.record.settings import MAX_CALL_BYTES, Settings, check_call_bytes
@@ -176,8 +176,10 @@ class _Exchange(HTTPExchange):
             if response.is_closed:
                 recorder.body(call, response.content)
                 recorder.ended(call)
+                if call is not None:
+                    hide_added(call, response)
             elif call is not None:
-                response.stream = tee(response.stream, call)
+                response.stream = tee(response.stream, call, added_chunks(call))
         except Exception as error:
             guard.failed("answered", call, error)
             # Nothing of the body will be seen.

@@ -17,6 +17,7 @@ from rollout_trace import credentials, guard
 from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import HTTPStatusError
 from rollout_trace.clients.http_exchange import UnpeekedExchange, begun
+from rollout_trace.clients.tee import added_chunks, hide_added
 from rollout_trace.record.call import Call, end
 
 if TYPE_CHECKING:
@@ -100,8 +101,10 @@ class _Exchange(UnpeekedExchange):
                 call.is_decompressed = is_unpacked
                 recorder.receive(call, response.content or b"")
                 recorder.ended(call, ConnectionError(_SHORT))
+                hide_added(call, response)
             else:
                 _whole(call, response.content or b"", is_unpacked=is_unpacked)
+                hide_added(call, response)
         except Exception as error:
             guard.failed("answered", call, error)
             # Nothing of the body will be seen.
@@ -168,10 +171,12 @@ def _tee(raw: Any, call: Call) -> None:
 
 
 class _Tee:
-    __slots__ = ("call", "is_reading")
+    __slots__ = ("added", "call", "is_reading")
 
     def __init__(self, call: Call) -> None:
         self.call = call
+        self.added = added_chunks(call)
+        """Takes out what is not handed on."""
         self.is_reading = False
         """Whether a method of urllib3 runs, which may call others."""
 
@@ -179,10 +184,17 @@ class _Tee:
         """Notes whether what is read, with these arguments, is without its content encoding."""
         if not self.call.chunks and not _unpacks(raw, *args, **kwargs):
             self.call.is_decompressed = False
+            self.added = added_chunks(self.call)
 
-    def receive(self, data: Any) -> None:
+    def receive(self, data: Any) -> Any:
+        """Records what was read, and returns what is handed on of it, which may be nothing."""
         if data:
             recorder.receive(self.call, bytes(data))
+        return self.added.shown(bytes(data)) if data and self.added is not None else data
+
+    def rest(self) -> bytes:
+        """What is still to be handed on at the end of the body."""
+        return b"" if self.added is None else self.added.rest()
 
     def finish(self, raw: Any) -> None:
         """Ends the call with the end of the body."""
@@ -224,17 +236,25 @@ def _teed_class(base: Any) -> Any:
                 yield from found
                 return
             tee.begin(self, *args, **kwargs)
-            while (chunk := tee.run(self, next, found, None)) is not None:
-                tee.receive(chunk)
-                try:
-                    yield chunk
-                except GeneratorExit as error:
-                    found.close()
-                    # Of some bodies the rest can still be read.
-                    if self.closed:
-                        tee.end(self, error)
-                    raise
+            try:
+                while (chunk := tee.run(self, next, found, None)) is not None:
+                    if chunk and not (chunk := tee.receive(chunk)):
+                        continue
+                    try:
+                        yield chunk
+                    except GeneratorExit as error:
+                        found.close()
+                        # Of some bodies the rest can still be read.
+                        if self.closed:
+                            tee.end(self, error)
+                        raise
+            except Exception:
+                if rest := tee.rest():
+                    yield rest
+                raise
             tee.finish(self)
+            if rest := tee.rest():
+                yield rest
 
         return chunks
 
@@ -246,11 +266,17 @@ def _teed_class(base: Any) -> Any:
             if tee is None or tee.is_reading:
                 return getattr(base, name)(self, *args, **kwargs)
             tee.begin(self, *args, **kwargs)
-            found = tee.run(self, getattr(base, name), self, *args, **kwargs)
-            tee.receive(found)
+            while True:
+                read = tee.run(self, getattr(base, name), self, *args, **kwargs)
+                shown = tee.receive(read)
+                # Nothing at all would say that the body has ended.
+                if shown or not read or self.closed:
+                    break
             if self.closed:
                 tee.finish(self)
-            return found
+                if rest := tee.rest():
+                    shown = (shown or b"") + rest
+            return shown
 
         return data
 

@@ -17,7 +17,7 @@ from rollout_trace.clients import recorder
 from rollout_trace.clients.attempts import AttemptListener, HTTPStatusError, cause_of
 from rollout_trace.clients.exchange import Exchange, content_of, record_head
 from rollout_trace.clients.outermost import current
-from rollout_trace.clients.tee import tee
+from rollout_trace.clients.tee import added_chunks, hide_added, tee
 from rollout_trace.engines.profiles import AUTO
 
 if TYPE_CHECKING:
@@ -172,9 +172,10 @@ def answered(call: Call, client: Any, response: Any) -> None:
         content = content_of(response)
         if content is None:
             listener: Any = AttemptListener(call, current) if getattr(client, "_middleware", None) else call
-            response.stream = tee(response.stream, listener)
+            response.stream = tee(response.stream, listener, added_chunks(call))
         else:
             recorder.body(call, content)
+            hide_added(call, response)
     except Exception as error:
         guard.failed("answered", call, error)
         # Nothing of the body will be seen.

@@ -47,11 +47,14 @@ class Engine:
     sampling_mask: bool = False
     """``Step.sampling_mask``. vLLM sends it from ``/inference/v1/generate`` alone, if the server was started with
     ``--return-sampling-mask``; SGLang unstreamed, or from ``/generate``."""
+    show_added: bool = False
+    """Hands on the chunks of a stream that come only because of fields that were added to the request: deltas with
+    nothing in them but ids and logprobs. Without it they are recorded alone."""
 
     def __post_init__(self) -> None:
         if profile(self.name) is None:
             raise ValueError("Engine(None): expected the name of an engine, or 'auto', which detects it.")
-        for option in ("routed_experts", "sampling_mask"):
+        for option in ("routed_experts", "sampling_mask", "show_added"):
             if not isinstance(getattr(self, option), bool):
                 raise TypeError(f"Engine({option}={getattr(self, option)!r:.80}): expected True or False.")
         object.__setattr__(self, "prompt_logprobs", _count("prompt_logprobs", self.prompt_logprobs, None))
@@ -66,8 +69,7 @@ def resolve(engine: str | Engine | None) -> tuple[EngineProfile | None, Engine |
     """
     if not isinstance(engine, Engine):
         return profile(engine), None
-    options = (engine.routed_experts, engine.sampling_mask, engine.prompt_logprobs, engine.top_logprobs)
-    return profile(engine.name), None if options == (False, False, None, None) else engine
+    return profile(engine.name), None if engine == Engine(engine.name) else engine
 
 
 def _count(option: str, value: Any, most: int | None) -> int | None:

@@ -147,6 +147,7 @@ class Call(KeptBytes):
         "failure",
         "faults",
         "first_byte",
+        "hides",
         "journal_due",
         "journal_progress",
         "log",
@@ -182,6 +183,8 @@ class Call(KeptBytes):
         """The model in the path of the request, where the body does not name it."""
         self.peeks: Callable[[bytes | None], bool] | None = None
         """Whether an error event at the beginning of the stream is about an added field; None where it cannot be."""
+        self.hides: frozenset[str] = frozenset()
+        """Names of the answers to added fields: a chunk of the stream with nothing else in it is not handed on."""
         self.profile = settings.engine
         """The engine whose capture fields are added; ``AUTO`` until it is detected."""
         self.refusals: dict[str, Refusal] = {}

@@ -181,17 +181,18 @@ def _explain_missing(step: Step, call: Call) -> None:
 def _outcome(step: Step, call: Call, *, streamed: bool, has_more: bool) -> tuple[StepStatus, ErrorInfo | None]:
     """Status and error of a step: ok if the completion arrived whole, else what the caller saw.
 
-    A whole completion stays ok if its caller got an exception afterwards; the exception is kept in ``error``.
+    A whole completion stays ok if its caller got an exception afterwards, as of a connection that was lost behind the
+    finish reason; the exception is kept in ``error``.
     """
+    cause = call.failure or call.cut
     if step.status == "ok":
-        return "ok", step.error if call.failure is None else call.failure.info
+        return "ok", step.error if cause is None or cause.kind == "closed" else cause.info
     # The server's error response, before the SDK's exception about it.
     if step.error is not None and step.error.status is not None:
         return "error", step.error
     if call.eof and not call.attempts:
         # Nothing was sent: a middleware of the client answered in the server's place.
         return "cached", None
-    cause = call.failure or call.cut
     if cause is None or cause.kind == "closed":
         if has_more and step.error is None and (call.eof or call.saw_done()):
             # Its caller got it whole; only the record of it is cut.

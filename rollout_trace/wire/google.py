@@ -30,7 +30,7 @@ from rollout_trace.wire.google_logprobs import Logprobs
 from rollout_trace.wire.google_parts import Parts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL, loads, text_of
 from rollout_trace.wire.other_fields import extra_of
-from rollout_trace.wire.reading import mark_malformed, reader_for, withhold
+from rollout_trace.wire.reading import mark_malformed, reader_for, unreadable, withhold
 from rollout_trace.wire.sse import Event, events
 from rollout_trace.wire.usage import is_count, larger
 
@@ -149,10 +149,11 @@ class _Answer:
             except ValueError as error:
                 # A cut item is where the stream broke off, not an error of the server's.
                 if part.complete:
-                    self._facts.error = ErrorInfo(type="InvalidJSON", message=f"{error} in {brief(part.data)}")
+                    self._facts.error = unreadable(part, error)
                 return
-            if isinstance(value, dict) and value.get("error"):
-                self._facts.error = error_value(value["error"])
+            said = value.get("error") if isinstance(value, dict) else None
+            if said or part.type == b"error":
+                self._facts.error = error_value(said or value)
                 return
             if isinstance(value, dict) and not _KNOWN_FIELDS.isdisjoint(value):
                 self._add(value, part.data, streamed=True)

@@ -562,18 +562,19 @@ def test_a_stream_whose_reader_stops_at_the_last_event(piece: int) -> None:
 
 
 def test_a_request_that_is_sent_again_is_an_attempt_of_one_call() -> None:
-    script: list[Any] = [Fault(status=500), Fault(status=429), Reply("fine"), Fault(status=400), Reply("other")]
+    refused = [Fault(status=400), Fault(status=400)]
+    script: list[Any] = [Fault(status=500), Fault(status=429), Reply("fine"), *refused, Reply("other")]
     with ScriptedServer(script) as server, rt.instrument(engine="vllm"), rt.trajectory() as trajectory:
         for _ in range(3):
             httpx.post(f"{server.base_url}/chat/completions", json=CHAT)
-        # Refused for what it is: sent again, it is another call.
+        # Refused for what it is, with and without what was added: sent again, it is another call.
         for _ in range(2):
             httpx.post(f"{server.base_url}/chat/completions", json={**CHAT, "seed": 1})
         assert len(trajectory.steps) == len(list(trajectory.steps)) == 3
     steps = trajectory.steps
     assert [(step.status, [one.status for one in step.attempts]) for step in steps] == [
         ("ok", [500, 429, 200]),
-        ("error", [400]),
+        ("error", [400, 400]),
         ("ok", [200]),
     ]
     assert [step.index for step in steps] == [0, 1, 2]

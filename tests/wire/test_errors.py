@@ -180,6 +180,7 @@ PROTOCOLS = {
     "sglang.generate": {"text": "a", "output_ids": [1], "meta_info": {"id": "i"}},
     "openai.responses": {"type": "response.output_text.delta", "output_index": 0, "delta": "a"},
     "anthropic.messages": {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a"}},
+    "google.generate_content": {"candidates": [{"content": {"parts": [{"text": "a"}]}}]},
 }
 ONES = [
     (protocol, case)

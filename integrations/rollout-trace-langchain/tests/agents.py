@@ -26,7 +26,9 @@ UNKEPT = {"Connection": "close"}
 it keeps open in an event loop outlive it."""
 
 
-def chat(server: ScriptedServer, *, engine: str | None = "vllm", recorded: bool = True, **more: Any) -> ChatOpenAI:
+def chat(
+    server: ScriptedServer, *, engine: str | rt.Engine | None = "vllm", recorded: bool = True, **more: Any
+) -> ChatOpenAI:
     """A model at the server. Its address is its own: LangChain keeps one async HTTP client, of one loop, for each."""
     address = f"{server.url}/{next(_numbers)}/v1"
     llm = ChatOpenAI(

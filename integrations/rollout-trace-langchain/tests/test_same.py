@@ -36,6 +36,20 @@ def plain(value: Any) -> str:
     return re.sub(r"token_ids=\[[^]]*\]", "IDS", text)
 
 
+def test_messages_of_a_stream_are_the_same() -> None:
+    """None comes for what was added: vLLM then has a chunk for every token, also while it reads a tool call."""
+    seen: list[Any] = []
+    for engine in (None, "vllm", rt.Engine("vllm", show_added=True)):
+        with serving(three_turns) as server:
+            agent = adder(chat(server, recorded=engine is not None, engine=engine, stream_usage=False))
+            messages = [one for one, _ in agent.stream(question(), stream_mode="messages")]
+        calls = [[call["args"] for call in getattr(one, "tool_call_chunks", [])] for one in messages]
+        seen.append([(one.content, args) for one, args in zip(messages, calls, strict=True)])
+    plain_ones, ours, every = seen
+    assert ours == plain_ones
+    assert len(every) > len(ours)
+
+
 @pytest.mark.sees("unchanged")
 @pytest.mark.parametrize("engine", [None, "vllm"])
 @pytest.mark.parametrize("way", WAYS)

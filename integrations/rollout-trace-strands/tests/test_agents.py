@@ -196,3 +196,19 @@ def test_several_providers_record_an_agent_once(recorded: Recorded) -> None:
     assert_served(server, trajectory.steps)
     assert len(trajectory.tool_runs) == 1
     assert len(recorded.all()) == 1
+
+
+def test_events_of_a_stream_are_those_without_the_recorder(recorded: Recorded) -> None:
+    """None comes for what was added: vLLM then has a chunk for every token, also while it reads a tool call."""
+    seen = []
+    for options in ({"is_recorded": False}, {}, {"engine": rt.Engine("vllm", show_added=True)}):
+        with ScriptedServer(adding(2)) as server:
+            agent = agent_of(openai_model(server, stream=True), name="adder", **options)
+
+            async def events(agent: Any = agent) -> list[Any]:
+                return [event async for event in agent.stream_async("Add.")]
+
+            seen.append([[*event.get("event", event)] for event in asyncio.run(events())])
+    plain, ours, every = seen
+    assert ours == plain
+    assert len(every) >= len(ours)

@@ -152,7 +152,7 @@ def test_a_field_that_is_refused(library: Library) -> None:
 
 @each_library
 def test_an_error_about_something_else(library: Library) -> None:
-    """The caller reads it as if nobody had, and by any way to read."""
+    """The caller reads it as if nobody had, by any way to read, once the request went out as it was made."""
 
     class Broken(ScriptedServer):
         def answer(self, record: RequestRecord) -> Response:
@@ -166,7 +166,8 @@ def test_an_error_about_something_else(library: Library) -> None:
     assert ours.outcome[1] == b'{"error": "no such model"}'
     assert ours.step.error is not None
     assert (ours.step.status, ours.step.error.message) == ("error", "no such model")
-    assert len(ours.server.requests) == 1
+    asked_in_full, bare = (record.json for record in ours.server.requests)
+    assert bare == PLAIN != asked_in_full
 
 
 @pytest.mark.parametrize("stream", [False, True])

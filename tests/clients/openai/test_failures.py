@@ -44,6 +44,16 @@ def test_the_server_disconnects(kind: Kind) -> None:
     assert step.completion_token_ids.tolist() == list(b"a ")
 
 
+def test_the_server_disconnects_behind_the_finish_reason(kind: Kind) -> None:
+    """The completion is whole, and the step keeps what its caller got."""
+    step = both(kind, Fault("fine", cut_after=6), read_to_its_end).step
+    assert (step.status, step.finish_reason) == ("ok", "stop")
+    assert step.error is not None
+    assert step.error.type == "RemoteProtocolError"
+    assert step.completion is not None
+    assert step.completion.content == "fine"
+
+
 def test_an_error_inside_a_stream(kind: Kind) -> None:
     """An error event raises as it did; the step holds the server's words and what had come."""
     step = both(kind, Fault("a longer answer", error_event_after=3), read_to_its_end).step

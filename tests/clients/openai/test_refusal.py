@@ -21,6 +21,7 @@ from .harness import CHAT, chunks
 
 VLLM = {"engine": "vllm"}
 VERSIONS = {"return_weight_versions": True}
+USAGE = {"stream_options": {"include_usage": True}}
 ASKED = {**CHAT, "logprobs": True, "return_token_ids": True, **VERSIONS}
 
 
@@ -56,7 +57,7 @@ def test_a_refused_call_is_made_again(kind: Kind, status: int, body: Callable[[s
         _, first, second = server.requests
     assert plain[0] == "returned"
     assert ours[0] == "returned"
-    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    usage = USAGE if stream else {}
     assert first.json == {**bare.json, "logprobs": True, "return_token_ids": True, **VERSIONS, **usage}
     assert second.json == {**bare.json, "logprobs": True, **VERSIONS, **usage}
     assert [attempt.status for attempt in step.attempts] == [status, 200]
@@ -278,34 +279,74 @@ def test_other_surfaces(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "options"),
+    ("fault", "options", "tries"),
     [
-        (Fault(status=400, body={"error": {"message": "the prompt is too long"}}), VLLM),
-        (Fault(status=400, body={"error": {"message": "top_logprobs must be at most 20"}}), VLLM),
-        (Fault(status=422, body={"detail": "return_token_ids"}), {}),
-        (Fault(status=422, body={"detail": "return_token_ids"}), {"engine": "openai"}),
-        (Fault(status=404, body={"detail": "return_token_ids"}), VLLM),
-        (Fault(status=500, body={"detail": "return_token_ids"}), VLLM),
-        (Fault(status=422, body=b"\xff\xfe"), VLLM),
+        (Fault(status=400, body={"error": {"message": "the prompt is too long"}}), VLLM, 2),
+        (Fault(status=400, body={"error": {"message": "top_logprobs must be at most 20"}}), VLLM, 2),
+        (Fault(status=422, body={"detail": "return_token_ids"}), {}, 1),
+        (Fault(status=422, body={"detail": "return_token_ids"}), {"engine": "openai"}, 1),
+        (Fault(status=404, body={"detail": "return_token_ids"}), VLLM, 1),
+        (Fault(status=500, body={"detail": "return_token_ids"}), VLLM, 1),
+        (Fault(status=422, body=b"\xff\xfe"), VLLM, 2),
     ],
 )
-def test_other_errors_are_raised(kind: Kind, fault: Fault, options: dict[str, Any]) -> None:
-    """What is not about a field that was added is the caller's to see, after one request."""
+def test_other_errors_are_raised(kind: Kind, fault: Fault, options: dict[str, Any], tries: int) -> None:
+    """What is not about a field that was added is the caller's to see, once the request went out as it was made."""
 
     with ScriptedServer(fault) as server:
         plain, _ = on(kind, server, chat, None)
         ours, (step,) = on(kind, server, chat, options)
-        assert len(server.requests) == 2
+        bare, *bodies = posted(server)
+        assert len(bodies) == tries
+        assert tries == 1 or bodies[-1] == bare
     assert ours == plain
     assert ours[0] == "raised"
-    assert (step.status, len(step.attempts)) == ("error", 1)
+    assert (step.status, len(step.attempts)) == ("error", tries)
+    assert asking._refusals == {}
+
+
+class Misleading(Particular):
+    """Refuses ids, and says that it is about logprobs, or about nothing at all."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(lambda asked: False)
+        self.refused = {"error": {"message": message, "code": 400}}
+
+    def answer(self, record: Any) -> Any:
+        if (record.json or {}).get("return_token_ids"):
+            return json_response(400, self.refused)
+        return super().answer(record)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("message", ["beams have no logprobs", "tools are not supported here", "bad request", ""])
+def test_an_error_that_names_another_field(kind: Kind, message: str, stream: bool) -> None:
+    """The last try is the caller's own request, and the next one of that shape begins with it."""
+
+    async def scenario(client: Any) -> Any:
+        return [await chat(client, stream=stream), await chat(client, stream=stream)]
+
+    with Misleading(message) as server:
+        plain, _ = on(kind, server, scenario, None)
+        ours, steps = on(kind, server, scenario, VLLM)
+        bare, _, first, *others, last, again = posted(server)
+    assert without_ids(ours) == without_ids(plain)
+    assert ours[0] == "returned"
+    asked = {**bare, "return_token_ids": True, **VERSIONS, **(USAGE if stream else {})}
+    assert first == {**asked, "logprobs": True}
+    assert others == ([asked] if "logprobs" in message else [])
+    assert last == again == bare
+    for step in steps:
+        assert (step.status, step.completion_token_ids) == ("ok", None)
+        assert step.token_issue is not None
+        assert "return_token_ids: HTTP 400" in step.token_issue.message
 
 
 def test_what_the_caller_asked_for_is_not_taken_away(kind: Kind) -> None:
     """A caller who set the fields sees the refusal."""
 
     async def scenario(client: Any) -> Any:
-        return await chat(client, logprobs=True, extra_body={"return_token_ids": True})
+        return await chat(client, logprobs=True, extra_body={"return_token_ids": True, **VERSIONS})
 
     with Refusing() as server:
         outcome, _ = on(kind, server, scenario, VLLM)
@@ -326,11 +367,11 @@ def test_a_second_failure_is_the_callers(kind: Kind) -> None:
         on(kind, server, chat, VLLM)
         bodies = posted(server)
     assert ours == plain
-    assert [attempt.status for attempt in step.attempts] == [400, 400]
+    assert [attempt.status for attempt in step.attempts] == [400, 400, 400]
     assert step.error is not None
     assert step.error.message == "bad: messages"
     less = {**CHAT, "logprobs": True, **VERSIONS}
-    assert bodies == [CHAT, ASKED, less, ASKED, less]
+    assert bodies == [CHAT, ASKED, less, CHAT, ASKED, less, CHAT]
 
 
 def test_lists_of_the_responses_protocol(kind: Kind) -> None:
