@@ -134,7 +134,7 @@ def _key_name(call: Call, name: str, value: Any) -> str:
 
 
 def _is_changed(plain: Any, value: Any) -> bool:
-    return plain is not None and not isinstance(plain, list) and value != plain
+    return plain is not None and not isinstance(plain, (list, dict)) and value != plain
 
 
 def _plain_values(call: Call) -> dict[str, Any]:
@@ -247,8 +247,8 @@ def _fields_named_in(content: bytes, added: Mapping[str, Any]) -> list[str]:
 
 
 def _names(name: str, value: Any) -> set[str]:
-    """Names that a server may use for a field: its own, and the items of its list, whole or by their last part."""
-    items = [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+    """Names that a server may use for a field: its own, and those in its list or object, whole or their last part."""
+    items = [item for item in value if isinstance(item, str)] if isinstance(value, (list, dict)) else []
     return {name, name.rpartition(".")[2], *items, *(item.rpartition(".")[2] for item in items)}
 
 

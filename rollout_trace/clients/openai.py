@@ -32,7 +32,8 @@ def wrap_openai(
 
     Args:
         client: any client object of openai 1.66 or newer: sync, async, Azure, Bedrock, a subclass of the user's.
-        engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``fireworks``, ``together``, ``openai``).
+        engine: the server behind it (``vllm``, ``sglang``, ``llama-server``, ``dynamo``, ``fireworks``, ``together``,
+            ``openai``).
             Its fields that request token ids and logprobs are added to generation calls, never over the caller's own.
             If the server refuses a field, the call is sent again without it. ``auto`` detects the engine, with requests
             of its own before the first call. None sends exactly what the caller sends. An ``rt.Engine`` asks for more

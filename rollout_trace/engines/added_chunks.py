@@ -25,6 +25,7 @@ _ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
     "return_output_ids_in_sglext": ("sglext",),
     "stream_options": ("usage",),
     "stream_options.include_usage": ("usage",),
+    "nvext": ("nvext",),
 }
 """Fields that are added to requests, and the names of what answers them, in a chunk or in a choice of it."""
 
@@ -52,6 +53,8 @@ def answers_to(protocol: str, added: Mapping[str, Any], body: Mapping[str, Any])
     if not (body.get("logprobs") is None or body.get("logprobs") is False):
         # The caller's own, beside which something was added.
         names.discard("logprobs")
+    if body.get("nvext"):
+        names.discard("nvext")
     options = body.get("stream_options")
     if isinstance(options, Mapping) and options.get("continuous_usage_stats"):
         # vLLM's: in every chunk with choices, each time the total so far. The next chunk has it too.

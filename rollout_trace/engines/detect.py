@@ -249,9 +249,11 @@ def _inquiry(base_url: str) -> _Inquiry:
     if (valid_for := _failure_ttl(models)) is not None:
         return _Verdict(None, valid_for)
     owners = _owners(_json(models.body))
-    if owners:
-        return _Verdict(next((one.name for one in profiles() if owners == {one.owned_by}), None))
-    for name, fingerprint in [(one.name, one.fingerprint) for one in profiles() if one.fingerprint is not None]:
+    named = next((one for one in profiles() if owners == {one.owned_by}), None)
+    if owners and (named is None or not named.shares_owner):
+        return _Verdict(None if named is None else named.name)
+    candidates = profiles() if named is None else [named]
+    for name, fingerprint in [(one.name, one.fingerprint) for one in candidates if one.fingerprint is not None]:
         reply = yield f"{base.removesuffix('/v1')}/{fingerprint.path}"
         if (valid_for := _failure_ttl(reply)) is not None:
             return _Verdict(None, valid_for)

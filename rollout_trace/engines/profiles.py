@@ -16,25 +16,37 @@ from rollout_trace.wire.protocols import record_of
 if TYPE_CHECKING:
     from rollout_trace.data.model import LogprobsMode
 
-EngineName: TypeAlias = Literal["vllm", "sglang", "llama-server", "fireworks", "together", "openai", "auto"]
+EngineName: TypeAlias = Literal["vllm", "sglang", "llama-server", "dynamo", "fireworks", "together", "openai", "auto"]
 """What serves the model; ``auto``: found out with requests before the first call."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """Body fields added to a request where its caller has not set them. A list extends the caller's list."""
+    """Body fields added to a request where its caller has not set them. A list extends the caller's list, an object the
+    caller's object."""
 
     fields: Mapping[str, Any]
     streamed: bool | None = None
     """Only in requests that are streamed (True) or unstreamed (False); None: in both."""
     without: str | None = None
     """Never in a request that has this field, not empty."""
+    only_choice: bool = False
+    """Only in requests for one choice, of one prompt."""
 
     def applies_to(self, body: Mapping[str, Any]) -> bool:
         """True where the fields may be added to a request with this body."""
         if self.streamed is not None and self.streamed is not bool(body.get("stream")):
             return False
+        if self.only_choice and not _has_one_choice(body):
+            return False
         return self.without is None or not body.get(self.without)
+
+
+def _has_one_choice(body: Mapping[str, Any]) -> bool:
+    prompt = body.get("prompt")
+    # A list of numbers is one prompt, of ids; of any other list each item is one.
+    is_one = not isinstance(prompt, list) or len(prompt) < 2 or isinstance(prompt[0], int)
+    return is_one and body.get("n") in (None, 1) and body.get("best_of") in (None, 1)
 
 
 class Fingerprint(NamedTuple):
@@ -50,7 +62,7 @@ class EngineProfile:
 
     name: str
     ask: Mapping[str, tuple[Ask, ...]] = field(default_factory=dict)
-    """Fields to request, by protocol. Two entries that apply to one request have different fields."""
+    """Fields to request, by protocol. Two entries that apply to one request have different fields, or items of one."""
     logprobs_mode: LogprobsMode | None = None
     """Distribution of the returned logprobs under the engine's defaults. Answers do not carry this."""
     has_ids: bool = True
@@ -61,6 +73,8 @@ class EngineProfile:
     """Value of ``owned_by`` in its servers' list of models."""
     fingerprint: Fingerprint | None = None
     """Recognises it where the list of models does not name it."""
+    shares_owner: bool = False
+    """True where other servers have the same ``owned_by``: then the fingerprint has to confirm it."""
     grammars: frozenset[str] | None = None
     """Request fields that constrain its output by a grammar; it ignores other engines' fields. None: any may."""
     grammar_in_logprobs: bool = False
@@ -81,13 +95,19 @@ _FORMATS: Final = frozenset({"response_format", "text"})
 
 OUTPUT_LOGPROBS: Final = "message.output_text.logprobs"
 
-# vLLM 0.32, recorded. `logprobs` of a completions request counts alternatives; 0 gives the sampled token's own logprob.
-# Logprobs are raw since the V1 engine; `--logprobs-mode processed_logprobs` changes that. Grammars: recorded.
+_USAGE: Final = {"stream_options": {"include_usage": True}}
+"""For streams that may lack tokens: only the usage shows whether all have come."""
+
+# vLLM 0.32 and 0.33, recorded. `logprobs` of a completions request counts alternatives; 0 gives the sampled token's own
+# logprob. Logprobs are raw since the V1 engine; `--logprobs-mode processed_logprobs` changes that. Grammars: recorded.
+# Versions of the weights: from 0.33 on, releases before ignore the field. Streams of chat lost the ids of what a parser
+# held back until #29074 (November 2025).
+_VLLM_IDS: Final = {"return_token_ids": True, "return_weight_versions": True}
 _VLLM = EngineProfile(
     "vllm",
     {
-        "openai.chat": (Ask({"logprobs": True, "return_token_ids": True}),),
-        "openai.completions": (Ask({"logprobs": 0, "return_token_ids": True}),),
+        "openai.chat": (Ask({"logprobs": True, **_VLLM_IDS}), Ask(_USAGE, streamed=True)),
+        "openai.completions": (Ask({"logprobs": 0, **_VLLM_IDS}),),
         "openai.responses": (Ask({"enable_response_messages": True, "include": [OUTPUT_LOGPROBS]}),),
     },
     "raw",
@@ -125,9 +145,9 @@ _LLAMA_SERVER = EngineProfile(
     {
         "openai.chat": (
             Ask({"logprobs": True, **_LLAMA_EXACT}, streamed=False),
-            Ask({"logprobs": True}, streamed=True, without="tools"),
+            Ask({"logprobs": True, **_USAGE}, streamed=True, without="tools"),
         ),
-        "openai.completions": (Ask({"logprobs": 1}), Ask(_LLAMA_EXACT, streamed=False)),
+        "openai.completions": (Ask({"logprobs": 1}), Ask(_LLAMA_EXACT, streamed=False), Ask(_USAGE, streamed=True)),
     },
     "raw",
     owned_by="llamacpp",
@@ -136,6 +156,26 @@ _LLAMA_SERVER = EngineProfile(
     sampling={"top_k": 40, "top_p": 0.95, "min_p": 0.05},
     ignores_named_tool=True,
     constrains_tool_calls=True,
+)
+
+# NVIDIA Dynamo 1.5, in front of vLLM, SGLang and TensorRT-LLM: source of its workers, its documentation. Only vLLM has
+# ids in `engine_data`, all of them on the last chunk. `completion_token_ids` come from every engine, and are refused if
+# there are several choices or prompts; `prompt_token_ids` are ignored by frontends before #13640 (August 2026). What
+# logprobs are of is the worker's setting. `owned_by` is "nvidia" of other servers too.
+_DYNAMO_IDS: Final = (
+    Ask({"nvext": {"extra_fields": ["engine_data", "prompt_token_ids"]}}),
+    Ask({"nvext": {"extra_fields": ["completion_token_ids"]}}, only_choice=True),
+    Ask(_USAGE, streamed=True),
+)
+_DYNAMO = EngineProfile(
+    "dynamo",
+    {
+        "openai.chat": (Ask({"logprobs": True}), *_DYNAMO_IDS),
+        "openai.completions": (Ask({"logprobs": 0}), *_DYNAMO_IDS),
+    },
+    owned_by="nvidia",
+    fingerprint=Fingerprint("health", frozenset({"endpoints", "instances"})),
+    shares_owner=True,
 )
 
 # Fireworks, types of its SDK 1.2.30. A number of logprobs (0 to 5) gives the arrays of the completions protocol. What
@@ -163,7 +203,9 @@ _OPENAI = EngineProfile("openai", has_ids=False, hosts=("api.openai.com", "opena
 
 # Servers name their engine in `owned_by` of their models (vLLM 0.32 and llama-server recorded, SGLang by source).
 # `/version` proves nothing: several engines have one of the same shape.
-_PROFILES: Final = {one.name: one for one in (_VLLM, _SGLANG, _LLAMA_SERVER, _FIREWORKS, _TOGETHER, _OPENAI, AUTO)}
+_PROFILES: Final = {
+    one.name: one for one in (_VLLM, _SGLANG, _LLAMA_SERVER, _DYNAMO, _FIREWORKS, _TOGETHER, _OPENAI, AUTO)
+}
 
 
 _UNKNOWN: Final = EngineProfile("")
@@ -191,10 +233,17 @@ def profiles() -> Iterable[EngineProfile]:
     return _PROFILES.values()
 
 
-def capture_fields() -> frozenset[str]:
-    """Names of the fields that engines are asked for ids and logprobs by. What is sampled does not depend on them."""
-    asks = (ask for one in profiles() for of_protocol in one.ask.values() for ask in of_protocol)
-    return frozenset(name for ask in asks for name, value in ask.fields.items() if not isinstance(value, list))
+def capture_fields() -> dict[str, frozenset[str]]:
+    """The fields that engines are asked for ids and logprobs by, none of which changes what is sampled.
+
+    Of a field that may hold the caller's own too: the items of the list, or the names in the object, that are added.
+    Empty for the others.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for ask in (ask for one in profiles() for of_protocol in one.ask.values() for ask in of_protocol):
+        for name, value in ask.fields.items():
+            found[name] = found.get(name, frozenset()).union(value if isinstance(value, (list, dict)) else ())
+    return found
 
 
 def profile_of_step(engine: str | None) -> EngineProfile:
@@ -214,7 +263,7 @@ def can_request_ids(protocol: str | None) -> bool:
 
 
 def added_fields(asks: tuple[Ask, ...], body: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields to add to a request with this body: those it does not set, and its own lists with missing items added.
+    """The fields to add to a request with this body: those it does not set, and its own lists and objects, extended.
 
     A null counts as not set: wrappers send unset options as nulls.
     """
@@ -222,14 +271,24 @@ def added_fields(asks: tuple[Ask, ...], body: Mapping[str, Any]) -> dict[str, An
     for ask in asks:
         if ask.applies_to(body):
             for name, value in ask.fields.items():
-                current = body.get(name)
-                if current is None:
-                    added[name] = value
-                elif isinstance(value, list) and isinstance(current, list):
-                    missing = [item for item in value if item not in current]
-                    if missing:
-                        added[name] = [*current, *missing]
+                extended = _extended(value, added.get(name, body.get(name)))
+                if extended is not None:
+                    added[name] = extended
     if body.get("top_logprobs"):
         # `top_logprobs` without `logprobs` is refused. The caller must see that mistake; added fields would hide it.
         added.pop("logprobs", None)
     return added
+
+
+def _extended(value: Any, current: Any) -> Any:
+    """The value to send for a field in place of the current one; None where that stays as it is."""
+    if current is None:
+        return value
+    if isinstance(value, list) and isinstance(current, list):
+        missing = [item for item in value if item not in current]
+        return [*current, *missing] if missing else None
+    if isinstance(value, dict) and isinstance(current, Mapping):
+        inner = {name: _extended(item, current.get(name)) for name, item in value.items()}
+        inner = {name: item for name, item in inner.items() if item is not None}
+        return {**current, **inner} if inner else None
+    return None

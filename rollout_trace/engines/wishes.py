@@ -86,7 +86,8 @@ def wishes_for(engine: str, options: Engine, protocol: str, *, streamed: bool, h
     )
 
 
-# vLLM. Experts, masks and versions are switched on for the whole server: no request field asks for them.
+# vLLM. Experts and masks are switched on for the whole server: no request field asks for them. Versions of the weights
+# are asked for with the ids: see profiles.py.
 
 
 def _vllm(option: str, value: Any, form: _Form) -> Wish:
@@ -210,6 +211,14 @@ def _llama_server(option: str, value: Any, form: _Form) -> Wish:
     return Wish(option, {name: value} if value else {}, absent=_DROPPED)
 
 
+def _dynamo(option: str, value: Any, form: _Form) -> Wish:
+    if option == "top_logprobs" and value >= 0 and form.protocol in (CHAT, COMPLETIONS):
+        name = "top_logprobs" if form.protocol == CHAT else "logprobs"
+        return Wish(option, {name: value} if value else {}, obstacle=_by_text("Dynamo", form))
+    instead = "set `nvext.extra_fields` in your calls, and what comes is in `Step.extra`"
+    return Wish(option, obstacle=f"Dynamo's form of it, which differs from worker to worker, is not read: {instead}")
+
+
 def _fireworks(option: str, value: Any, form: _Form) -> Wish:
     if option != "top_logprobs" or form.protocol not in (CHAT, COMPLETIONS):
         return _no_extras(option, value, form, "Fireworks")
@@ -241,6 +250,7 @@ _ENGINES: Final[dict[str, Callable[[str, Any, _Form], Wish]]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "llama-server": _llama_server,
+    "dynamo": _dynamo,
     "fireworks": _fireworks,
     "together": _together,
 }

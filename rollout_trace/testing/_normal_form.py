@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from rollout_trace import credentials, guard
-from rollout_trace.engines.profiles import OUTPUT_LOGPROBS, capture_fields
+from rollout_trace.engines.profiles import capture_fields
 from rollout_trace.wire.protocols import model_in_path, record_of
 from rollout_trace.wire.recognise import protocol_of_request
 
@@ -148,16 +148,24 @@ def _without_capture_fields(body: dict[str, Any]) -> dict[str, Any]:
 
     Whether it does is decided by the server's address, and a cassette may have been recorded at another one.
     """
-    kept = {name: value for name, value in body.items() if name not in _captured() and name != "top_logprobs"}
-    if isinstance(included := kept.get("include"), list):
-        kept["include"] = [item for item in included if item != OUTPUT_LOGPROBS]
-        if not kept["include"]:
-            del kept["include"]
+    added = _captured()
+    whole = {name for name, ours in added.items() if not ours} | {"top_logprobs"}
+    kept = {name: value for name, value in body.items() if name not in whole}
+    for name, ours in added.items():
+        value = kept.get(name)
+        if isinstance(value, list):
+            kept[name] = [item for item in value if item not in ours]
+        elif isinstance(value, dict):
+            kept[name] = {inner: item for inner, item in value.items() if inner not in ours}
+        else:
+            continue
+        if not kept[name]:
+            del kept[name]
     return kept
 
 
 @cache
-def _captured() -> frozenset[str]:
+def _captured() -> dict[str, frozenset[str]]:
     return capture_fields()
 
 

@@ -96,24 +96,27 @@ class PartExtras:
 class AnswerExtras:
     """Of an answer, beside its choices."""
 
-    __slots__ = ("_choice", "_counts", "_fields_of", "_others", "_prompt_logprobs", "_rest", "_scores", "_strict")
+    __slots__ = ("_counts", "_fields_of", "_others", "_prompt_logprobs", "_rest", "_scores", "_strict")
 
-    def __init__(self, kind: OtherNames, strict: type[Struct], choice: type[Struct]) -> None:
+    def __init__(self, kind: OtherNames, strict: type[Struct]) -> None:
         """
         Args:
             kind: of the type of the bodies; its one extra is ``prompt_logprobs``.
             strict: the type of bodies that have no other fields than declared.
-            choice: the type of the choices.
         """
-        self._fields_of, self._strict, self._choice = kind.fields_of, strict, choice
+        self._fields_of, self._strict = kind.fields_of, strict
         self._rest = kind.nothing
         self._others = OtherFields(kind.names)
         self._counts: dict[str, Any] = {}
         self._prompt_logprobs = NULL
         self._scores = PromptScores()
 
-    def add(self, body: Any, data: bytes, size: int) -> list[dict[str, Any]] | None:
-        """Reads the next body. Returns the undeclared fields of each of its ``size`` choices, if there may be any."""
+    def add(self, body: Any, data: bytes, size: int, choice: type[Struct]) -> list[dict[str, Any]] | None:
+        """Reads the next body. Returns the undeclared fields of each of its ``size`` choices, if there may be any.
+
+        Args:
+            choice: the type of its choices.
+        """
         rest = self._fields_of(body)
         # The chunks of a stream repeat these: compared as a whole, they cost next to nothing.
         if rest != self._rest:
@@ -122,10 +125,10 @@ class AnswerExtras:
             self._prompt_logprobs = self._prompt_logprobs if rest[0] == NULL else rest[0]
         if type(body) is self._strict:
             return None
-        values, choices = undeclared(data, type(body), self._choice)
+        values, found = undeclared(data, type(body), choice)
         self._counts = larger(self._counts, take_usage(values))
         self._others.update(values)
-        return choices if len(choices) == size else None
+        return found if len(found) == size else None
 
     def add_usage(self, facts: ResponseFacts, parts: list[PartExtras]) -> None:
         """Adds the counts that stood in other places than the usage. ``parts``: of all choices.

@@ -164,7 +164,7 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, _ChoiceReader] = {}
         self._prompt_token_ids: list[int] | None = None
-        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody, _Choice)
+        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody)
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
@@ -172,7 +172,7 @@ class _Answer:
         if self._prompt_token_ids is None:
             self._prompt_token_ids = body.prompt_token_ids
         choices = body.choices or ()
-        others = self._extras.add(body, part.data, len(choices))
+        others = self._extras.add(body, part.data, len(choices), _Choice)
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _ChoiceReader, streamed=self._streamed)
             reader.add(choice)
@@ -240,12 +240,14 @@ def _fill_from_places(parts: list[Event], facts: ResponseFacts) -> None:
 
 
 def _use_sent_ids(facts: ResponseFacts, request: RequestFacts) -> None:
-    """Ids of the prompt from the request: SGLang takes ``input_ids`` in place of its chat template's.
+    """Ids of the prompt from the request: SGLang takes ``input_ids`` in place of its chat template's, NVIDIA Dynamo
+    ``nvext.token_data``.
 
     Only where the usage counts as many. A server that has no such field ignores it, and one that expands images would
     count more.
     """
-    sent = ids_of((request.sampling or {}).get("input_ids"))
+    asked = request.sampling or {}
+    sent = ids_of(asked.get("input_ids") or places.look_up(asked, ("nvext", "token_data"), 0))
     if sent is not None and facts.usage is not None and facts.usage.input == len(sent):
         for choice in facts.choices:
             choice.prompt_token_ids = sent if choice.prompt_token_ids is None else choice.prompt_token_ids

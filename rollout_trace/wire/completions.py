@@ -22,7 +22,7 @@ from rollout_trace.wire.answer_extras import AnswerExtras, BodyExtras, OtherName
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import LenientDecoder, later, loads
-from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids
+from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, integral_ids, number_of
 from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import Prompts, messages_of
 from rollout_trace.wire.reading import (
@@ -139,10 +139,10 @@ class _Reader:
         self.error = self.error or choice.error
         ids, problem = choice.token_ids, None
         if plain is not None and ids is None:
-            ids, problem = places.ids_of_part(_COMPLETION_IDS, plain)
+            ids, problem, *_ = places.ids_of_part(_COMPLETION_IDS, plain)
         prompt, prompt_problem = choice.prompt_token_ids, None
         if plain is not None and not prompt:
-            prompt, prompt_problem = places.ids_of_part(_PROMPT_IDS, plain)
+            prompt, prompt_problem, *_ = places.ids_of_part(_PROMPT_IDS, plain)
         self.prompt_token_ids = self.prompt_token_ids or prompt
         columns = columns_of(choice.logprobs)
         self._sizes.append((0 if columns is None else len(columns), len(ids or ())))
@@ -173,10 +173,10 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, _Reader] = {}
         self._prompt_token_ids: list[int] | None = None
-        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody, _Choice)
+        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody)
         self._echoed: list[Any] = []
-        self._whole_ids: list[int] | None = None
-        """Ids of the only choice, from a place of the whole body."""
+        self._whole = places.PartIds()
+        """Of the only choice, from a place of the whole body."""
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
@@ -185,7 +185,7 @@ class _Answer:
         if isinstance(body.prompt, list):
             self._echoed = self._echoed or body.prompt
         choices = body.choices or ()
-        others = self._extras.add(body, part.data, len(choices))
+        others = self._extras.add(body, part.data, len(choices), _Choice)
         plain = self._plain_choices(choices, part)
         for position, choice in enumerate(choices):
             reader = reader_for(self._readers, choice.index, position, _Reader, streamed=self._streamed)
@@ -210,8 +210,12 @@ class _Answer:
             return None
         body = loads(data)
         whole = places.ids_of_part(_COMPLETION_IDS, body, of_body=True)
-        self._whole_ids = whole.ids or self._whole_ids
-        self._facts.malformed = self._facts.malformed or whole.problem
+        prompt = places.ids_of_part(_PROMPT_IDS, body, of_body=True)
+        if whole.ids:
+            before = self._whole.ids if whole.in_parts else None
+            self._whole = whole._replace(ids=extended(before, whole.ids))
+        self._prompt_token_ids = self._prompt_token_ids or prompt.ids
+        self._facts.malformed = self._facts.malformed or whole.problem or prompt.problem
         plain = body.get("choices")
         # A choice that could not be read at all is in the one list alone: then none can be matched.
         return plain if isinstance(plain, list) and len(plain) == len(choices) else None
@@ -246,8 +250,8 @@ class _Answer:
     def _choice(self, index: int, reader: _Reader, *, done: bool) -> ChoiceFacts:
         prompt = self._prompts.at(index, len(self._readers), whole=done)
         is_only = len(self._readers) == 1
-        whole = self._whole_ids if reader.token_ids is None and is_only else None
-        ids = reader.token_ids if whole is None else whole
+        whole = self._whole if reader.token_ids is None and is_only else places.PartIds()
+        ids = reader.token_ids if whole.ids is None else whole.ids
         choice = ChoiceFacts(
             index=index,
             messages=[prompt] if len(self._prompts.all) > 1 and prompt is not None else None,
@@ -259,10 +263,12 @@ class _Answer:
             token_source=None if ids is None else "engine",
             complete=done or reader.finish_reason is not None,
             error=error_of_choice(reader.error, reader.finish_reason),
-            uneven=whole is None and bool(reader.surpluses),
+            uneven=whole.ids is None and bool(reader.surpluses),
         )
         if reader.columns is not None:
             self._add_columns(choice, reader, reader.columns)
+        if whole.logprobs is not None and len(choice.logprobs or ()) != len(whole.logprobs):
+            choice.logprobs, choice.top_logprobs = list(map(number_of, whole.logprobs)), None
         return choice
 
     def _prompt_ids(self, reader: _Reader, prompt: Any) -> list[int] | None:

@@ -34,7 +34,10 @@ class FoundExtras:
 
 
 def settle(choice: ChoiceFacts, found: FoundExtras) -> None:
-    """Sets the extras of a choice that fit its ids, and the issues of those that do not."""
+    """Sets the extras of a choice that fit its ids, and the issues of those that do not.
+
+    The versions of ``policy_spans`` are its ``policy_version``; of spans that do not fit only where it has no other.
+    """
     checks: tuple[tuple[str, Any], ...] = (
         ("prompt_logprobs", lambda value: _check_prompt(choice, "prompt logprobs", len(value))),
         ("prompt_top_tokens", lambda value: _check_prompt(choice, "rows of prompt logprobs", len(value))),
@@ -53,6 +56,9 @@ def settle(choice: ChoiceFacts, found: FoundExtras) -> None:
             choice.extra_issues = (*choice.extra_issues, value)
         else:
             setattr(choice, name, value)
+    spans = found.policy_spans
+    if isinstance(spans, tuple) and spans and (choice.policy_spans or choice.policy_version is None):
+        choice.policy_version = ",".join(dict.fromkeys(str(span.version) for span in spans))
 
 
 def _checked(name: str, value: Any, check: Any) -> Any:

@@ -11,13 +11,14 @@ vLLM's extras are in vllm_extras.py; what has no place of its own goes to ``extr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rollout_trace.wire import align
 from rollout_trace.wire.answer_extras import AnswerExtras, OtherNames
 from rollout_trace.wire.errors import error_of
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
-from rollout_trace.wire.generated import MetaInfo, Sample, SampleReader, total_usage
+from rollout_trace.wire.generated import Choice, MetaInfo, Sample, SampleReader, total_usage
 from rollout_trace.wire.lenient import LenientDecoder, text_of
 from rollout_trace.wire.other_fields import fields_from
 from rollout_trace.wire.prompts import Prompts, ids_of, messages_of
@@ -32,7 +33,7 @@ class _Body(Sample):
     request_id: Any = None
     id: Any = None
     model: Any = None
-    choices: list[Sample] | None = None
+    choices: list[Choice] | None = None
     answers: list[Sample] | None = None
     usage: Any = None
     error: Any = None
@@ -50,8 +51,12 @@ class _StrictSample(Sample, forbid_unknown_fields=True):
     pass
 
 
+class _StrictChoice(Choice, forbid_unknown_fields=True):
+    pass
+
+
 class _StrictBody(_Body, forbid_unknown_fields=True):
-    choices: list[_StrictSample] | None = None  # type: ignore[assignment]
+    choices: list[_StrictChoice] | None = None  # type: ignore[assignment]
     answers: list[_StrictSample] | None = None  # type: ignore[assignment]
 
 
@@ -109,21 +114,21 @@ class _Answer:
         self._streamed = streamed
         self._readers: dict[int, SampleReader] = {}
         self._prompt_token_ids: list[int] | None = None
-        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody, Sample)
+        self._extras = AnswerExtras(_BODY_NAMES, _StrictBody)
 
     def add(self, body: _Body, part: Event) -> None:
         """Reads the next body."""
         facts = self._facts
-        samples = body.choices if body.choices is not None else body.answers
-        if samples is None:
-            samples = [body] if _is_sample(body) else []
+        samples: Sequence[Sample] = [body] if _is_sample(body) else []
+        if body.choices is not None or body.answers is not None:
+            samples = (body.answers or []) if body.choices is None else body.choices
         first = next((sample.meta_info for sample in samples if sample.meta_info is not None), MetaInfo())
         facts.response_id = facts.response_id or text_of(body.request_id or body.id or first.id)
         facts.model = facts.model or text_of(body.model)
         add_usage(facts, body.usage)
         if body.choices is not None:
             self._prompt_token_ids = self._prompt_token_ids or body.prompt_token_ids
-        others = self._extras.add(body, part.data, len(samples))
+        others = self._extras.add(body, part.data, len(samples), Sample if body.choices is None else Choice)
         for position, sample in enumerate(samples):
             reader = reader_for(self._readers, sample.index, position, SampleReader, streamed=self._streamed)
             reader.add(sample, part.data, position)

@@ -12,6 +12,7 @@ from rollout_trace.wire.answer_extras import OtherNames, PartExtras
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.lenient import NULL, later, text_of
 from rollout_trace.wire.logprobs import ArrayLogprobs, Columns, columns_of, extended, number_of
+from rollout_trace.wire.message import completion_of
 from rollout_trace.wire.reading import report_clash, withhold
 from rollout_trace.wire.sglang_extras import MetaReader
 from rollout_trace.wire.snapshots import GrowingList, GrowingText
@@ -52,6 +53,12 @@ class Sample(ChoiceExtras):
     stop_reason: str | int | None = None
 
 
+class Choice(Sample):
+    """One sample of vLLM, which from 0.33 on may be parsed into a message: ``output_mode="derender"``."""
+
+    message: dict[str, Any] | None = None
+
+
 _NAMES = OtherNames(Sample, ChoiceExtras.__struct_fields__, ())
 
 
@@ -68,6 +75,7 @@ class SampleReader:
         self._text = GrowingText()
         self._ids, self._triples, self._tops = GrowingList(), GrowingList(), GrowingList()
         self._deltas: list[str] = []
+        self._message: dict[str, Any] | None = None
         self._token_ids: list[int] | None = None
         self._columns: Columns | None = None
         self._uneven = False
@@ -94,7 +102,7 @@ class SampleReader:
             text = "".join(self._deltas)
         choice = ChoiceFacts(
             index=index,
-            completion=Completion(content=text),
+            completion=Completion(content=text) if self._message is None else completion_of(self._message),
             finish_reason=self._finish_reason,
             stop_reason=self._stop_reason,
             prompt_token_ids=self._prompt_token_ids,
@@ -130,6 +138,8 @@ class SampleReader:
     def _add_delta(self, sample: Sample) -> None:
         if sample.text is not None:
             self._deltas.append(sample.text)
+        if isinstance(sample, Choice):
+            self._message = sample.message or self._message
         columns = columns_of(sample.logprobs)
         self._uneven = self._uneven or len(sample.token_ids or ()) != (0 if columns is None else len(columns))
         self._token_ids = extended(self._token_ids, sample.token_ids)
@@ -140,8 +150,6 @@ class SampleReader:
         self._finish_reason = later(self._finish_reason, sample.finish_reason)
         self._stop_reason = later(self._stop_reason, sample.stop_reason)
         self.extras.add(sample)
-        for item in sample.weight_versions if isinstance(sample.weight_versions, list) else ():
-            self._add_version(item.get("version") if isinstance(item, dict) else item)
 
     def _add_snapshot(self, sample: Sample, info: MetaInfo) -> None:
         counted = info.completion_tokens

@@ -124,15 +124,21 @@ def extra_of(*parts: Mapping[str, Any]) -> dict[str, Any] | None:
     return found or None
 
 
-def _token_paths() -> dict[str, list[tuple[str, ...]]]:
-    """By the first name: where places.py finds ids and logprobs, up to the first list on the way."""
+_Paths = dict[str, Any]
+"""By name: the places inside a field, or an empty dict for one that is a place itself."""
+
+
+def _token_paths() -> _Paths:
+    """Where places.py finds ids and logprobs, up to the first list on the way."""
     rows = (*COMPLETION_IDS, *PROMPT_IDS)
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for path in [row.ids for row in rows] + [row.logprobs for row in rows if row.logprobs]:
-        names = tuple(_until_list(path))
-        found.setdefault(names[0], []).append(names[1:])
     # `completion_logprobs` are read from answers of Anthropic's shape alone, but stand there in all.
-    return {name: [*rest, ("completion_logprobs",)] if name == "raw_output" else rest for name, rest in found.items()}
+    paths = [row.ids for row in rows] + [row.logprobs for row in rows if row.logprobs]
+    found: _Paths = {}
+    for path in [*paths, ("raw_output", "completion_logprobs")]:
+        inside = found
+        for name in _until_list(path):
+            inside = inside.setdefault(name, {})
+    return found
 
 
 def _until_list(path: Iterable[str | int]) -> Iterable[str]:
@@ -145,12 +151,12 @@ def _until_list(path: Iterable[str | int]) -> Iterable[str]:
 _TOKEN_PATHS: Final = _token_paths()
 
 
-def _without_tokens(name: str, value: Any) -> Any:
+def _without_tokens(name: str, value: Any, paths: _Paths = _TOKEN_PATHS) -> Any:
     """A field without the ids and logprobs that become arrays of the step; None where nothing else is in it."""
-    paths = _TOKEN_PATHS.get(name)
-    if paths is None:
+    inside = paths.get(name)
+    if inside is None:
         return value
     if not isinstance(value, dict):
         return None
-    inside = {path[0] for path in paths if path}
-    return {key: item for key, item in value.items() if key not in inside and item is not None} or None
+    rest = {key: _without_tokens(key, item, inside) for key, item in value.items()}
+    return {key: item for key, item in rest.items() if item is not None} or None

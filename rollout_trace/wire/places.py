@@ -9,6 +9,7 @@ of their own for ids (Anthropic's) have all their places here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -47,6 +48,8 @@ class Place:
     """The engine leaves some ids out here: used only where the usage of a single choice confirms their number."""
     only_choice: bool = False
     """Choices are not told apart here: used only where there is one choice."""
+    in_parts: bool = False
+    """Each chunk has its own tokens, although they are of the whole body. Others repeat theirs, or have all at once."""
 
 
 COMPLETION_IDS: Final = (
@@ -62,6 +65,22 @@ COMPLETION_IDS: Final = (
     Place(BOTH, ("provider_specific_fields", "token_ids"), "LiteLLM 1.106 over vLLM, recorded"),
     Place(
         CHAT, ("sglext", "output_ids", CHOICE), "SGLang 0.5.23 with return_output_ids_in_sglext, source", of_body=True
+    ),
+    Place(
+        BOTH,
+        ("nvext", "engine_data", "completion_token_ids"),
+        "NVIDIA Dynamo 1.5 over vLLM with nvext.extra_fields, source: on the last chunk, logprobs beside them",
+        logprobs=("nvext", "engine_data", "completion_logprobs"),
+        of_body=True,
+        only_choice=True,
+    ),
+    Place(
+        BOTH,
+        ("nvext", "completion_token_ids"),
+        "NVIDIA Dynamo 1.5 with nvext.extra_fields, source",
+        of_body=True,
+        only_choice=True,
+        in_parts=True,
     ),
     Place(CHAT, ("logprobs", "content", EACH, "token_id"), "Fireworks, SDK types", source="logprobs"),
     Place(BOTH, ("__verbose", "tokens"), "llama-server with verbose, recorded", of_body=True, only_choice=True),
@@ -101,6 +120,8 @@ PROMPT_IDS: Final = (
     Place(MESSAGES, ("prompt_token_ids",), "as ``token_ids``"),
     Place(BOTH | MESSAGES, ("raw_output", "prompt_token_ids"), "Fireworks with raw_output, SDK types"),
     Place(CHAT, ("sglext", "input_ids"), "SGLang 0.5.23 with return_input_ids_in_sglext, source", of_body=True),
+    Place(BOTH, ("nvext", "engine_data", "prompt_token_ids"), "NVIDIA Dynamo 1.5 over vLLM, source", of_body=True),
+    Place(BOTH, ("nvext", "prompt_token_ids"), "NVIDIA Dynamo from #13640 on, its description", of_body=True),
 )
 
 ID_REQUESTS: Final = (
@@ -111,6 +132,16 @@ ID_REQUESTS: Final = (
     "responseLogprobs",
 )
 """Fields of a request that make an engine send ids."""
+_NVEXT_REQUESTS: Final = frozenset({"engine_data", "completion_token_ids"})
+"""Items of ``nvext.extra_fields`` that make NVIDIA Dynamo send ids."""
+
+
+def requests_ids(sampling: Mapping[str, Any]) -> bool:
+    """Whether a request with these parameters makes engines send token ids."""
+    fields = look_up(sampling, ("nvext", "extra_fields"), 0)
+    has_field = isinstance(fields, list) and any(name in fields for name in _NVEXT_REQUESTS)
+    return has_field or any(sampling.get(name) for name in ID_REQUESTS)
+
 
 LOGPROBS: Final[tuple[Path, ...]] = (
     ("logprobs", "token_logprobs"),
@@ -192,6 +223,10 @@ class PartIds(NamedTuple):
     """None where the part has none. An empty list is one: nothing was sampled in this part."""
     problem: str | None = None
     """What stands in a place of ids, and is no list of them."""
+    in_parts: bool = False
+    """The next chunk has more of them."""
+    logprobs: list[Any] | None = None
+    """Those that the place has beside the ids."""
 
 
 def ids_of_part(rows: tuple[Place, ...], part: Any, *, of_body: bool = False) -> PartIds:
@@ -203,7 +238,9 @@ def ids_of_part(rows: tuple[Place, ...], part: Any, *, of_body: bool = False) ->
         if row.of_body is of_body:
             found = _strictly(part, row.ids)
             if found != PartIds():
-                return found
+                logprobs = None if row.logprobs is None else look_up(part, row.logprobs, 0)
+                logprobs = logprobs if isinstance(logprobs, list) else None
+                return found._replace(in_parts=row.in_parts, logprobs=logprobs)
     return PartIds()
 
 
@@ -237,9 +274,10 @@ def completion_ids(bodies: list[Any], choice: int, choices: int) -> FoundIds | N
         if not place.protocols >= CHAT or (place.only_choice and choices != 1):
             continue
         scopes = bodies if place.of_body else _of_choice(bodies, choice)
-        ids = _numbers(_gather(scopes, place.ids, choice, whole=place.of_body))
+        is_whole = place.of_body and not place.in_parts
+        ids = _numbers(_gather(scopes, place.ids, choice, whole=is_whole))
         if ids:
-            logprobs = None if place.logprobs is None else _gather(scopes, place.logprobs, choice)
+            logprobs = None if place.logprobs is None else _gather(scopes, place.logprobs, choice, whole=is_whole)
             return FoundIds(ids, logprobs, place.source, place.lossy)
     return None
 

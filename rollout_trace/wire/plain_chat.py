@@ -16,6 +16,8 @@ from msgspec import Meta, Raw, Struct, json, structs
 from rollout_trace.data.model import Completion, Usage, new_usage
 from rollout_trace.data.number_lists import array_of, ids_in
 from rollout_trace.data.tokens import FLOAT32_MAX
+from rollout_trace.wire.extras import spans_of
+from rollout_trace.wire.extras_alignment import FoundExtras, settle
 from rollout_trace.wire.facts import ChoiceFacts, RequestFacts, ResponseFacts
 from rollout_trace.wire.lenient import DECODE_ERRORS, NULL
 from rollout_trace.wire.message import MessageMerger, completion_from, completion_of
@@ -72,6 +74,7 @@ class _Choice(Struct, gc=False, forbid_unknown_fields=True):
     stop_reason: _Name | int | None = None
     token_ids: list[_Id] | None = None
     routed_experts: None = None
+    weight_versions: list[Any] | None = None
 
 
 class _Usage(Struct, gc=False, forbid_unknown_fields=True):
@@ -120,7 +123,7 @@ def plain_answer(response: bytes, *, streamed: bool, request: RequestFacts) -> R
     """The facts of a usual answer; None of any other. Never raises."""
     asked = request.sampling
     # With alternatives the entries are not plain: known beforehand, it costs no try.
-    if asked is not None and (asked.get("top_logprobs") or "input_ids" in asked):
+    if asked is not None and (asked.get("top_logprobs") or "input_ids" in asked or "nvext" in asked):
         return None
     has_ids = asked is not None and bool(asked.get("return_token_ids"))
     try:
@@ -151,7 +154,7 @@ def _facts_of(body: _Body, choice: _Choice, prompt: IntArray | None) -> ChoiceFa
     completion = _completion_of(message)
     if completion is None:
         return None
-    return ChoiceFacts(
+    facts = ChoiceFacts(
         completion=completion,
         finish_reason=choice.finish_reason,
         stop_reason=choice.stop_reason,
@@ -162,6 +165,9 @@ def _facts_of(body: _Body, choice: _Choice, prompt: IntArray | None) -> ChoiceFa
         token_source=None if ids is None else "engine",
         extra={name: value for name in _EXTRA if (value := getattr(body, name)) is not None} or None,
     )
+    if choice.weight_versions is not None:
+        settle(facts, FoundExtras(policy_spans=spans_of(choice.weight_versions)))
+    return facts
 
 
 def _completion_of(message: _Message) -> Completion | None:
@@ -276,6 +282,7 @@ def _merged_choice(choices: list[_Choice]) -> _Choice | None:
         finish_reason=_last([choice.finish_reason for choice in choices]),
         stop_reason=_last([choice.stop_reason for choice in choices]),
         token_ids=ids,
+        weight_versions=_last([choice.weight_versions for choice in choices]),
     )
 
 

@@ -122,8 +122,6 @@ def settle_meta(choice: ChoiceFacts, meta: Meta, start: Any) -> None:
     taken = {name for field, source in _SOURCES.items() for name in _names(meta, source) if _is_taken(choice, field)}
     if choice.sampling_mask is not None and choice.sampling_mask.logprobs is not None:
         taken.add("output_token_sampling_logprobs")
-    if choice.policy_spans:
-        choice.policy_version = ",".join(dict.fromkeys(str(span.version) for span in choice.policy_spans))
     rest = {name: _value_of(values) for name, values in meta.items() if name not in taken}
     if rest:
         choice.extra = {**(choice.extra or {}), **rest}

@@ -297,9 +297,9 @@ _ID_FIELDS = frozenset({"input_ids", "token_ids"})
 def requests_ids(sampling: Mapping[str, Any] | None) -> bool:
     """True where a request has a field that makes engines send token ids."""
     # The table is for answers: a client that is only wrapped does not load it.
-    from rollout_trace.wire.places import ID_REQUESTS
+    from rollout_trace.wire import places
 
-    return sampling is not None and any(sampling.get(name) for name in ID_REQUESTS)
+    return sampling is not None and places.requests_ids(sampling)
 
 
 def _missing_ids(protocol: str, choice: ChoiceFacts, request_facts: RequestFacts) -> TokenIssue | None:

@@ -1,8 +1,9 @@
 """Where vLLM puts extras in an answer of chat, completions and generate, and which of them are deltas in a stream.
 
-``routed_experts``, ``weight_versions``: on a choice, streamed on its last chunk, whole. ``sampling_mask``: on a choice,
-streamed as a delta. ``prompt_logprobs``: on a choice (completions) or on the body around (chat, generate), never
-streamed. Other engines that use these names are read in the same way.
+``routed_experts``, ``weight_versions``: on a choice, streamed on its last chunk, whole; the latter in chat and
+completions from 0.33 on, where ``return_weight_versions`` asks for it. ``sampling_mask``: on a choice, streamed as a
+delta. ``prompt_logprobs``: on a choice (completions) or on the body around (chat, generate), never streamed. Other
+engines that use these names are read in the same way.
 """
 
 from __future__ import annotations

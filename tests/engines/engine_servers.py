@@ -14,6 +14,7 @@ from tests.clients.either import Kind, done, drive, shown
 
 NOT_FOUND = json_response(404, {"detail": "Not Found"})
 KNOWN = {"model", "messages", "stream", "logprobs", "temperature", "seed", "max_tokens", "n", "tools", "top_logprobs"}
+KNOWN |= {"stream_options", "return_weight_versions"}
 
 
 class Refusing(ScriptedServer):

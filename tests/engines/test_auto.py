@@ -23,7 +23,7 @@ from tests.clients.openai.harness import CHAT
 from .engine_servers import NOT_FOUND, LlamaServer, SGLang, got, new_client, on, posted
 
 AUTO = {"engine": "auto"}
-ASKED = {**CHAT, "logprobs": True, "return_token_ids": True}
+ASKED = {**CHAT, "logprobs": True, "return_token_ids": True, "return_weight_versions": True}
 
 
 class Server(ScriptedServer):
@@ -42,6 +42,16 @@ class Server(ScriptedServer):
 def models(*owners: str | None) -> Callable[[], Response]:
     data = [{"id": f"m{number}", **({"owned_by": owner} if owner else {})} for number, owner in enumerate(owners)]
     return lambda: json_response(200, {"object": "list", "data": data})
+
+
+def dynamo() -> Response:
+    """As its frontend says of its health."""
+    return json_response(200, {"status": "healthy", "endpoints": ["dyn://dynamo.backend.generate"], "instances": []})
+
+
+def llama_props() -> Response:
+    """As llama-server says of itself."""
+    return json_response(200, {"default_generation_settings": {}, "total_slots": 1})
 
 
 async def chat(client: Any) -> Any:
@@ -76,14 +86,14 @@ def test_vllm_is_found(kind: Kind) -> None:
         (LlamaServer, "llama-server", ["/v1/models"]),
         (SGLang, "sglang", ["/v1/models", "/get_server_info"]),
         (lambda: Server({"/v1/models": models("sglang")}), "sglang", ["/v1/models"]),
-        (
-            lambda: Server(
-                {"/props": lambda: json_response(200, {"default_generation_settings": {}, "total_slots": 1})}
-            ),
-            "llama-server",
-            ["/v1/models", "/get_server_info", "/props"],
-        ),
+        (lambda: Server({"/props": llama_props}), "llama-server", ["/v1/models", "/get_server_info", "/props"]),
         (lambda: Server({"/v1/models": models("vllm", "vllm")}), "vllm", ["/v1/models"]),
+        (
+            lambda: Server({"/v1/models": models("nvidia"), "/health": dynamo}),
+            "dynamo",
+            ["/v1/models", "/health"],
+        ),
+        (lambda: Server({"/health": dynamo}), "dynamo", ["/v1/models", "/get_server_info", "/props", "/health"]),
     ],
 )
 def test_others_are_found(kind: Kind, server: Any, engine: str, asked: list[str]) -> None:
@@ -99,6 +109,11 @@ NOTHING: dict[str, dict[str, Callable[[], Response]]] = {
     "nothing": {},
     "another owner": {"/v1/models": models("library")},
     "several owners": {"/v1/models": models("vllm", "openai")},
+    "an owner of several servers": {
+        "/v1/models": models("nvidia"),
+        "/props": llama_props,
+        "/health": lambda: NOT_FOUND,
+    },
     "no owner": {"/v1/models": models(None)},
     "no models": {"/v1/models": models()},
     "only a version": {"/version": lambda: json_response(200, {"version": "0.32.0"})},

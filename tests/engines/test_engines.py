@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import rollout_trace as rt
 from rollout_trace.engines.profiles import profile
-from rollout_trace.testing import LoopbackServer, RequestRecord, ScriptedServer
+from rollout_trace.testing import LoopbackServer, Reply, RequestRecord, ScriptedServer, ToolCall
 from rollout_trace.testing._messages import Response, json_response
 from tests.clients.either import Kind, done
 from tests.clients.openai.harness import CHAT, chunks
@@ -16,21 +17,32 @@ from tests.clients.openai.harness import CHAT, chunks
 from .engine_servers import LlamaServer, SGLang, on, posted
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
-VLLM = {"logprobs": True, "return_token_ids": True}
+IDS = {"logprobs": True, "return_token_ids": True}
+VLLM_IDS = {"return_token_ids": True, "return_weight_versions": True}
+VLLM = {"logprobs": True, **VLLM_IDS}
 RESPONSES = {"enable_response_messages": True, "include": ["message.output_text.logprobs"]}
+USAGE = {"stream_options": {"include_usage": True}}
+DYNAMO_REST = ["prompt_token_ids", "completion_token_ids"]
+DYNAMO = {"nvext": {"extra_fields": ["engine_data", *DYNAMO_REST]}}
+DYNAMO_OF_TWO = {"nvext": {"extra_fields": ["engine_data", "prompt_token_ids"]}}
 SGLEXT = {"return_input_ids_in_sglext": True, "return_output_ids_in_sglext": True}
 EXACT = {"verbose": True, "return_tokens": True}
 
 # What is added: engine, resource, what the caller sets, fields.
 ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", "chat", {}, VLLM),
-    ("vllm", "chat", {"stream": True}, VLLM),
-    ("vllm", "completions", {}, {"logprobs": 0, "return_token_ids": True}),
+    ("vllm", "chat", {"stream": True}, {**VLLM, **USAGE}),
+    ("vllm", "chat", {"stream": True, "stream_options": {"include_usage": False}}, VLLM),
+    ("vllm", "chat", {"stream": True, "stream_options": {"include_obfuscation": False}},
+     {**VLLM, "stream_options": {"include_obfuscation": False, "include_usage": True}}),
+    ("vllm", "chat", {"stream": True, "stream_options": None}, {**VLLM, **USAGE}),
+    ("vllm", "completions", {"stream": True}, {"logprobs": 0, **VLLM_IDS}),
+    ("vllm", "completions", {}, {"logprobs": 0, **VLLM_IDS}),
     ("vllm", "chat", {"logprobs": None, "extra_body": {"return_token_ids": None}, "tools": None}, VLLM),
-    ("vllm", "chat", {"logprobs": False}, {"return_token_ids": True}),
+    ("vllm", "chat", {"logprobs": False}, {**VLLM_IDS}),
     ("vllm", "chat", {"top_logprobs": None}, VLLM),
-    ("vllm", "chat", {"top_logprobs": 2, "logprobs": True}, {"return_token_ids": True}),
-    ("vllm", "completions", {"logprobs": None}, {"logprobs": 0, "return_token_ids": True}),
+    ("vllm", "chat", {"top_logprobs": 2, "logprobs": True}, {**VLLM_IDS}),
+    ("vllm", "completions", {"logprobs": None}, {"logprobs": 0, **VLLM_IDS}),
     ("vllm", "responses", {}, RESPONSES),
     ("vllm", "responses", {"stream": True}, RESPONSES),
     ("sglang", "chat", {}, {"logprobs": True, "return_token_ids": True}),
@@ -43,14 +55,24 @@ ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("sglang", "responses", {}, {}),
     ("llama-server", "chat", {}, {"logprobs": True, **EXACT}),
     ("llama-server", "chat", {"tools": TOOLS}, {"logprobs": True, **EXACT}),
-    ("llama-server", "chat", {"stream": True}, {"logprobs": True}),
-    ("llama-server", "chat", {"stream": True, "tools": []}, {"logprobs": True}),
+    ("llama-server", "chat", {"stream": True}, {"logprobs": True, **USAGE}),
+    ("llama-server", "chat", {"stream": True, "tools": []}, {"logprobs": True, **USAGE}),
     ("llama-server", "chat", {"stream": True, "tools": TOOLS}, {}),
     ("llama-server", "chat", {"stream": True, "extra_body": {"tools": TOOLS}}, {}),
     ("llama-server", "completions", {}, {"logprobs": 1, **EXACT}),
-    ("llama-server", "completions", {"stream": True}, {"logprobs": 1}),
+    ("llama-server", "completions", {"stream": True}, {"logprobs": 1, **USAGE}),
     ("llama-server", "responses", {}, {}),
-    ("fireworks", "chat", {}, VLLM),
+    ("dynamo", "chat", {}, {"logprobs": True, **DYNAMO}),
+    ("dynamo", "chat", {"n": 1, "stream": True}, {"logprobs": True, **DYNAMO, **USAGE}),
+    ("dynamo", "chat", {"n": 2}, {"logprobs": True, **DYNAMO_OF_TWO}),
+    ("dynamo", "completions", {}, {"logprobs": 0, **DYNAMO}),
+    ("dynamo", "completions", {"extra_body": {"prompt": [5, 6]}}, {"logprobs": 0, **DYNAMO}),
+    ("dynamo", "completions", {"extra_body": {"prompt": ["a", "b"]}}, {"logprobs": 0, **DYNAMO_OF_TWO}),
+    ("dynamo", "chat", {"extra_body": {"nvext": {"token_data": [1], "extra_fields": ["timing", "engine_data"]}}},
+     {"logprobs": True, "nvext": {"token_data": [1], "extra_fields": ["timing", "engine_data", *DYNAMO_REST]}}),
+    ("dynamo", "chat", {"extra_body": {"nvext": "mine"}}, {"logprobs": True}),
+    ("dynamo", "responses", {}, {}),
+    ("fireworks", "chat", {}, IDS),
     ("fireworks", "chat", {"stream": True, "logprobs": False}, {"return_token_ids": True}),
     ("fireworks", "completions", {}, {"logprobs": 1, "return_token_ids": True}),
     ("together", "chat", {}, {"logprobs": 1}),
@@ -122,7 +144,7 @@ def test_lists_are_joined(kind: Kind, place: str, include: Any, expected: Any) -
     assert given == include
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-server", "fireworks", "together", "openai"])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama-server", "dynamo", "fireworks", "together", "openai"])
 def test_only_generation_is_asked(kind: Kind, engine: str) -> None:
     """Other requests are sent as they are."""
 
@@ -156,6 +178,28 @@ def test_ids_of_other_engines(
     assert step.completion_token_ids is not None
     assert step.completion_token_ids.tolist() == [5, 6]
     assert (None if step.prompt_token_ids is None else step.prompt_token_ids.tolist()) == prompt
+
+
+class OldVLLM(ScriptedServer):
+    """vLLM before #29074: chunks whose text a parser holds back are not sent, nor the ids in them."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        answer = super().answer(record)
+        kept = [part for part in answer.parts if not (isinstance(part, bytes) and b'"delta":{}' in part)]
+        return replace(answer, parts=kept)
+
+
+def test_ids_that_a_stream_left_out_are_missed(kind: Kind) -> None:
+    """The usage is asked for, and shows it: the rest of them is not trained on."""
+    script = Reply(tool_calls=[ToolCall("f", '{"a": 1}')])
+    options = {"stream": True, "tools": TOOLS}
+    with ScriptedServer(script) as server, OldVLLM(script) as old:
+        _, (whole,) = on(kind, server, lambda client: call(client, "chat", options), {"engine": "vllm"})
+        _, (step,) = on(kind, old, lambda client: call(client, "chat", options), {"engine": "vllm"})
+    assert whole.completion_token_ids is not None
+    assert (step.completion_token_ids, step.logprobs) == (None, None)
+    assert step.token_issue is not None
+    assert step.token_issue.code == "usage_differs"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -196,7 +240,7 @@ def test_logprobs_mode(kind: Kind, options: dict[str, Any], mode: str | None) ->
 
 def test_names() -> None:
     """A name that is not known is refused, with those that are."""
-    names = "auto, fireworks, llama-server, openai, sglang, together, vllm"
+    names = "auto, dynamo, fireworks, llama-server, openai, sglang, together, vllm"
     with pytest.raises(ValueError, match=f"engine='nonsense' is not known; known: {names}"):
         profile("nonsense")
     for name in names.split(", "):

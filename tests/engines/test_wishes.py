@@ -23,7 +23,7 @@ from tests.clients.either import Kind, done, drive, each
 from tests.clients.openai.harness import CHAT, chunks
 
 from .engine_servers import LlamaServer, SGLang, on, posted
-from .test_engines import EXACT, RESPONSES, SGLEXT, TOOLS, VLLM, call
+from .test_engines import DYNAMO, EXACT, IDS, RESPONSES, SGLEXT, TOOLS, USAGE, VLLM, VLLM_IDS, call
 
 DATA = Path(__file__).parent.parent / "data"
 GENERATE = "/inference/v1/generate"
@@ -36,32 +36,33 @@ EXPERTS = {"return_routed_experts": True}
 ASKED: list[tuple[str, dict[str, Any], str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", {}, "chat", {}, VLLM),
     ("vllm", ALL, "chat", {}, {**VLLM, "top_logprobs": 5, "prompt_logprobs": 2, **AS_IDS}),
-    ("vllm", ALL, "chat", {"stream": True}, {**VLLM, "top_logprobs": 5, **AS_IDS}),
-    ("vllm", ALL, "chat", {"logprobs": True}, {"return_token_ids": True, "top_logprobs": 5, "prompt_logprobs": 2}),
-    ("vllm", ALL, "chat", {"logprobs": False}, {"return_token_ids": True, "prompt_logprobs": 2}),
-    ("vllm", ALL, "chat", {"logprobs": True, "top_logprobs": 1}, {"return_token_ids": True, "prompt_logprobs": 2}),
+    ("vllm", ALL, "chat", {"stream": True}, {**VLLM, **USAGE, "top_logprobs": 5, **AS_IDS}),
+    ("vllm", ALL, "chat", {"logprobs": True}, {**VLLM_IDS, "top_logprobs": 5, "prompt_logprobs": 2}),
+    ("vllm", ALL, "chat", {"logprobs": False}, {**VLLM_IDS, "prompt_logprobs": 2}),
+    ("vllm", ALL, "chat", {"logprobs": True, "top_logprobs": 1}, {**VLLM_IDS, "prompt_logprobs": 2}),
     ("vllm", ALL, "chat", {"extra_body": {"prompt_logprobs": 0}}, {**VLLM, "top_logprobs": 5, **AS_IDS}),
-    ("vllm", ALL, "completions", {}, {"logprobs": 5, "return_token_ids": True, "prompt_logprobs": 2, **AS_IDS}),
-    ("vllm", ALL, "completions", {"stream": True}, {"logprobs": 5, "return_token_ids": True, **AS_IDS}),
-    ("vllm", ALL, "completions", {"logprobs": 0}, {"return_token_ids": True, "prompt_logprobs": 2}),
+    ("vllm", ALL, "completions", {}, {"logprobs": 5, **VLLM_IDS, "prompt_logprobs": 2, **AS_IDS}),
+    ("vllm", ALL, "completions", {"stream": True}, {"logprobs": 5, **VLLM_IDS, **AS_IDS}),
+    ("vllm", ALL, "completions", {"logprobs": 0}, {**VLLM_IDS, "prompt_logprobs": 2}),
     ("vllm", ALL, "responses", {}, {**RESPONSES, "top_logprobs": 5}),
     ("vllm", ALL, "responses", {"stream": True}, RESPONSES),
     ("vllm", {"prompt_logprobs": 0, "top_logprobs": 0}, "chat", {}, {**VLLM, "prompt_logprobs": 0}),
     ("vllm", {"prompt_logprobs": -1, "top_logprobs": -1}, "chat", {},
      {**VLLM, "prompt_logprobs": -1, "top_logprobs": -1, **AS_IDS}),
     ("vllm", {"routed_experts": True, "sampling_mask": True}, "completions", {},
-     {"logprobs": 0, "return_token_ids": True}),
+     {"logprobs": 0, **VLLM_IDS}),
     ("sglang", ALL, "chat", {},
-     {**VLLM, "top_logprobs": 5, **EXPERTS, **META, "return_sampling_mask": True}),
+     {**IDS, "top_logprobs": 5, **EXPERTS, **META, "return_sampling_mask": True}),
     ("sglang", ALL, "chat", {"stream": True}, {"logprobs": True, **SGLEXT, "top_logprobs": 5, **EXPERTS}),
     ("sglang", ALL, "completions", {}, {"logprobs": 5, "return_token_ids": True, **EXPERTS}),
     ("sglang", ALL, "responses", {}, {}),
-    ("sglang", {"top_logprobs": -1}, "chat", {}, VLLM),
+    ("sglang", {"top_logprobs": -1}, "chat", {}, IDS),
     ("llama-server", ALL, "chat", {}, {"logprobs": True, "top_logprobs": 5, **EXACT}),
     ("llama-server", ALL, "chat", {"stream": True, "tools": TOOLS}, {}),
-    ("llama-server", ALL, "completions", {"stream": True}, {"logprobs": 5}),
-    ("fireworks", ALL, "chat", {}, {**VLLM, "top_logprobs": 5}),
-    ("fireworks", {"top_logprobs": 6}, "chat", {}, VLLM),
+    ("llama-server", ALL, "completions", {"stream": True}, {"logprobs": 5, **USAGE}),
+    ("dynamo", ALL, "chat", {}, {"logprobs": True, **DYNAMO, "top_logprobs": 5}),
+    ("fireworks", ALL, "chat", {}, {**IDS, "top_logprobs": 5}),
+    ("fireworks", {"top_logprobs": 6}, "chat", {}, IDS),
     ("fireworks", {"top_logprobs": 3}, "completions", {}, {"logprobs": 3, "return_token_ids": True}),
     ("together", ALL, "chat", {}, {"logprobs": 5}),
     ("openai", ALL, "chat", {}, {}),
@@ -618,7 +619,7 @@ def test_auto_asks_what_was_wished(kind: Kind) -> None:
     with SGLang() as server:
         on(kind, server, lambda client: call(client, "chat", {}), {"engine": rt.Engine("auto", routed_experts=True)})
         (body,) = posted(server)
-    assert body == {**CHAT, **VLLM, **EXPERTS}
+    assert body == {**CHAT, **IDS, **EXPERTS}
 
     class Unknown(ScriptedServer):
         def answer(self, record: RequestRecord) -> Response:

@@ -16,6 +16,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from rollout_trace.engines.profiles import EngineName
+from tests.live_engines.gguf import write_gguf
 
 TINY_MODEL = Path(__file__).parent.parent / "data" / "tiny-model"
 MODEL = "tiny"
@@ -62,7 +63,7 @@ def started(engine: EngineName, folder: Path, port: int | None = None) -> Iterat
         RuntimeError: it ended, or did not answer in time.
     """
     port = port or free_port()
-    command = [*_command(engine), "--host", "127.0.0.1", "--port", str(port)]
+    command = _command(engine, folder, port)
     log = folder / f"{engine}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -81,16 +82,24 @@ def started(engine: EngineName, folder: Path, port: int | None = None) -> Iterat
             _end(process)
 
 
-def _command(engine: EngineName) -> list[str]:
+def _command(engine: EngineName, folder: Path, port: int) -> list[str]:
+    address = ["--host", "127.0.0.1", "--port", str(port)]
     if engine == "vllm":
         path = _path("ROLLOUT_TRACE_VLLM", "vllm", "vllm")
-        start = [path, "-m", "vllm.entrypoints.cli.main"] if Path(path).name.startswith("python") else [path]
-        return [*start, "serve", str(TINY_MODEL), "--served-model-name", MODEL, *_VLLM_OPTIONS]
+        start = [path, "-m", "vllm.entrypoints.cli.main"] if _is_python(path) else [path]
+        return [*start, "serve", str(TINY_MODEL), "--served-model-name", MODEL, *_VLLM_OPTIONS, *address]
     path = _path("ROLLOUT_TRACE_LLAMA_SERVER", "llama-server", "llama-server")
     model = os.environ.get("ROLLOUT_TRACE_GGUF")
     if not model:
-        raise NotInstalled("ROLLOUT_TRACE_GGUF does not name a GGUF file for llama-server: see docs/engines.md")
-    return [path, "--model", model, "--alias", MODEL, "--ctx-size", "4096", "--parallel", "2", "--jinja"]
+        model = str(folder / "tiny.gguf")
+        write_gguf(TINY_MODEL, Path(model))
+    if _is_python(path):
+        return [path, str(Path(__file__).parent / "llama_program.py"), model, MODEL, "127.0.0.1", str(port)]
+    return [path, "--model", model, "--alias", MODEL, "--ctx-size", "4096", "--parallel", "2", "--jinja", *address]
+
+
+def _is_python(path: str) -> bool:
+    return Path(path).name.startswith("python")
 
 
 def _path(variable: str, name: str, engine: str) -> str:

@@ -73,7 +73,7 @@ def _said(step: rt.Step) -> tuple[str, list[tuple[str | None, Any]]]:
 
 def test_logprobs_are_those_of_the_model(server: Server) -> None:
     if server.engine != "vllm":
-        pytest.skip("only vLLM serves tests/data/tiny-model itself and gives prompt ids")
+        pytest.skip("only vLLM gives prompt ids of chat, and every logprob")
     model = Qwen2(TINY_MODEL)
     for feature in ("plain", "long", "tools"):
         (step,), _ = recorded(server, Case("openai.chat", feature, False), server.engine)
@@ -82,6 +82,36 @@ def test_logprobs_are_those_of_the_model(server: Server) -> None:
         prompt, completion = step.prompt_token_ids.tolist(), step.completion_token_ids.tolist()
         following = model.logprobs([*prompt, *completion])[len(prompt) - 1 : -1]
         assert_close(step.logprobs, following[np.arange(len(completion)), completion])
+
+
+def test_a_stream_of_llama_server_that_ends_by_itself(server: Server) -> None:
+    """It has no entry for the stop token, which the usage counts: such a turn is withheld, streamed alone."""
+    if server.engine != "llama-server":
+        pytest.skip("vLLM lists the stop token")
+    bias: dict[str, Any] = {
+        "extra_body": {"logit_bias": [[Qwen2(TINY_MODEL).config["eos_token_id"], 6.5]]},
+        "max_tokens": 40,
+    }
+    with openai_client(server) as (client, _):
+        rt.wrap_openai(client, engine="llama-server")
+        with rt.trajectory() as trajectory:
+            for seed in range(12):
+                for stream in (False, True):
+                    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "seed": seed, **bias}
+                    answer: Any = client.chat.completions.create(**body, stream=stream)
+                    list(answer) if stream else None
+    ended = [pair for pair in _pairs(trajectory.steps) if pair[0].finish_reason == "stop"]
+    said = [(whole, streamed) for whole, streamed in ended if whole.completion and whole.completion.content]
+    assert said
+    for whole, streamed in said:
+        assert whole.completion_token_ids is not None
+        assert streamed.completion_token_ids is None
+        assert streamed.token_issue is not None
+        assert streamed.token_issue.code == "usage_differs"
+
+
+def _pairs(steps: list[rt.Step]) -> list[tuple[rt.Step, rt.Step]]:
+    return list(zip(steps[::2], steps[1::2], strict=True))
 
 
 def test_auto_finds_the_engine(server: Server) -> None:

@@ -16,7 +16,7 @@ import pytest
 import rollout_trace as rt
 from rollout_trace.probes.probe import ProbeReport, probe
 from rollout_trace.probes.report import ProbeCall
-from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer
+from rollout_trace.testing import Fault, LoopbackServer, Reply, RequestRecord, ScriptedServer, load_exchanges
 from rollout_trace.testing._messages import Response, json_response
 from tests.engines.test_wishes import recorded
 
@@ -181,7 +181,8 @@ def test_a_model_that_takes_no_temperature(kind: Kind) -> None:
 
     with Server(refuses=refuses) as server:
         report = probed(kind, server.base_url, engine="vllm")
-        assert all("temperature" not in body for body in calls(server)[1:])
+        # The first call is tried with what is asked of the engine, and without.
+        assert all("temperature" not in body for body in calls(server)[2:])
     assert (report.trainable, report.logprobs_mode, report.failures) == (True, None, {})
 
 
@@ -272,6 +273,7 @@ def test_logprobs_mode_of_what_is_certain(kind: Kind, logprob: float) -> None:
         assert probed(kind, server.base_url).logprobs_mode is None
 
 
+NEWER = {one.name: one for one in load_exchanges(Path(__file__).parents[1] / "data" / "wire_vllm_033.jsonl.xz")}
 RECORDED = {
     ("/v1/chat/completions", False): "chat",
     ("/v1/chat/completions", True): "chat_stream",
@@ -334,6 +336,22 @@ def test_extras_of_each_form(kind: Kind) -> None:
     assert generate.request is not None
     assert generate.request["sampling_params"]["prompt_logprobs"] == 1
     assert json.loads(json.dumps(dataclasses.asdict(report)))["extras"][0]["given"] is False
+
+
+def test_versions_of_the_weights_in_chat(kind: Kind) -> None:
+    """From 0.33 on, where they are asked for: `engine="vllm"` does."""
+
+    class Newer(Recorded):
+        def answer(self, record: RequestRecord) -> Response:
+            if record.method == "GET" or not record.json.get("return_weight_versions"):
+                return super().answer(record)
+            name = "exact_weight_versions" + ("_stream" if record.json.get("stream") else "")
+            return Response(200, [("content-type", NEWER[name].content_type)], NEWER[name].chunks)
+
+    with Newer("moe") as server:
+        report = probed(kind, server.base_url)
+    assert "policy_spans" in given(report)["chat"]
+    assert "policy_spans" in given(report)["chat streamed"]
 
 
 def test_the_table_of_extras(kind: Kind) -> None:

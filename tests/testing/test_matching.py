@@ -50,6 +50,13 @@ def test_what_a_recorder_adds_is_not_compared() -> None:
     assert Matcher([[recorded]]).take(request("openai.chat", TURNS)) is recorded
     recorded = exchange("openai.responses", TURNS, include=["message.output_text.logprobs"])
     assert Matcher([[recorded]]).take(request("openai.responses", TURNS)) is recorded
+    recorded = exchange("openai.chat", TURNS, stream=True, stream_options={"include_usage": True})
+    assert Matcher([[recorded]]).take(request("openai.chat", TURNS, stream=True)) is recorded
+    recorded = exchange("openai.chat", TURNS, nvext={"extra_fields": ["engine_data"]})
+    assert Matcher([[recorded]]).take(request("openai.chat", TURNS)) is recorded
+    recorded = exchange("openai.chat", TURNS, nvext={"extra_fields": ["engine_data"], "cache_salt": "s"})
+    assert Matcher([[recorded]]).take(request("openai.chat", TURNS, nvext={"cache_salt": "s"})) is recorded
+    assert Matcher([[recorded]]).take(request("openai.chat", TURNS)) is not recorded
 
 
 @pytest.mark.parametrize("protocol", WITH_TOOLS)

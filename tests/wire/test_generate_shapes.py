@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollout_trace.data.model import Step
+from rollout_trace.data.model import Completion, Step, ToolCall
 from rollout_trace.wire import decode, generate
 from rollout_trace.wire.facts import RequestFacts
 from tests.wire.raw import JSON, SSE, sse
@@ -321,6 +321,47 @@ def test_an_answer_of_vllm() -> None:
     text = read(vllm({**tokens(IDS), "text": " a b c"}), text=None, token_ids=PROMPT)
     assert text.completion is not None
     assert (text.completion.content, numbers(text.completion_token_ids)) == (" a b c", IDS)
+
+
+MESSAGE = {
+    "role": "assistant",
+    "content": None,
+    "reasoning": "I look.",
+    "refusal": None,
+    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}],
+}
+
+
+def test_a_parsed_answer_of_vllm() -> None:
+    """`output_mode="derender"`, from 0.33 on: the message is the completion, its ids and versions stand beside it."""
+    choice = {**tokens(IDS, LOGPROBS), "message": MESSAGE, "finish_reason": "tool_calls", "weight_versions": VERSIONS}
+    step = read(vllm(choice, output_mode="derender", usage=USAGE), text=None, token_ids=PROMPT)
+    call = ToolCall(id="c1", name="look", arguments='{"at": 1}')
+    assert step.completion == Completion(content=None, reasoning="I look.", tool_calls=(call,))
+    assert (numbers(step.completion_token_ids), numbers(step.logprobs)) == (IDS, LOGPROBS)
+    assert (step.finish_reason, step.token_issue, step.policy_version) == ("tool_calls", None, "1,2")
+    assert step.extra == {"output_mode": "derender"}
+    # Ids are hidden with the reasoning: which weights sampled what is not known then, but which they were.
+    hidden = {**choice, "token_ids": None, "logprobs": None, "message": {"role": "assistant", "content": "a"}}
+    step = read(vllm(hidden, output_mode="derender"), text=None, token_ids=PROMPT)
+    assert step.completion is not None
+    assert (step.completion.content, step.completion_token_ids, step.policy_version) == ("a", None, "1,2")
+    assert [(one.field, one.code) for one in step.extra_issues] == [("policy_spans", "ids_missing")]
+
+
+def test_alternatives_of_vllm_are_one_more_where_the_sampled_token_is_none_of_the_likeliest() -> None:
+    """From 0.33 on: the sampled token, then the likeliest k, it among them or not. The rows differ in length."""
+    ranked = [[(5, -1.0, 1), (8, -1.5, 2)], [(6, -2.0, 9), (8, -0.5, 1), (9, -0.7, 2)]]
+    content = [
+        {"token_id": at, "logprob": value, "rank": rank,
+         "top_logprobs": [{"token_id": i, "logprob": v, "rank": r} for i, v, r in row]}
+        for row in ranked for at, value, rank in row[:1]
+    ]  # fmt: skip
+    choice = {"index": 0, "token_ids": [5, 6], "logprobs": {"content": content}, "finish_reason": "stop"}
+    step = read(vllm(choice), text=None, token_ids=PROMPT, sampling_params={"logprobs": 2})
+    assert step.top_tokens is not None
+    assert step.top_tokens.ids.tolist() == [[5, 8, -1], [6, 8, 9]]
+    assert step.extra_issues == ()
 
 
 def test_the_version_of_the_weights() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 
+from rollout_trace.data.model import Step, TokenIssue
+from rollout_trace.testing.recordings import load_exchanges
 from rollout_trace.wire import decode
+from tests.wire.recorded import DATA
 
 
 def events(*bodies: object) -> bytes:
@@ -27,6 +30,29 @@ def test_a_chat_stream_without_usage_is_not_believed() -> None:
     assert (step.completion_token_ids, step.logprobs) == (None, None)
     assert step.token_issue is not None
     assert step.token_issue.code == "ids_unconfirmed"
+
+
+def test_a_chat_stream_that_ends_by_itself_has_no_entry_for_its_stop_token() -> None:
+    """Recorded, b11549: the usage counts it, and a step with 6 of 7 tokens would never learn to stop. Unstreamed all
+    come, and completions have it in streams too."""
+    found = {one.name: one for one in load_exchanges(DATA / "wire_llama_server_b11549.jsonl.xz")}
+
+    def step_of(name: str, protocol: str = "openai.chat") -> Step:
+        one = found[name]
+        (step,) = decode(protocol, one.request, one.response, content_type=one.content_type)
+        return step
+
+    whole, streamed = step_of("chat_ends"), step_of("chat_ends_stream")
+    assert whole.completion_token_ids is not None
+    assert (len(whole.completion_token_ids), whole.completion_token_ids[-1], whole.token_issue) == (7, 2041, None)
+    assert (streamed.completion, streamed.finish_reason) == (whole.completion, "stop")
+    assert (streamed.completion_token_ids, streamed.logprobs) == (None, None)
+    assert streamed.token_issue == TokenIssue(code="usage_differs", message="6 tokens arrived, usage says 7.")
+    uncounted = step_of("chat_ends_stream_uncounted")
+    assert uncounted.token_issue is not None
+    assert (uncounted.completion_token_ids, uncounted.token_issue.code) == (None, "ids_unconfirmed")
+    for name, protocol in (("chat_stream", "openai.chat"), ("completions_ends_stream", "openai.completions")):
+        assert step_of(name, protocol).completion_token_ids is not None
 
 
 def test_a_usage_of_one_choice_does_not_count_two() -> None:

@@ -29,10 +29,10 @@ def answer(choice: dict[str, Any], **top: Any) -> list[Step]:
     return decode("openai.chat", b"{}", json.dumps(body).encode(), content_type="application/json")
 
 
-def stream(*chunks: dict[str, Any]) -> Step:
+def stream(*chunks: dict[str, Any], protocol: str = "openai.chat") -> Step:
     """The step of a stream of these bodies."""
     body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
-    (step,) = decode("openai.chat", b"{}", body.encode(), content_type="text/event-stream")
+    (step,) = decode(protocol, b"{}", body.encode(), content_type="text/event-stream")
     return step
 
 
@@ -44,6 +44,13 @@ def entries(**fields: tuple[Any, ...]) -> dict[str, Any]:
 
 USUAL = entries(x=(0, 0))
 META = {"output_token_logprobs": [[-0.5, 7, "a"], [-1.0, 8, None]], "id": "x"}
+ENGINE_DATA = {
+    "completion_token_ids": [7, 8],
+    "completion_logprobs": [-0.5, -1.0],
+    "prompt_token_ids": [1, 2, 3],
+    "finished": True,
+}
+"""As NVIDIA Dynamo has of a worker with vLLM."""
 LEGACY = {"tokens": ["a", "b"], "token_logprobs": [-0.5, -1.0], "token_ids": [7.0, 8.0]}
 UNSTREAMED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "token_ids": ({"token_ids": [7, 8], "logprobs": USUAL}, {}, "engine"),
@@ -57,6 +64,8 @@ UNSTREAMED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "engine",
     ),
     "sglext": ({"logprobs": USUAL}, {"sglext": {"output_ids": [[7, 8]], "input_ids": [1, 2, 3]}}, "engine"),
+    "engine_data": ({"logprobs": {"content": USUAL["content"][:1]}}, {"nvext": {"engine_data": ENGINE_DATA}}, "engine"),
+    "nvext": ({"logprobs": USUAL}, {"nvext": {"completion_token_ids": [7, 8], "worker_id": None}}, "engine"),
     "token_id": ({"logprobs": entries(token_id=(7, 8))}, {}, "logprobs"),
     "verbose": ({"logprobs": USUAL}, {"__verbose": {"tokens": [7, 8]}}, "engine"),
     "id": ({"logprobs": entries(id=(7, 8))}, {}, "logprobs"),
@@ -83,6 +92,8 @@ PROMPTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "choice": ({"prompt_token_ids": [1, 2, 3]}, {}),
     "raw_output": ({"raw_output": {"prompt_token_ids": [1, 2, 3]}}, {}),
     "sglext": ({}, {"sglext": {"input_ids": [1, 2, 3]}}),
+    "engine_data": ({}, {"nvext": {"engine_data": ENGINE_DATA}}),
+    "nvext": ({}, {"nvext": {"prompt_token_ids": [1, 2, 3]}}),
 }
 
 
@@ -108,6 +119,87 @@ def test_together_streams_one_id_a_delta() -> None:
     assert (step.completion_token_ids is not None, step.logprobs is not None) == (True, True)
     assert step.completion_token_ids.tolist() == [7, 8]  # type: ignore[union-attr]
     assert step.logprobs.tolist() == [-0.5, -1.0]  # type: ignore[union-attr]
+
+
+DYNAMO: dict[str, list[dict[str, Any]]] = {
+    "engine_data": [{}, {"engine_data": {**ENGINE_DATA, "routed_experts": {"start": 0}}}],
+    "engine_data twice": [{}, {"engine_data": ENGINE_DATA}, {"engine_data": ENGINE_DATA}],
+    "parts": [{"completion_token_ids": [7]}, {"completion_token_ids": [8], "prompt_token_ids": [1, 2, 3]}],
+    "both": [{"completion_token_ids": [7]}, {"completion_token_ids": [8], "engine_data": ENGINE_DATA}],
+}
+FINISHED = {"nvext": {"engine_data": {"finished": True}}}
+EXTRA: dict[str, Any] = {
+    "engine_data": {"nvext": {"engine_data": {"finished": True, "routed_experts": {"start": 0}}}},
+    "engine_data twice": FINISHED,
+    "parts": None,
+    "both": FINISHED,
+}
+ENTRIES = {
+    "openai.chat": {"content": [{"token": "a", "logprob": -0.5}]},
+    "openai.completions": {"tokens": ["a"], "token_logprobs": [-0.5]},
+}
+
+
+def dynamo(place: str, protocol: str) -> list[dict[str, Any]]:
+    """The chunks of a stream with these fields beside the choices."""
+    chunks: list[dict[str, Any]] = []
+    for text, nvext in zip(["a", "b", ""], DYNAMO[place], strict=False):
+        said: dict[str, Any] = {"delta": {"content": text}} if protocol == "openai.chat" else {"text": text}
+        choice = {"index": 0, **said, "logprobs": ENTRIES[protocol] if text else None}
+        end = None if text == "a" else "stop"
+        chunks.append({"id": "x", "model": "m", "choices": [{**choice, "finish_reason": end}], "nvext": nvext})
+    return [*chunks, {"choices": [], "usage": {"completion_tokens": 2}}]
+
+
+@pytest.mark.parametrize("place", DYNAMO)
+@pytest.mark.parametrize("protocol", ENTRIES)
+def test_dynamo_streams_ids_in_parts_or_all_at_the_end(protocol: str, place: str) -> None:
+    """Beside the choices; what else is there stays in `extra`."""
+    step = stream(*dynamo(place, protocol), protocol=protocol)
+    assert step.token_issue is None
+    assert step.prompt_token_ids is not None
+    assert step.completion_token_ids is not None
+    assert (step.prompt_token_ids.tolist(), step.completion_token_ids.tolist()) == ([1, 2, 3], [7, 8])
+    assert step.logprobs is not None
+    assert text(step) == "ab"
+    assert step.extra == EXTRA[place]
+
+
+@pytest.mark.parametrize("protocol", ENTRIES)
+def test_the_logprobs_that_dynamo_has_beside_the_ids_are_theirs(protocol: str) -> None:
+    """Those of the choice may lack some, or all: their text was held back by a parser."""
+    chunks = dynamo("engine_data", protocol)
+    for kept in (0, 1):
+        for chunk in chunks[kept:-1]:
+            chunk["choices"][0]["logprobs"] = None
+        step = stream(*chunks, protocol=protocol)
+        assert step.logprobs is not None
+        assert step.logprobs.tolist() == [-0.5, -1.0]
+
+
+def test_ids_that_were_sent_to_dynamo_are_the_prompt() -> None:
+    """`token_data` takes the place of the chat template's, where the usage counts as many."""
+    asked = json.dumps({"messages": [], "nvext": {"token_data": [1, 2, 3]}}).encode()
+    for counted, expected in ((3, [1, 2, 3]), (4, None)):
+        choice = {"index": 0, "message": MESSAGE, "finish_reason": "stop"}
+        body = {
+            "id": "x",
+            "model": "m",
+            "choices": [choice],
+            "usage": {"prompt_tokens": counted, "completion_tokens": 2},
+        }
+        (step,) = decode("openai.chat", asked, json.dumps(body).encode(), content_type="application/json")
+        assert (None if step.prompt_token_ids is None else step.prompt_token_ids.tolist()) == expected
+
+
+@pytest.mark.parametrize(("field", "said"), [("timing", "and was not asked"), ("engine_data", "although it was asked")])
+def test_whether_dynamo_was_asked_for_ids(field: str, said: str) -> None:
+    """A step without ids says it."""
+    body = json.dumps({"choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]}).encode()
+    asked = json.dumps({"messages": [], "nvext": {"extra_fields": [field]}}).encode()
+    (step,) = decode("openai.chat", asked, body, content_type="application/json")
+    assert step.token_issue is not None
+    assert said in step.token_issue.message
 
 
 def test_sglang_streams_its_ids_in_one_late_chunk() -> None:

@@ -32,7 +32,7 @@ from tests.wire.test_damage import JUNK, places
 @cache
 def recorded() -> list[Exchange]:
     """The answers of all engines to requests for a chat."""
-    files = [DATA / f"wire_{name}.jsonl.xz" for name in (*ENGINES, "vllm_extras")]
+    files = [DATA / f"wire_{name}.jsonl.xz" for name in (*ENGINES, "vllm_extras", "vllm_033")]
     found = [exchange for path in files for exchange in load_exchanges(path)]
     return [one for one in found if one.path.startswith("/v1/chat/completions") and one.response]
 

@@ -22,7 +22,8 @@ from .test_ends import closed, pieces
 
 each_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda one: one.name)
 PLAIN: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-ADDED = b',"logprobs":true,"return_token_ids":true}'
+ADDED = b',"logprobs":true,"return_token_ids":true,"return_weight_versions":true}'
+STREAMED = ADDED[:-1] + b',"stream_options":{"include_usage":true}}'
 ODD = b' {"model": "m", "temperature": 1e-1, "messages": [{"role":"user","content":"\\u00e9 \xc3\xa9"}] \n} '
 """A body that is another one once it has been read and written again."""
 
@@ -60,7 +61,7 @@ def test_ids_of_a_caller_who_did_not_ask(library: Library, stream: bool) -> None
     assert (step.status, step.engine, step.token_issue) == ("ok", "vllm", None)
     assert step.completion_token_ids is not None
     assert step.request_bytes == ours.request.body
-    assert ours.request.body.endswith(ADDED)
+    assert ours.request.body.endswith(STREAMED if stream else ADDED)
     assert ours.request.headers["content-type"] == "application/json"
     assert ours.request.headers["content-length"] == str(len(ours.request.body))
 

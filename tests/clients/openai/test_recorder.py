@@ -27,13 +27,13 @@ from tests.engines.engine_servers import KNOWN, Refusing
 
 from .harness import CHAT
 
-ASKED = {**CHAT, "logprobs": True, "return_token_ids": True}
+ASKED = {**CHAT, "logprobs": True, "return_token_ids": True, "return_weight_versions": True}
 OF_THE_CALL = {"id", "call_id", "started_at", "latency", "time_to_first_token", "attempts", "response_id"}
 
 
 def as_the_sdk(server: ScriptedServer, body: dict[str, Any]) -> rt.Step:
     """The step that the openai SDK's client makes of the same request."""
-    options = {name: value for name, value in body.items() if name != "return_token_ids"}
+    options = {name: value for name, value in body.items() if not name.startswith("return_")}
     with rt.trajectory() as trajectory, openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0) as plain:
         client = rt.wrap_openai(plain, engine="vllm")
         answer = client.chat.completions.create(**options)
@@ -84,7 +84,8 @@ def plain_call(base_url: str, body: dict[str, Any], *, read: int | None = None) 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_any_http_library(stream: bool) -> None:
-    body = {**ASKED, "stream": stream}
+    usage = {"stream_options": {"include_usage": True}} if stream else {}
+    body = {**ASKED, "stream": stream, **usage}
     with ScriptedServer("two words") as server:
         (step,) = plain_call(server.base_url, body).steps
         assert_same(step, as_the_sdk(server, body))

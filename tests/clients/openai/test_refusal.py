@@ -20,7 +20,9 @@ from tests.engines.engine_servers import KNOWN, Refusing, new_client, on, posted
 from .harness import CHAT, chunks
 
 VLLM = {"engine": "vllm"}
-ASKED = {**CHAT, "logprobs": True, "return_token_ids": True}
+VERSIONS = {"return_weight_versions": True}
+USAGE = {"stream_options": {"include_usage": True}}
+ASKED = {**CHAT, "logprobs": True, "return_token_ids": True, **VERSIONS}
 
 
 async def chat(client: Any, **options: Any) -> Any:
@@ -55,8 +57,9 @@ def test_a_refused_call_is_made_again(kind: Kind, status: int, body: Callable[[s
         _, first, second = server.requests
     assert plain[0] == "returned"
     assert ours[0] == "returned"
-    assert first.json == {**bare.json, "logprobs": True, "return_token_ids": True}
-    assert second.json == {**bare.json, "logprobs": True}
+    usage = USAGE if stream else {}
+    assert first.json == {**bare.json, "logprobs": True, "return_token_ids": True, **VERSIONS, **usage}
+    assert second.json == {**bare.json, "logprobs": True, **VERSIONS, **usage}
     assert [attempt.status for attempt in step.attempts] == [status, 200]
     assert step.attempts[0].error is not None
     assert step.attempts[0].error.status == status
@@ -73,15 +76,15 @@ def test_a_refused_call_is_made_again(kind: Kind, status: int, body: Callable[[s
 
 def test_a_call_without_anything_is_the_callers(kind: Kind) -> None:
     """Where each field is refused, the last request is the one that the caller made, byte for byte."""
-    with Refusing(known=KNOWN - {"logprobs"}) as server:
+    with Refusing(known=KNOWN - {"logprobs", *VERSIONS}) as server:
         plain, _ = on(kind, server, chat, None)
         ours, (step,) = on(kind, server, chat, VLLM)
         bare, *_, last = server.requests
         bodies = posted(server)
     assert without_ids(ours) == without_ids(plain)
     assert (last.body, last.headers) == (bare.body, bare.headers)
-    assert bodies == [CHAT, ASKED, {**CHAT, "return_token_ids": True}, CHAT]
-    assert [attempt.status for attempt in step.attempts] == [422, 422, 200]
+    assert bodies == [CHAT, ASKED, {**CHAT, "return_token_ids": True, **VERSIONS}, {**CHAT, **VERSIONS}, CHAT]
+    assert [attempt.status for attempt in step.attempts] == [422, 422, 422, 200]
     assert step.token_issue is not None
     assert "logprobs: HTTP 422" in step.token_issue.message
     assert "return_token_ids: HTTP 422" in step.token_issue.message
@@ -98,7 +101,7 @@ def test_it_is_remembered(kind: Kind) -> None:
         _, first = on(kind, server, scenario, VLLM)
         _, second = on(kind, server, scenario, VLLM)
         _, others = on(kind, willing, scenario, VLLM)
-    less = {**CHAT, "logprobs": True}
+    less = {**CHAT, "logprobs": True, **VERSIONS}
     assert posted(server) == [ASKED, less, less, less, less]
     assert posted(willing) == [ASKED, ASKED]
     assert [len(step.attempts) for step in (*first, *second)] == [2, 1, 1, 1]
@@ -180,7 +183,7 @@ def test_the_param_of_an_error_says_which_field(kind: Kind) -> None:
     body = {"error": {"message": "logprobs and return_token_ids exclude each other", "param": "logprobs", "code": 400}}
     with Particular(lambda asked: True, body) as server:
         _, (step,) = on(kind, server, chat, VLLM)
-        assert posted(server) == [ASKED, {**CHAT, "return_token_ids": True}]
+        assert posted(server) == [ASKED, {**CHAT, "return_token_ids": True, **VERSIONS}]
     assert step.completion_token_ids is not None
     assert step.token_issue is None
 
@@ -329,8 +332,9 @@ def test_an_error_that_names_another_field(kind: Kind, message: str, stream: boo
         bare, _, first, *others, last, again = posted(server)
     assert without_ids(ours) == without_ids(plain)
     assert ours[0] == "returned"
-    assert first == {**bare, "logprobs": True, "return_token_ids": True}
-    assert others == ([{**bare, "return_token_ids": True}] if "logprobs" in message else [])
+    asked = {**bare, "return_token_ids": True, **VERSIONS, **(USAGE if stream else {})}
+    assert first == {**asked, "logprobs": True}
+    assert others == ([asked] if "logprobs" in message else [])
     assert last == again == bare
     for step in steps:
         assert (step.status, step.completion_token_ids) == ("ok", None)
@@ -342,7 +346,7 @@ def test_what_the_caller_asked_for_is_not_taken_away(kind: Kind) -> None:
     """A caller who set the fields sees the refusal."""
 
     async def scenario(client: Any) -> Any:
-        return await chat(client, logprobs=True, extra_body={"return_token_ids": True})
+        return await chat(client, logprobs=True, extra_body={"return_token_ids": True, **VERSIONS})
 
     with Refusing() as server:
         outcome, _ = on(kind, server, scenario, VLLM)
@@ -366,7 +370,7 @@ def test_a_second_failure_is_the_callers(kind: Kind) -> None:
     assert [attempt.status for attempt in step.attempts] == [400, 400, 400]
     assert step.error is not None
     assert step.error.message == "bad: messages"
-    less = {**CHAT, "logprobs": True}
+    less = {**CHAT, "logprobs": True, **VERSIONS}
     assert bodies == [CHAT, ASKED, less, CHAT, ASKED, less, CHAT]
 
 
@@ -418,8 +422,7 @@ def test_a_recorder_that_fails(kind: Kind, part: str, monkeypatch: pytest.Monkey
         monkeypatch.delenv("PYTEST_CURRENT_TEST")
         outcome, (step,) = on(kind, server, chat, VLLM)
         bodies = posted(server)
-    assert (outcome[0], bodies) == (
-        ("raised", [ASKED]) if part == "without_refused" else ("returned", [ASKED, {**CHAT, "logprobs": True}])
-    )
+    less = {**CHAT, "logprobs": True, **VERSIONS}
+    assert (outcome[0], bodies) == (("raised", [ASKED]) if part == "without_refused" else ("returned", [ASKED, less]))
     assert step.token_issue is not None
     assert step.token_issue.code == "recorder_failed"

@@ -16,6 +16,8 @@ from tests.clients.either import Kind, done, shown
 
 from .harness import CHAT, IDS, Run, World, both, chat, chunks, run, streamed
 
+VERSIONS = {"return_weight_versions": True}
+IDS_AND_VERSIONS = {"return_token_ids": True, **VERSIONS}
 vllm = functools.partial(rt.wrap_openai, engine="vllm")
 
 
@@ -41,42 +43,43 @@ def asked_for(kind: Kind, resource: str = "chat", **options: Any) -> dict[str, A
 
 
 def test_what_vllm_is_asked(kind: Kind) -> None:
-    """`engine="vllm"` adds ids and logprobs to chat and completions calls, and nothing else."""
-    assert asked_for(kind) == {"return_token_ids": True, "logprobs": True}
-    assert asked_for(kind, "completions") == {"return_token_ids": True, "logprobs": 0}
-    assert asked_for(kind, stream=True) == {"return_token_ids": True, "logprobs": True}
-    assert asked_for(kind, extra_body={"top_k": 1}) == {"return_token_ids": True, "logprobs": True}
+    """`engine="vllm"` adds ids, logprobs, versions, to streams of chat their usage, and nothing else."""
+    assert asked_for(kind) == {**IDS_AND_VERSIONS, "logprobs": True}
+    assert asked_for(kind, "completions") == {**IDS_AND_VERSIONS, "logprobs": 0}
+    usage = {"stream_options": {"include_usage": True}}
+    assert asked_for(kind, stream=True) == {**IDS_AND_VERSIONS, "logprobs": True, **usage}
+    assert asked_for(kind, extra_body={"top_k": 1}) == {**IDS_AND_VERSIONS, "logprobs": True}
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_the_caller_is_not_overridden(kind: Kind, value: bool) -> None:
     """What the caller set stays as it is, in the call or in `extra_body`, also when it is False."""
-    assert asked_for(kind, logprobs=value) == {"return_token_ids": True}
-    assert asked_for(kind, extra_body={"logprobs": value}) == {"return_token_ids": True}
-    assert asked_for(kind, extra_body={"return_token_ids": value}) == {"logprobs": True}
-    assert asked_for(kind, logprobs=value, extra_body={"return_token_ids": value}) == {}
+    assert asked_for(kind, logprobs=value) == {**IDS_AND_VERSIONS}
+    assert asked_for(kind, extra_body={"logprobs": value}) == {**IDS_AND_VERSIONS}
+    assert asked_for(kind, extra_body={"return_token_ids": value}) == {"logprobs": True, **VERSIONS}
+    assert asked_for(kind, logprobs=value, extra_body={"return_token_ids": value}) == VERSIONS
 
 
 @pytest.mark.parametrize("value", [0, 3])
 def test_the_caller_of_completions_is_not_overridden(kind: Kind, value: int) -> None:
     """The same for completions, whose `logprobs` is a number."""
-    assert asked_for(kind, "completions", logprobs=value) == {"return_token_ids": True}
-    assert asked_for(kind, "completions", extra_body={"logprobs": value}) == {"return_token_ids": True}
+    assert asked_for(kind, "completions", logprobs=value) == {**IDS_AND_VERSIONS}
+    assert asked_for(kind, "completions", extra_body={"logprobs": value}) == {**IDS_AND_VERSIONS}
 
 
 def test_a_null_is_not_set(kind: Kind) -> None:
     """Wrappers send null for what nobody gave."""
-    both = {"return_token_ids": True, "logprobs": True}
+    both = {**IDS_AND_VERSIONS, "logprobs": True}
     assert asked_for(kind, logprobs=None) == both
     assert asked_for(kind, extra_body={"logprobs": None, "return_token_ids": None}) == both
-    assert asked_for(kind, "completions", logprobs=None) == {"return_token_ids": True, "logprobs": 0}
+    assert asked_for(kind, "completions", logprobs=None) == {**IDS_AND_VERSIONS, "logprobs": 0}
 
 
 def test_sentinels_are_not_set(kind: Kind) -> None:
     """A sentinel for "not given" is not a value that the caller set."""
-    assert asked_for(kind, logprobs=openai.NOT_GIVEN) == {"return_token_ids": True, "logprobs": True}
+    assert asked_for(kind, logprobs=openai.NOT_GIVEN) == {**IDS_AND_VERSIONS, "logprobs": True}
     if hasattr(openai, "omit"):
-        assert asked_for(kind, logprobs=openai.omit) == {"return_token_ids": True, "logprobs": True}
+        assert asked_for(kind, logprobs=openai.omit) == {**IDS_AND_VERSIONS, "logprobs": True}
 
 
 def test_vllm_steps_hold_ids(kind: Kind) -> None:
