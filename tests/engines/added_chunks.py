@@ -63,14 +63,23 @@ def without_tokens(chunk: dict[str, Any]) -> dict[str, Any]:
     return {**{name: chunk[name] for name in chunk if name not in names}, "choices": choices}
 
 
+def is_usage(event: bytes) -> bool:
+    """Whether an event holds the usage alone."""
+    chunk = chunk_of(event)
+    return bool(chunk) and not chunk["choices"]
+
+
 class Recorded(LoopbackServer):
-    """Answers with a recorded stream: the chunks that come for added fields alone only to those who asked for these."""
+    """Answers with a recorded stream: the chunks that come for some fields alone only to those who asked for these."""
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(**options)
         self.body = streams()[name][1]
 
     def answer(self, record: RequestRecord) -> Response:
-        is_asked = any((record.json or {}).get(name) for name in ADDED)
-        parts = [event for event in events(self.body) if is_asked or says_something(event)]
+        asked = record.json or {}
+        has_tokens = any(asked.get(name) for name in ADDED)
+        has_usage = (asked.get("stream_options") or {}).get("include_usage")
+        found = [event for event in events(self.body) if has_usage or not is_usage(event)]
+        parts = [event for event in found if has_tokens or says_something(event)]
         return Response(200, EVENTS, parts, chunked=True)
