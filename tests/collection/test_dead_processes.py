@@ -16,7 +16,7 @@ from rollout_trace.record import recovery_output
 from rollout_trace.testing import ScriptedServer
 from tests.collection import executor_agents as agents
 
-OUT = "memory://bucket/collected"
+OUT = "memory://dead-processes/collected"
 
 
 @pytest.fixture(autouse=True)

@@ -219,7 +219,7 @@ def test_at_an_address_nothing_can_be_noted(
         if fails:
             raise RuntimeError("no")
 
-    output = "memory://bucket/thrown"
+    output = "memory://thrown-attempts/runs"
     rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
     rt.collect(agent, ["1"], output=output, progress=None, engine="vllm", name="a")
     assert "nothing can be noted" not in capsys.readouterr().err
