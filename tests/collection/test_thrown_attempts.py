@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 
@@ -40,7 +41,9 @@ def server() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def aclient(server: ScriptedServer) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0)
+    # Each collect has a loop of its own, and a connection that is kept belongs to one.
+    http = httpx2.AsyncClient(limits=httpx2.Limits(max_keepalive_connections=0))
+    return openai.AsyncOpenAI(base_url=server.base_url, api_key="key", max_retries=0, http_client=http)
 
 
 def collect(agent: Any, tasks: Any, output: Path | str, **options: Any) -> rt.CollectSummary:
