@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rollout_trace.report import ExportReport, Strict
 
 
+DPO_COLUMNS = dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
+KTO_COLUMNS = {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"}
+
+
 def trl_dpo(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
@@ -49,9 +53,7 @@ def trl_dpo(
         ValueError: a reward is no finite number.
     """
     with exporting("trl_dpo", strict, report) as counts:
-        return Rows(
-            map(copied, _pairs(trajectories, counts)), dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
-        )
+        return Rows(map(copied, _pairs(trajectories, counts)), DPO_COLUMNS)
 
 
 def trl_kto(
@@ -79,7 +81,7 @@ def trl_kto(
             _by_mean(trajectories, counts) if threshold is None else _by_threshold(trajectories, threshold, counts)
         )
         rows = (_row(run, completion=run.completion, label=label) for run, label in labelled)
-        return Rows(map(copied, rows), {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"})
+        return Rows(map(copied, rows), KTO_COLUMNS)
 
 
 class _Run(NamedTuple):

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _FAILED = frozenset({"failed", "aborted", "running"})
 
 
+COLUMNS = {"id": "string", "task": "json", "group": "json", "ok": "bool", "errors": "json", "traces": "json"}
+
+
 def verifiers(
     trajectories: Trajectory | Iterable[Trajectory],
     *,

@@ -9,6 +9,7 @@ from page_blocks import Block, blocks_of, pages
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("docs/coding-agent.md", ""): "tests/examples/coding_agent/test_example.py",
     ("docs/export.md", "Dataset.from_generator"): "tests/consumers/datasets/test_datasets.py",
+    ("docs/export.md", "features=export.features"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", 'datasets.load_dataset("parquet"'): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "export.dataset(export.steps"): "tests/consumers/datasets/test_datasets.py",
     ("docs/export.md", "TRL: "): "tests/consumers/torch/test_export_page.py",
