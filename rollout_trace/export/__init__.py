@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rollout_trace.export._areal import areal, iter_areal
     from rollout_trace.export._arrow import Rows, arrow, dataset
     from rollout_trace.export._art import art
-    from rollout_trace.export._atif import atif, write_atif
+    from rollout_trace.export._atif import atif, iter_atif, write_atif
     from rollout_trace.export._batches import batches
     from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, iter_chat, write_chat
     from rollout_trace.export._distillation import distillation, iter_distillation, write_distillation
@@ -47,7 +47,7 @@ _HOMES = {
     "rollout_trace.export._areal": ("areal", "iter_areal"),
     "rollout_trace.export._arrow": ("Rows", "arrow", "dataset"),
     "rollout_trace.export._art": ("art",),
-    "rollout_trace.export._atif": ("atif", "write_atif"),
+    "rollout_trace.export._atif": ("atif", "iter_atif", "write_atif"),
     "rollout_trace.export._batches": ("batches",),
     "rollout_trace.export._chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
     "rollout_trace.export._distillation": ("distillation", "iter_distillation", "write_distillation"),
@@ -96,6 +96,7 @@ __all__ = [
     "features",
     "iter_agent_lightning",
     "iter_areal",
+    "iter_atif",
     "iter_chat",
     "iter_distillation",
     "iter_exchanges",
