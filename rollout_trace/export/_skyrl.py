@@ -239,7 +239,7 @@ def _experts(rows: list[_Row], report: ExportReport) -> list[Any] | None:
         return None
     import numpy as np
 
-    dtype = found[0].dtype
+    dtype: np.dtype[Any] = found[0].dtype
     if dtype == np.uint16:
         # SkyRL's tensors are of uint8, int16 or int32.
         dtype = np.dtype(np.int16 if max(int(one.max(initial=0)) for one in found) < 1 << 15 else np.int32)

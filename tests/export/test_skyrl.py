@@ -81,7 +81,7 @@ def test_rows_of_a_group_stand_together(order: tuple[int, ...]) -> None:
     assert names == [first] * 3 + [name for name in ("add/1", "add/2") if name != first] * 3
     rows = {tuple(row.token_ids): run.reward for run in runs for row in run.sequences()}
     pairs = zip(output["prompt_token_ids"], output["response_ids"], output["rewards"], strict=True)
-    assert all(rows[(*prompt, *response)] == reward for prompt, response, reward in pairs)
+    assert all(rows[tuple(prompt + response)] == reward for prompt, response, reward in pairs)
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -18,6 +18,7 @@ from rollout_trace.data.model import Attempt, Completion, Cost, ErrorInfo, Token
 from rollout_trace.report import ExportReport
 from tests.export.plain import plain
 
+FAILURE = ErrorInfo(type="E", message="m", code="c", status=500)
 BEGAN = datetime(2026, 11, 28, 12, tzinfo=timezone.utc)
 TOOLS = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}]
 USER = {"role": "user", "content": "add"}
@@ -39,7 +40,7 @@ def full_step(at: int, **fields: Any) -> rt.Step:
         "cost": Cost(amount=0.25, currency="EUR", source="provider"), "started_at": when, "latency": 0.5,
         "time_to_first_token": 0.125,
         "attempts": (
-            Attempt(started_at=when, duration=0.25, status=500, error=ErrorInfo(type="E", message="m", code="c", status=500)),
+            Attempt(started_at=when, duration=0.25, status=500, error=FAILURE),
             Attempt(started_at=when, duration=0.25, status=200, request_id="r", content_type="application/json"),
         ),
         "reward": 0.5, "advantage": [0.5, 0.25, -1.0], "policy_version": "v7",
@@ -68,12 +69,12 @@ def full() -> list[rt.Trajectory]:
                        step_id=first.id)]  # fmt: skip
     shared: dict[str, Any] = {
         "episode_id": "run", "status": "truncated", "stop_reason": "max_steps", "started_at": BEGAN,
-        "ended_at": BEGAN + timedelta(seconds=9), "environment": {"python": "3.11"}, "metadata": {"k": [1, {"x": None}]},
+        "ended_at": BEGAN + timedelta(seconds=9), "environment": {"python": "3.11"}, "metadata": {"k": [{"x": 1}]},
         "rollout_index": 3,
     }  # fmt: skip
     outer = rt.Trajectory(
         id="run", name="solver", group_id="g", steps=[first, failed, last], tool_runs=runs,
-        task=rt.Task(id="t/1", data={"q": [1, "two"]}), error=ErrorInfo(type="E", message="m", code="c", status=4), **shared,
+        task=rt.Task(id="t/1", data={"q": [1, "two"]}), error=FAILURE, **shared,
     )  # fmt: skip
     inner = rt.Trajectory(
         id="inner", name="searcher", group_id="other group", parent_id="run", parent_step_id=first.id,

@@ -200,11 +200,11 @@ def test_the_trainer_takes_experts_and_masks() -> None:
 @pytest.mark.parametrize("most", [255, 300, 40_000])
 def test_the_trainer_takes_any_number_of_experts(most: int) -> None:
     run = extras.run()
-    for step in run.steps:
-        assert step.routed_experts is not None
+    shapes = [np.shape(step.routed_experts) for step in run.steps]  # type: ignore[arg-type]
     run.steps = [
-        replace(step, routed_experts=np.full(step.routed_experts.shape, most, np.uint16)) for step in run.steps
-    ]  # type: ignore[union-attr]
+        replace(step, routed_experts=np.full(shape, most, np.uint16))
+        for step, shape in zip(run.steps, shapes, strict=True)
+    ]
     batch = trained(skyrl(run, report=ExportReport()), 1)
     assert batch["rollout_expert_indices"].values[0].unique().tolist() == [most]
 
