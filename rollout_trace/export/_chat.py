@@ -97,8 +97,8 @@ def chat(
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> Rows:
-    """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; the key ``tools`` is absent without
-    tools.
+    """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; ``tools`` is None without tools
+    (with ``columns=()``, for services, there is no such key).
 
     A row is a conversation: calls whose messages extend each other, up to the last answer. An agent that forks, samples
     several choices or rewrites its history has one for each last answer. Messages are in OpenAI's chat format, whatever
@@ -187,8 +187,9 @@ def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportRepor
             count_without_row(trajectory, report)
         for chain in chains:
             row: dict[str, Any] = {"messages": rendered(chain, settings, report)}
-            if chain.tools:
-                row["tools"] = chain.tools
+            if chain.tools or settings["columns"]:
+                # Every row has every key: readers take a table's columns from the first. Services refuse the null.
+                row["tools"] = chain.tools or None
             row |= {name: CHAT_COLUMNS[name][1](trajectory, chain) for name in settings["columns"]}
             yield {
                 name: finite_counted(value, report, f"values of {name}", where, metadata=name not in _TRAINED_ON)

@@ -35,8 +35,8 @@ def trl_dpo(
 ) -> Rows:
     """Rows for ``trl.DPOTrainer``: for each group, the run with the highest reward over the one with the lowest.
 
-    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` is
-    present where the agent had any. The first of equal runs counts. TRL renders and tokenises the messages anew, and
+    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` is None
+    where the agent had none. The first of equal runs counts. TRL renders and tokenises the messages anew, and
     trains on all that follows the prompt, results of tools included. Tool arguments are dicts, as chat templates need
     them. Make a dataset with ``export.dataset(rows)``: ``Dataset.from_list(rows)`` gives all calls the keys and number
     types of one.
@@ -92,8 +92,7 @@ class _Run(NamedTuple):
 
 
 def _row(run: _Run, **columns: Any) -> dict[str, Any]:
-    row = {"prompt": run.prompt, **columns}
-    return row if run.tools is None else {**row, "tools": run.tools}
+    return {"prompt": run.prompt, **columns, "tools": run.tools or None}
 
 
 def _pairs(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[dict[str, Any]]:
