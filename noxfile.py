@@ -59,9 +59,9 @@ PACKAGES = {
 """What is installed beside the core."""
 # Harbor, whose validator of ATIF is the one to ask, needs it, and so do the SDK of OpenHands and OpenPipe's ART. All
 # peers have the same Python: their times are compared.
-PYTHON_312 = {"consumers-atif", "trainers-python312", "agents-openhands", *PEERS}
+PYTHON_312 = {"consumers-atif", "trainers-python312", "trainers-skyrl", "agents-openhands", *PEERS}
 # PyTorch comes in many builds, one for each kind of machine: whichever the index has, first and without a hash.
-TORCH = {"consumers-torch", "consumers-tinker", "trainers-torch"}
+TORCH = {"consumers-torch", "consumers-tinker", "trainers-skyrl", "trainers-torch"}
 
 
 def python_of(name: str) -> str | None:

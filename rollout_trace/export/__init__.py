@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from rollout_trace.export._areal import areal, iter_areal
     from rollout_trace.export._arrow import Rows, arrow, dataset
     from rollout_trace.export._art import art
-    from rollout_trace.export._atif import atif, write_atif
+    from rollout_trace.export._atif import atif, iter_atif, write_atif
     from rollout_trace.export._batches import batches
     from rollout_trace.export._chat import CHAT_COLUMNS, ChatOptions, chat, iter_chat, write_chat
     from rollout_trace.export._distillation import distillation, iter_distillation, write_distillation
     from rollout_trace.export._exchanges import exchanges, iter_exchanges, write_exchanges
+    from rollout_trace.export._features import features
     from rollout_trace.export._files import write_jsonl, write_parquet
     from rollout_trace.export._nemo_gym import iter_nemo_gym, nemo_gym
     from rollout_trace.export._nemo_rl import iter_nemo_rl, nemo_rl
@@ -46,11 +47,12 @@ _HOMES = {
     "rollout_trace.export._areal": ("areal", "iter_areal"),
     "rollout_trace.export._arrow": ("Rows", "arrow", "dataset"),
     "rollout_trace.export._art": ("art",),
-    "rollout_trace.export._atif": ("atif", "write_atif"),
+    "rollout_trace.export._atif": ("atif", "iter_atif", "write_atif"),
     "rollout_trace.export._batches": ("batches",),
     "rollout_trace.export._chat": ("CHAT_COLUMNS", "ChatOptions", "chat", "iter_chat", "write_chat"),
     "rollout_trace.export._distillation": ("distillation", "iter_distillation", "write_distillation"),
     "rollout_trace.export._exchanges": ("exchanges", "iter_exchanges", "write_exchanges"),
+    "rollout_trace.export._features": ("features",),
     "rollout_trace.export._files": ("write_jsonl", "write_parquet"),
     "rollout_trace.export._nemo_gym": ("iter_nemo_gym", "nemo_gym"),
     "rollout_trace.export._nemo_rl": ("iter_nemo_rl", "nemo_rl"),
@@ -91,8 +93,10 @@ __all__ = [
     "dataset",
     "distillation",
     "exchanges",
+    "features",
     "iter_agent_lightning",
     "iter_areal",
+    "iter_atif",
     "iter_chat",
     "iter_distillation",
     "iter_exchanges",

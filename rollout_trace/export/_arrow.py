@@ -59,13 +59,7 @@ def dataset(rows: Iterable[Row], schema: Schema | None = None) -> Any:
         ValueError: as ``arrow``.
     """
     table = arrow(rows, schema)
-    try:
-        from datasets import Dataset
-    except ImportError:
-        raise ImportError(
-            "A Dataset needs the package datasets. Install it with: pip install 'datasets>=4.7'"
-        ) from None
-    return Dataset(table)
+    return import_datasets().Dataset(table)
 
 
 def batches(
@@ -83,7 +77,7 @@ def batches(
     import_pyarrow()
     if schema is None:
         schema = getattr(rows, "columns", None)
-    fields = None if schema is None else _fields(schema)
+    fields = None if schema is None else arrow_schema(schema)
     gaps = {name for name, word in schema.items() if "?" in word} if isinstance(schema, Mapping) else set()
     if fields is None:
         max_rows, max_size = _BATCH_ROWS, _BATCH_SIZE
@@ -116,9 +110,28 @@ def import_pyarrow() -> Any:
     return pyarrow
 
 
-def _fields(schema: Schema) -> Any:
-    import pyarrow as pa
+def import_datasets() -> Any:
+    """The module datasets, an optional dependency.
 
+    Raises:
+        ImportError: it is not installed; the message has the command.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise ImportError(
+            "A Dataset needs the package datasets. Install it with: pip install 'datasets>=4.7'"
+        ) from None
+    return datasets
+
+
+def arrow_schema(schema: Schema) -> Any:
+    """The ``pyarrow.Schema`` of types by column name; one of Arrow itself as it is.
+
+    Raises:
+        ImportError: pyarrow is not installed.
+    """
+    pa = import_pyarrow()
     return pa.schema([(name, _type(word)) for name, word in schema.items()]) if isinstance(schema, Mapping) else schema
 
 

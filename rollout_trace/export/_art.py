@@ -96,7 +96,10 @@ def _trajectory(
     made = {
         "exchanges": {"chat_completions": [_exchange(step, report) for _, step in calls]},
         "reward": float(run.reward),
-        "metrics": {**(run.metrics or {}), **{f"reward/{name}": value for name, value in (run.rewards or {}).items()}},
+        "metrics": {
+            **(run.metrics or {}),
+            **{f"reward/{name}": float(value) for name, value in (run.rewards or {}).items()},
+        },
         "metadata": {
             "trajectory_id": run.id,
             "rollout_index": run.rollout_index,

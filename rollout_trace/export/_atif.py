@@ -16,7 +16,7 @@ from urllib.parse import quote
 from rollout_trace.export._atif_facts import final_metrics, model_of, trajectory_facts
 from rollout_trace.export._atif_parts import MediaPath, without_none
 from rollout_trace.export._atif_steps import Steps
-from rollout_trace.export._common import episodes, exporting
+from rollout_trace.export._common import episodes, exporting, one_by_one
 from rollout_trace.export._once import ConversionCache
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.file.plain import dumps
@@ -63,6 +63,24 @@ def atif(
     """
     with exporting("atif", strict, report) as counts:
         return [document for document, _ in documents(trajectories, agent_version, allow, counts, _unchanged_url)]
+
+
+def iter_atif(
+    trajectories: Trajectory | Iterable[Trajectory],
+    *,
+    agent_version: str = "unknown",
+    allow: Collection[str] = (),
+    strict: Strict = False,
+    report: ExportReport | None = None,
+) -> Iterator[dict[str, Any]]:
+    """The documents of ``atif``, each made on demand; up to 256 trajectories wait for others of their episode."""
+    check_allow(allow)
+
+    def made(counts: ExportReport) -> Iterator[dict[str, Any]]:
+        found = documents(trajectories, agent_version, allow, counts, _unchanged_url)
+        return (document for document, _ in found)
+
+    return one_by_one("iter_atif", strict, report, made)
 
 
 def _unchanged_url(media_type: str, url: str) -> str:
@@ -134,9 +152,15 @@ class _Episode:
     def _agent(self, trajectory: Trajectory) -> dict[str, Any]:
         cache = ConversionCache(self._report, f"trajectory {trajectory.id}")
         tools: dict[str, Any] = {}
+        sizes = []
         for step in trajectory.steps:
-            for tool in cache.tools(step):
+            offered = cache.tools(step)
+            sizes.append(len(offered))
+            for tool in offered:
                 tools.setdefault(json.dumps(tool, sort_keys=True, default=str), tool)
+        fewer = sum(size < len(tools) for size in sizes)
+        where = f"trajectory {trajectory.id}"
+        self._report.drop("tools by step, where not all steps have all", fewer, where=where, metadata=True)
         model = next((name for step in trajectory.steps if (name := model_of(step)) is not None), None)
         agent = {"name": trajectory.name, "version": self._version, "model_name": model}
         return without_none({**agent, "tool_definitions": list(tools.values()) or None})

@@ -8,6 +8,8 @@ from rollout_trace.data.model import shared
 from rollout_trace.export._atif_parts import without_none
 from rollout_trace.export._common import note_grammar
 from rollout_trace.export._extras import count_step_extras
+from rollout_trace.export._values import number, numbers
+from rollout_trace.file.step_facts import facts_record
 from rollout_trace.train.selection import logprobs_problem, n_sampled, reason_left_out
 from rollout_trace.train.shaping import constrained
 
@@ -95,10 +97,11 @@ def step_facts(step: Step) -> dict[str, Any]:
             "trainable": None if step.trainable else False,
             "token_source": step.token_source,
             "token_issue": None if issue is None else {"code": issue.code, "message": issue.message},
-            "reward": step.reward,
+            "reward": number(step.reward),
             "policy_version": step.policy_version,
             "policy_spans": None if step.policy_spans is None else [list(span) for span in step.policy_spans],
             "metadata": step.metadata or None,
+            "recorded": facts_record(step),
         }
     )
 
@@ -140,7 +143,11 @@ def final_metrics(trajectory: Trajectory, steps: int, inner: list[dict[str, Any]
             "total_cost_usd": sum(known) if len(known) == len(amounts) else None,
             "total_steps": steps,
             "extra": without_none(
-                {"reward": trajectory.reward, "rewards": trajectory.rewards, "metrics": trajectory.metrics}
+                {
+                    "reward": number(trajectory.reward),
+                    "rewards": numbers(trajectory.rewards),
+                    "metrics": trajectory.metrics,
+                }
             )
             or None,
         }

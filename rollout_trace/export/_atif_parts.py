@@ -99,6 +99,9 @@ def _call(call: Any, position: int) -> dict[str, Any]:
 
 def run_result(run: ToolRun) -> tuple[str | None, dict[str, Any]]:
     """The result of a tool as a text, and the other facts of its run."""
-    error = None if run.error is None else without_none({"type": run.error.type, "message": run.error.message})
+    names = ("type", "message", "code", "status")
+    error = None if run.error is None else without_none({name: getattr(run.error, name) for name in names})
+    began = None if run.started_at is None else run.started_at.isoformat()
     text = run.result if run.result is None or isinstance(run.result, str) else json.dumps(run.result, default=str)
-    return text, without_none({"tool": run.name, "duration_seconds": run.duration, "error": error})
+    facts = {"tool": run.name, "started_at": began, "duration_seconds": run.duration, "error": error}
+    return text, without_none(facts)

@@ -16,6 +16,7 @@ from rollout_trace.export._atif_parts import (
     without_none,
 )
 from rollout_trace.export._conversation import MessageTree, Node
+from rollout_trace.export._extras import count_raw
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -71,6 +72,7 @@ class Steps:
         return step
 
     def _add(self, step: Step) -> None:
+        count_raw(step, self._report)
         node, messages = self._tree.read(step)
         before, follows = len(self.all), node.place
         when = None if step.started_at is None else step.started_at.isoformat()
@@ -154,7 +156,9 @@ class Steps:
 
     def _add_failed(self, step: Step, number: int) -> None:
         self._calls.add(step.call_id)
-        self.failed.append(without_none({"after": number, "usage": usage_of(step), **step_facts(step)}))
+        when = None if step.started_at is None else step.started_at.isoformat()
+        facts = {"after": number, "timestamp": when, "usage": usage_of(step), **step_facts(step)}
+        self.failed.append(without_none(facts))
 
     def _reference_child(self, child: Trajectory, number: int) -> None:
         reference = without_none({"trajectory_id": child.id, "session_id": child.episode_id})

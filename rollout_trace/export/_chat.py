@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
@@ -9,14 +10,12 @@ from rollout_trace.chat.messages import with_decoded_arguments, with_text
 from rollout_trace.export._arrow import Rows
 from rollout_trace.export._common import count_without_row, exporting, one_by_one, with_steps
 from rollout_trace.export._conversations import Chain, conversations
-from rollout_trace.export._files import write_rows
+from rollout_trace.export._files import write_jsonl, write_rows
 from rollout_trace.export._rows import count_unused, task_id
-from rollout_trace.export._values import copied, finite_counted, number
+from rollout_trace.export._values import copied, finite_counted, number, numbers
 from rollout_trace.train.selection import check_allow
 
 if TYPE_CHECKING:
-    import os
-
     from typing_extensions import Unpack
 
     from rollout_trace.chat.messages import Arguments, Message
@@ -59,8 +58,8 @@ CHAT_COLUMNS: dict[str, Column] = {
     "task_id": ("string", lambda run, _: task_id(run)),
     "reward": ("float64", lambda run, _: number(run.reward)),
     "task": ("json", lambda run, _: getattr(run.task, "data", None)),
-    "rewards": ("json", lambda run, _: run.rewards),
-    "metrics": ("json", lambda run, _: run.metrics),
+    "rewards": ("json", lambda run, _: numbers(run.rewards)),
+    "metrics": ("json", lambda run, _: numbers(run.metrics)),
     "metadata": ("json", lambda run, _: run.metadata),
     "episode_id": ("string", lambda run, _: run.episode_id),
     "parent_id": ("string", lambda run, _: run.parent_id),
@@ -98,8 +97,8 @@ def chat(
     report: ExportReport | None = None,
     **options: Unpack[ChatOptions],
 ) -> Rows:
-    """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; the key ``tools`` is absent without
-    tools.
+    """Rows ``{"messages": [...], "tools": [...], ...}`` for supervised fine-tuning; ``tools`` is None without tools
+    (with ``columns=()``, for services, there is no such key).
 
     A row is a conversation: calls whose messages extend each other, up to the last answer. An agent that forks, samples
     several choices or rewrites its history has one for each last answer. Messages are in OpenAI's chat format, whatever
@@ -112,9 +111,9 @@ def chat(
         TypeError: an option is unknown, or ``allow`` is a string.
         ValueError: an option has an unknown value.
     """
-    settings = _settings(options)
+    settings = settings_of(options)
     with exporting("chat", strict, report) as counts:
-        return Rows(map(copied, _rows(trajectories, settings, counts)), _types(settings))
+        return Rows(map(copied, _rows(trajectories, settings, counts)), columns_of(settings))
 
 
 def iter_chat(
@@ -125,7 +124,7 @@ def iter_chat(
     **options: Unpack[ChatOptions],
 ) -> Iterator[dict[str, Any]]:
     """The rows of ``chat``, each made on demand."""
-    settings = _settings(options)
+    settings = settings_of(options)
     return one_by_one("iter_chat", strict, report, lambda counts: map(copied, _rows(trajectories, settings, counts)))
 
 
@@ -139,20 +138,25 @@ def write_chat(
 ) -> int:
     """Writes the rows of ``chat`` to ``.jsonl``, ``.jsonl.gz``, ``.jsonl.zst`` or ``.parquet``; returns their number.
 
-    In parquet, ``messages`` and ``tools`` have Arrow's JSON type: ``datasets`` returns lists of dicts, other readers
-    text.
+    Every line of JSON has every column, None where there is nothing (``features`` has the types); with ``columns=()``,
+    for services, lines without tools have no ``tools``. In parquet, ``messages`` and ``tools`` have Arrow's JSON type:
+    ``datasets`` returns lists of dicts, other readers text.
 
     Raises:
         ExportError: ``strict``, and something would be left out.
         ImportError, OSError: as ``write_jsonl`` and ``write_parquet``.
         ValueError: an option has an unknown value, or the name has another suffix.
     """
-    settings = _settings(options)
+    settings = settings_of(options)
     with exporting("write_chat", strict, report) as counts:
-        return write_rows(path, _rows(trajectories, settings, counts), _types(settings))
+        rows = _rows(trajectories, settings, counts)
+        if not settings["columns"] and not os.fspath(path).endswith(".parquet"):
+            return write_jsonl(path, rows)  # Services refuse null in the place of a list.
+        return write_rows(path, rows, columns_of(settings))
 
 
-def _settings(options: ChatOptions) -> ChatOptions:
+def settings_of(options: ChatOptions) -> ChatOptions:
+    """The options, checked, with the defaults."""
     settings: ChatOptions = {**_DEFAULTS, **options}
     unknown = [name for name in settings if name not in _DEFAULTS]
     if unknown:
@@ -167,7 +171,8 @@ def _settings(options: ChatOptions) -> ChatOptions:
     return settings
 
 
-def _types(settings: ChatOptions) -> dict[str, str]:
+def columns_of(settings: ChatOptions) -> dict[str, str]:
+    """The types of the rows' columns."""
     return {"messages": "json", "tools": "json", **{name: CHAT_COLUMNS[name][0] for name in settings["columns"]}}
 
 
@@ -182,8 +187,9 @@ def _rows(trajectories: Trajectories, settings: ChatOptions, report: ExportRepor
             count_without_row(trajectory, report)
         for chain in chains:
             row: dict[str, Any] = {"messages": rendered(chain, settings, report)}
-            if chain.tools:
-                row["tools"] = chain.tools
+            if chain.tools or settings["columns"]:
+                # Every row has every key: readers take a table's columns from the first. Services refuse the null.
+                row["tools"] = chain.tools or None
             row |= {name: CHAT_COLUMNS[name][1](trajectory, chain) for name in settings["columns"]}
             yield {
                 name: finite_counted(value, report, f"values of {name}", where, metadata=name not in _TRAINED_ON)

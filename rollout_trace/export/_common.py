@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace import guard
 from rollout_trace.data.families import families
 from rollout_trace.data.trajectory import Trajectory, each_trajectory
-from rollout_trace.export._values import finite_counted
+from rollout_trace.export._values import finite_counted, number, numbers
 from rollout_trace.report import ExportReport, Strict, check_strict, format_counts
 from rollout_trace.train.selection import LIMITS, check_options
 from rollout_trace.train.sequences import sequences
@@ -130,12 +130,13 @@ def note_grammar(grammar: str | None, count: int, report: ExportReport) -> None:
 
 
 def scored(trajectory: Trajectory, report: ExportReport) -> Trajectory:
-    """The trajectory itself, or a copy in which rewards that are not finite numbers are None."""
+    """The trajectory itself, or a copy in which rewards are floats, and those that are not finite numbers None."""
     where = f"trajectory {trajectory.id}"
-    reward = finite_counted(trajectory.reward, report, "rewards", where)
-    named = finite_counted(trajectory.rewards, report, "rewards", where)
+    reward = number(finite_counted(trajectory.reward, report, "rewards", where))
+    named = numbers(finite_counted(trajectory.rewards, report, "rewards", where))
     rewards = [
-        finite_counted(step.reward, report, "step rewards", f"{where}, step {step.id}") for step in trajectory.steps
+        number(finite_counted(step.reward, report, "step rewards", f"{where}, step {step.id}"))
+        for step in trajectory.steps
     ]
     pairs = list(zip(trajectory.steps, rewards, strict=True))
     unchanged = reward is trajectory.reward and named is trajectory.rewards

@@ -17,6 +17,7 @@ from rollout_trace.export._common import each, exporting, one_by_one
 from rollout_trace.export._files import write_jsonl
 from rollout_trace.export._rows import task_id
 from rollout_trace.export._strict_json import strict_json
+from rollout_trace.export._values import number
 from rollout_trace.wire.protocols import record_of
 
 if TYPE_CHECKING:
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
 CLIENT_CLOSED = 499
 """Status of an exchange whose caller went away before the answer's end, as web servers log it."""
 _CHAT_PATH = "/v1/chat/completions"
+
+
+COLUMNS = {
+    "request": "json",
+    "response": "json",
+    "duration_ms": "float64",
+    "usage": "json",
+    "status": "string",
+    "error": "json",
+    "metadata": "json",
+}
 
 
 def exchanges(
@@ -122,8 +134,8 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
     kind, (request, response) = "recorded", recorded or ({}, {})
     if recorded is None:
         kind, request, response = "chat", chat_request(first, report), chat_response(steps, report, tokens=tokens)
-    for number, attempt in enumerate(attempts):
-        last = number == len(attempts) - 1
+    for at, attempt in enumerate(attempts):
+        last = at == len(attempts) - 1
         error = (first.error or attempt.error) if last else attempt.error
         status = first.status if last else "error"
         row = {
@@ -146,13 +158,13 @@ def _call(trajectory: Trajectory, steps: list[Step], tokens: bool, report: Expor
             "error": _error(error),
             "metadata": {
                 **_ids(trajectory, steps),
-                "attempt": number,
+                "attempt": at,
                 "attempts": len(attempts),
                 "bodies": kind,
                 "protocol": first.protocol,
                 "engine": first.engine,
                 "agent_name": first.agent or trajectory.name,
-                "reward": trajectory.reward,
+                "reward": number(trajectory.reward),
                 "cost": None if first.cost is None else {"amount": first.cost.amount, "currency": first.cost.currency},
                 "time_to_first_token_ms": _milliseconds(first.time_to_first_token) if last else None,
                 "request_id": attempt.request_id,

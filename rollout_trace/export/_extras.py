@@ -53,6 +53,14 @@ def count_step_extras(step: Step, report: ExportReport) -> None:
         report.drop(words, int(value is not None), where=f"step {step.id}", metadata=True)
 
 
+def count_raw(step: Step, report: ExportReport) -> None:
+    """Counts what was kept of a step as it came, for a format of steps that has no place for it."""
+    where = f"step {step.id}"
+    report.drop("top logprobs", step.top_logprobs is not None and step.top_tokens is None, where=where, metadata=True)
+    kept = step.request_bytes is not None or step.response_bytes is not None
+    report.drop("bytes of requests and responses", kept, where=where, metadata=True)
+
+
 def whole_experts(row: Sequence, end: int | None = None) -> ExpertArray | None:
     """The experts of all tokens before the last one of ``[0, end)``: [end - 1, layers, k]; None where some are missing.
 

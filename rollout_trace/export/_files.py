@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import orjson
 
 from rollout_trace.export._arrow import batches, import_pyarrow, require_finite
+from rollout_trace.export._values import number
 from rollout_trace.file.compression import import_zstandard
 from rollout_trace.file.plain import dumps
 from rollout_trace.file.replacing import replacing
@@ -38,7 +39,20 @@ def write_rows(path: str | os.PathLike[str], rows: Iterable[Row], schema: Schema
     """Writes rows to JSON lines or parquet, by the file's suffix. See ``write_jsonl`` and ``write_parquet``."""
     if _suffix(path, JSONL_SUFFIXES + PARQUET_SUFFIXES) in PARQUET_SUFFIXES:
         return write_parquet(path, rows, schema)
-    return write_jsonl(path, rows)
+    return write_jsonl(path, uniform(rows, schema))
+
+
+def uniform(rows: Iterable[Row], schema: Schema | None) -> Iterator[Row]:
+    """The rows with every column of the schema, and with floats where it says ``float64``.
+
+    Readers of JSON lines take a column's type from the first values they see: a key that comes later, or a reward that
+    is first 1 and then 0.5, would be refused. A schema of Arrow changes nothing.
+    """
+    columns = schema if isinstance(schema, Mapping) else {}
+    missing = dict.fromkeys(columns)
+    floats = [name for name, word in columns.items() if word == "float64"]
+    for row in rows:
+        yield {**missing, **row, **{name: number(row.get(name)) for name in floats}}
 
 
 def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
@@ -46,7 +60,8 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
 
     The name must end with ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` (needs the package zstandard). Missing folders
     are created. An existing file is replaced after the last row; on an error it is unchanged. Arrays are written as
-    lists; a float32 is written with all digits of its value as a double.
+    lists; a float32 is written with all digits of its value as a double. An exporter's rows have every column in every
+    line, None where there is nothing: see ``features`` for the types with which to load the file.
 
     Raises:
         ImportError: the name ends with ``.zst`` and zstandard is not installed.
@@ -56,7 +71,7 @@ def write_jsonl(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
     suffix = _suffix(path, JSONL_SUFFIXES)
     with replacing(path) as file, _compressed(file, suffix, path) as lines:
         count = 0
-        for row in rows:
+        for row in uniform(rows, getattr(rows, "columns", None)):
             require_finite(row, count)
             lines.write(dumps({name: _doubles(value) for name, value in row.items()}, orjson.OPT_APPEND_NEWLINE))
             count += 1

@@ -43,9 +43,10 @@ def nemo_gym(
     what followed as items of the Responses API, whatever the protocol was: answers as ``reasoning``, ``message`` and
     ``function_call``, results as ``function_call_output``. The last item of each answer has ``prompt_token_ids`` (all
     tokens before it), ``generation_token_ids`` and ``generation_log_probs``: NeMo-RL trains on these. ``reward`` is the
-    row's; ``_ng_task_index`` numbers the groups (else tasks, else runs) and ``_ng_rollout_index`` the rows of one.
-    Beside them: ``trajectory_id``, ``group_id``, ``rollout_index``, ``task_id``, ``rewards`` by name, ``temperature``,
-    ``logprobs_mode``.
+    row's; ``mask_sample`` is True for runs whose status is ``failed`` or ``aborted``, with ``failure_kind`` and
+    ``failure_reason``, which NeMo-Gym has since 0.7; ``_ng_task_index`` numbers the groups (else tasks, else runs)
+    and ``_ng_rollout_index`` the rows of one. Beside them: ``trajectory_id``, ``group_id``, ``rollout_index``,
+    ``task_id``, ``rewards`` by name, ``temperature``, ``logprobs_mode``.
 
     NeMo-RL stops at a rollout whose prompts do not repeat what came before; here each sequence of such a run is a row.
     Left out and counted: trajectories without a reward, rows without logprobs, images and other contents that are not
@@ -97,6 +98,7 @@ def _rollouts(
             rollout = {
                 **_rollout(trajectory, row, report),
                 "reward": row.reward,
+                **_failure(trajectory),
                 "_ng_task_index": task,
                 "_ng_rollout_index": index,
                 "trajectory_id": trajectory.id,
@@ -107,6 +109,22 @@ def _rollouts(
                 **sampling_facts(row, report),
             }
             yield strict_json(rollout, report, where)
+
+
+_FAILURES = {"failed": "agent_run_error", "aborted": "rollout_trace:aborted"}
+"""NeMo-Gym's word for a status, or one of ours in its form."""
+
+
+def _failure(trajectory: Trajectory) -> dict[str, Any]:
+    """Whether the run is left out of scores, and why it failed: fields of NeMo-Gym 0.7."""
+    error = trajectory.error
+    failed = trajectory.status in _FAILURES
+    reason = trajectory.status if error is None else f"{error.type}: {error.message}"
+    return {
+        "mask_sample": failed,
+        "failure_kind": _FAILURES.get(trajectory.status),
+        "failure_reason": reason if failed else None,
+    }
 
 
 def _numbers(trajectory: Trajectory, counted: dict[str, list[int]]) -> tuple[int, int]:

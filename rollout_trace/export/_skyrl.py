@@ -1,7 +1,7 @@
 """SkyRL: the output of its generators.
 
-Shapes: SkyRL 0.3.0, ``GeneratorOutput`` in ``skyrl/train/generators/base.py``, as its
-``validate_generator_output`` and ``merge_stepwise_output`` expect it.
+Shapes: SkyRL 0.4.0, ``GeneratorOutput`` in ``skyrl/train/generators/base.py``, as its ``validate_generator_output``,
+``merge_stepwise_output`` and ``convert_to_training_input`` expect it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rollout_trace.data.model import CUT_OFF
 from rollout_trace.export._baselines import compare
-from rollout_trace.export._common import count_without_row, exporting, plain, token_rows, with_steps
-from rollout_trace.export._extras import count_extras, experts_of_all
+from rollout_trace.export._common import count_without_row, each, exporting, plain, token_rows, with_steps
+from rollout_trace.export._extras import count_extras, experts_of_all, note_masks, parts_of_mask
 from rollout_trace.export._rows import all_have_logprobs, count_unused, prompt_and_response, step_ids_of, task_id
 from rollout_trace.train.sequences import sequences
 
@@ -45,34 +45,37 @@ def skyrl(
 ) -> dict[str, Any]:
     """A ``GeneratorOutput``: one row for each sequence, or for each step with ``stepwise=True``.
 
-    The rows of a trajectory are consecutive, in the order of the steps, as SkyRL's trainer needs them; ``is_last_step``
-    is True on the last, which alone has the reward: the trainer reads it there. ``stop_reasons`` are "stop" for every
-    natural end (tool calls too) and "length", the two that SkyRL distinguishes; others are the server's own.
-    A trajectory with several rows is valid in SkyRL's step-wise training alone (``step_wise_trajectories``).
+    The rows of a group are consecutive, and in it those of each run, in the order of the steps, as SkyRL's trainer
+    needs them, whatever order the trajectories come in; ``is_last_step`` is True on a run's last, which alone has the
+    reward: the trainer reads it there. ``stop_reasons`` are "stop" for every natural end (tool calls too) and "length",
+    the two that SkyRL distinguishes; others are the server's own. A run with several rows is valid in SkyRL's step-wise
+    training alone (``step_wise_trajectories``).
 
-    ``trajectory_ids`` are dicts: ``instance_id`` is the group (else the task's id, else the trajectory's own; followed
-    by the name of a trajectory opened inside another, so that each agent is compared with its own kind), and
+    ``trajectory_ids`` are dicts: ``instance_id`` is the group (else the task's id, else the trajectory's own), and
     ``repetition_id`` the ``rollout_index``, or the next free number. For the trainer, convert them:
-    ``[TrajectoryID(**one) for one in output["trajectory_ids"]]``.
+    ``[TrajectoryID(**one) for one in output["trajectory_ids"]]``. It takes as many instances as it asked for, so
+    trajectories that were opened inside a run have none of their own: their rows stand before the run's, and have its
+    advantage; rewards of their own are left out, and counted. Where their run is not given, they are runs themselves,
+    of the instance ``GROUP/NAME``.
 
-    ``rollout_expert_indices`` has the routed experts of prompt and response of each row, [length - 1, layers, k]: of
-    all tokens but the last, which was not run through the model. The key is there only if every row has them without a
-    gap: SkyRL would replay expert 0 in its place.
+    ``rollout_expert_indices`` has the routed experts of prompt and response of each row, [length - 1, layers, k]
+    (uint8, int16 or int32): of all tokens but the last, which was not run through the model. The key is there only if
+    every row has them without a gap: SkyRL would replay expert 0 in its place. ``rollout_sample_support`` has the
+    sampling masks, int32 [response length, width], -1 behind the ids of each token and where nothing was sampled; the
+    key is there where any row has a mask.
 
     Args:
         trajectories: one, or any iterable. Those without a reward are left out: SkyRL has no value for "not scored".
         stepwise: a row for each step, with its whole prompt; ``merge_stepwise_output`` merges them into the rows of
             ``stepwise=False, linear=True``. It takes no routed experts.
-        arrays: routed experts as arrays in the dtype of the engine, which SkyRL takes after 0.3.0, instead of lists,
-            which 0.3.0 takes: those need fifteen times the memory.
+        arrays: changes nothing: SkyRL takes arrays alone since 0.4.0, and earlier callers asked for them so.
         failed: what becomes of runs whose status is ``failed`` or ``aborted``, and of those that have no row or no
             reward. ``keep``: they are runs like others. ``mask``: one row that nothing is learnt from stands for each,
             so that the trainer gets as many runs of a prompt as it asked for: the prompt's ids (or ``[0]``, also where
             they are more than ``max_prompt_length`` or ``max_length``), the response ``[0]`` with mask 0, the stop
             reason "error", and the run's reward, or 0.0. This reward is in the baseline of the others: ``mask_group``
-            masks all runs of a group with such a run, as SkyRL's generator for Harbor does. Trajectories that were
-            opened inside another are masked where they failed; without a row or a reward they are left out, as the
-            trainer asked for none of them.
+            masks all runs of a group with such a run, as SkyRL's generator for Harbor does. Rows of sub-agents that
+            failed, or whose run is masked, are left out.
         strict: raise ExportError instead of leaving something out.
         report: counts what is left out, and notes the runs that were masked. ``rollout_logprobs`` has all rows or none:
             one step without logprobs makes it None.
@@ -90,10 +93,12 @@ def skyrl(
     with exporting("skyrl", strict, report) as counts:
         rows = list(_rows(trajectories, stepwise, failed, counts, options))
         has_logprobs = all_have_logprobs([row.rollout_logprobs for row in rows], counts)
-        experts = _experts(rows, counts)
+        experts, supports = _experts(rows, counts), _supports(rows, counts)
     columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in _Row._fields if name != "source"}
     if experts is not None:
-        columns["rollout_expert_indices"] = [one.copy() if arrays else plain(one) for one in experts]
+        columns["rollout_expert_indices"] = experts
+    if supports is not None:
+        columns["rollout_sample_support"] = supports
     return {
         **columns,
         "rollout_logprobs": columns["rollout_logprobs"] if has_logprobs else None,
@@ -114,6 +119,14 @@ class _Row(NamedTuple):
     """The sequence, and where the row ends in it (None: at its end); None for a masked row."""
 
 
+class _Run(NamedTuple):
+    """A run with the rows of its own, behind those of the trajectories that were opened inside it."""
+
+    trajectory: Trajectory
+    rows: list[_Row]
+    is_masked: bool
+
+
 def _rows(
     trajectories: Trajectory | Iterable[Trajectory],
     stepwise: bool,
@@ -121,36 +134,78 @@ def _rows(
     report: ExportReport,
     options: RowOptions,
 ) -> Iterator[_Row]:
-    ids = TrajectoryIds()
     compared = compare(trajectories, report, options)
-    runs = compared.trajectories
+    given = list(each(compared.trajectories))
+    roots = _roots(given)
     masked: frozenset[str] = frozenset()
     if failed == "mask_group":
-        runs = list(runs)
-        masked = _groups_with_failures(runs, compared.options)
+        masked = _groups_with_failures([one for one in given if roots[one.id] == one.id], compared.options)
     # A run without steps can have a row only if it is masked.
-    runs = with_steps(runs, report) if failed == "keep" else _counted(runs, report)
-    for trajectory, found in token_rows(runs, report, compared.options):
-        rows = [] if trajectory.reward is None else list(_made(trajectory, found, stepwise, report))
+    source = with_steps(given, report) if failed == "keep" else _counted(given, report)
+    runs: list[_Run] = []
+    inner: dict[str, list[_Row]] = {}
+    for trajectory, found in token_rows(source, report, compared.options):
+        rows = list(_made(trajectory, found, stepwise, report))
+        where = f"trajectory {trajectory.id}"
+        if roots[trajectory.id] != trajectory.id:
+            report.drop("rewards of sub-agents", trajectory.reward is not None, where=where)
+            if failed != "keep" and trajectory.status in _FAILED:
+                report.drop("rows of sub-agents that failed", len(rows), where=where)
+            else:
+                inner.setdefault(roots[trajectory.id], []).extend(rows)
+            continue
+        rows = [] if trajectory.reward is None else rows
         in_masked_group = bool(rows) and TrajectoryIds.instance_of(trajectory) in masked
-        if failed != "keep" and (in_masked_group or _is_masked(trajectory, has_row=bool(rows))):
+        is_masked = failed != "keep" and (in_masked_group or trajectory.status in _FAILED or not rows)
+        if is_masked:
             report.note("runs that are masked", 1)
             rows = [_masked(trajectory, compared.options)]
         elif trajectory.reward is None:
-            report.drop("trajectories without a reward", where=f"trajectory {trajectory.id}")
+            report.drop("trajectories without a reward", where=where)
         elif not rows:
             count_without_row(trajectory, report)
+        runs.append(_Run(trajectory, rows, is_masked))
+    yield from _in_groups(runs, inner, report)
+
+
+def _in_groups(runs: list[_Run], inner: dict[str, list[_Row]], report: ExportReport) -> Iterator[_Row]:
+    """The rows of all runs, those of one instance together: SkyRL's trainer refuses any other order."""
+    ids = TrajectoryIds()
+    groups: dict[str, list[_Run]] = {}
+    for run in runs:
+        if run.rows:
+            groups.setdefault(TrajectoryIds.instance_of(run.trajectory), []).append(run)
+    for run in (run for group in groups.values() for run in group):
+        within = inner.pop(run.trajectory.id, [])
+        if run.is_masked:
+            report.drop("rows of sub-agents of runs that are masked", len(within))
+            within = []
+        rows = [*within, *run.rows]
         # No id without rows: the numbers are for the runs that the trainer gets.
-        trajectory_id = ids.of(trajectory) if rows else {}
+        trajectory_id = ids.of(run.trajectory)
         for position, row in enumerate(rows):
             last = position == len(rows) - 1
-            reward = float(trajectory.reward or 0.0) if last else 0.0
+            reward = float(run.trajectory.reward or 0.0) if last else 0.0
             yield row._replace(rewards=reward, trajectory_ids=trajectory_id, is_last_step=last)
+    report.drop("rows of sub-agents of runs without a row", sum(map(len, inner.values())))
+
+
+def _roots(trajectories: list[Trajectory]) -> dict[str, str]:
+    """For each trajectory, by id, the outermost of those around it that are given; its own id where none is."""
+    parents = {one.id: one.parent_id for one in trajectories}
+    roots = {}
+    for own in parents:
+        root, seen = own, {own}
+        while (parent := parents[root]) is not None and parent in parents and parent not in seen:
+            root = parent
+            seen.add(parent)
+        roots[own] = root
+    return roots
 
 
 def _made(trajectory: Trajectory, sequences: Sequences, stepwise: bool, report: ExportReport) -> Iterator[_Row]:
     count_unused(trajectory, step_ids_of(sequences), report)
-    count_extras(sequences, report, "routed_experts")
+    count_extras(sequences, report, "routed_experts", "sampling_mask")
     yield from _steps(trajectory, sequences) if stepwise else _merged(trajectory, sequences)
 
 
@@ -160,18 +215,11 @@ def _counted(trajectories: Iterable[Trajectory], report: ExportReport) -> Iterat
         report.read_one()
 
 
-def _is_masked(trajectory: Trajectory, *, has_row: bool) -> bool:
-    """Whether a run failed or has no row; of trajectories inside another only those that failed are masked."""
-    if trajectory.parent_id is None:
-        return trajectory.status in _FAILED or not has_row
-    return trajectory.status in _FAILED and has_row
-
-
-def _groups_with_failures(trajectories: Iterable[Trajectory], options: SequenceOptions) -> frozenset[str]:
+def _groups_with_failures(runs: Iterable[Trajectory], options: SequenceOptions) -> frozenset[str]:
     return frozenset(
-        TrajectoryIds.instance_of(trajectory)
-        for trajectory in trajectories
-        if _is_masked(trajectory, has_row=trajectory.reward is not None and bool(sequences(trajectory, **options)))
+        TrajectoryIds.instance_of(run)
+        for run in runs
+        if run.status in _FAILED or run.reward is None or not sequences(run, **options)
     )
 
 
@@ -191,11 +239,36 @@ def _experts(rows: list[_Row], report: ExportReport) -> list[Any] | None:
         return None
     import numpy as np
 
+    dtype: np.dtype[Any] = found[0].dtype
+    if dtype == np.uint16:
+        # SkyRL's tensors are of uint8, int16 or int32.
+        dtype = np.dtype(np.int16 if max(int(one.max(initial=0)) for one in found) < 1 << 15 else np.int32)
     waiting, (_, layers, k) = iter(found), found[0].shape
     return [
-        np.zeros((len(row.prompt_token_ids), layers, k), found[0].dtype) if row.source is None else next(waiting)
+        np.zeros((len(row.prompt_token_ids), layers, k), dtype) if row.source is None else next(waiting).astype(dtype)
         for row in rows
     ]
+
+
+def _supports(rows: list[_Row], report: ExportReport) -> list[Any] | None:
+    """The sampling mask of each row's response: int32 [length, width], followed by -1; None where no row has one."""
+    import numpy as np
+
+    with_source = [row.source[0] for row in rows if row.source is not None]
+    note_masks(with_source, report)
+    widths = [int(one.sampling_mask.counts.max(initial=0)) for one in with_source if one.sampling_mask is not None]
+    if not max(widths, default=0):
+        return None
+    supports = []
+    for row in rows:
+        support = np.full((len(row.response_ids), max(widths)), -1, np.int32)
+        if row.source is not None and row.source[0].sampling_mask is not None:
+            sequence, end = row.source
+            stop = len(sequence.token_ids) if end is None else end
+            (mask,) = parts_of_mask(row.source[0].sampling_mask, [(stop - len(row.response_ids), stop)])
+            support[np.arange(max(widths)) < mask.counts[:, None]] = mask.ids
+        supports.append(support)
+    return supports
 
 
 def _merged(trajectory: Trajectory, sequences: Sequences) -> Iterator[_Row]:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from rollout_trace.report import ExportReport, Strict
 
 
+DPO_COLUMNS = dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
+KTO_COLUMNS = {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"}
+
+
 def trl_dpo(
     trajectories: Trajectory | Iterable[Trajectory],
     *,
@@ -31,8 +35,8 @@ def trl_dpo(
 ) -> Rows:
     """Rows for ``trl.DPOTrainer``: for each group, the run with the highest reward over the one with the lowest.
 
-    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` is
-    present where the agent had any. The first of equal runs counts. TRL renders and tokenises the messages anew, and
+    ``prompt`` has the messages before the first answer, ``chosen`` and ``rejected`` all that follows; ``tools`` is None
+    where the agent had none. The first of equal runs counts. TRL renders and tokenises the messages anew, and
     trains on all that follows the prompt, results of tools included. Tool arguments are dicts, as chat templates need
     them. Make a dataset with ``export.dataset(rows)``: ``Dataset.from_list(rows)`` gives all calls the keys and number
     types of one.
@@ -49,9 +53,7 @@ def trl_dpo(
         ValueError: a reward is no finite number.
     """
     with exporting("trl_dpo", strict, report) as counts:
-        return Rows(
-            map(copied, _pairs(trajectories, counts)), dict.fromkeys(("prompt", "chosen", "rejected", "tools"), "json")
-        )
+        return Rows(map(copied, _pairs(trajectories, counts)), DPO_COLUMNS)
 
 
 def trl_kto(
@@ -79,7 +81,7 @@ def trl_kto(
             _by_mean(trajectories, counts) if threshold is None else _by_threshold(trajectories, threshold, counts)
         )
         rows = (_row(run, completion=run.completion, label=label) for run, label in labelled)
-        return Rows(map(copied, rows), {"prompt": "json", "completion": "json", "label": "bool", "tools": "json"})
+        return Rows(map(copied, rows), KTO_COLUMNS)
 
 
 class _Run(NamedTuple):
@@ -90,8 +92,7 @@ class _Run(NamedTuple):
 
 
 def _row(run: _Run, **columns: Any) -> dict[str, Any]:
-    row = {"prompt": run.prompt, **columns}
-    return row if run.tools is None else {**row, "tools": run.tools}
+    return {"prompt": run.prompt, **columns, "tools": run.tools or None}
 
 
 def _pairs(trajectories: Trajectory | Iterable[Trajectory], report: ExportReport) -> Iterator[dict[str, Any]]:

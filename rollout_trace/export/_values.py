@@ -53,6 +53,13 @@ def number(value: Any) -> float | None:
     return None if value is None else float(value)
 
 
+def numbers(values: Any) -> Any:
+    """Numbers by name as floats; None stays None. Where all are floats it is the mapping itself."""
+    if values is None or all(value is None or type(value) is float for value in values.values()):
+        return values
+    return {name: number(value) for name, value in values.items()}
+
+
 def within_float32(reward: float | None, report: ExportReport, where: str) -> float | None:
     """A reward for an array of float32; None, and counted, where it would be infinite there."""
     beyond = reward is not None and abs(reward) > _FLOAT32_MAX

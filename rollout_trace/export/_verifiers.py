@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from rollout_trace.data.families import outermost_of
 from rollout_trace.export._baselines import check_advantages, compare, row_advantages
 from rollout_trace.export._common import episodes, exporting, token_rows
-from rollout_trace.export._extras import count_extras
+from rollout_trace.export._extras import count_extras, count_raw
 from rollout_trace.export._files import write_jsonl
 from rollout_trace.export._rows import count_unused, step_ids_of
 from rollout_trace.export._strict_json import strict_json
 from rollout_trace.export._verifiers_calls import call_of, error_of, seconds
 from rollout_trace.export._verifiers_graph import Graph
+from rollout_trace.file.step_facts import facts_record, run_record
 from rollout_trace.report import ExportReport
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from rollout_trace.train.sequence import Sequence, Sequences
 
 _FAILED = frozenset({"failed", "aborted", "running"})
+
+
+COLUMNS = {"id": "string", "task": "json", "group": "json", "ok": "bool", "errors": "json", "traces": "json"}
 
 
 def verifiers(
@@ -141,6 +145,8 @@ def _advantages(
 
 def _trace(trajectory: Trajectory, rows: list[Sequence], graph: Graph, report: ExportReport) -> dict[str, Any]:
     report.read_one()
+    for step in trajectory.steps:
+        count_raw(step, report)
     graph.add(rows)
     count_extras(rows, report, *graph.tensors)
     # Sequences without logprobs are exported as text: there is nothing to train on in them.
@@ -207,8 +213,16 @@ def _info(trajectory: Trajectory, graph: Graph) -> dict[str, Any]:
             "logprobs_mode": step.logprobs_mode,
             "policy_spans": None if step.policy_spans is None else [list(span) for span in step.policy_spans],
             "metadata": step.metadata,
+            "recorded": facts_record(step),
         }
         for step in trajectory.steps
     ]
-    names = ("parent_id", "parent_step_id", "rollout_index", "status", "environment", "metadata")
-    return {**{name: getattr(trajectory, name) for name in names}, "steps": steps}
+    names = ("parent_id", "parent_step_id", "group_id", "rollout_index", "status", "environment", "metadata")
+    error = trajectory.error
+    return {
+        **{name: getattr(trajectory, name) for name in names},
+        # Of an error verifiers has no code.
+        "error": None if error is None else {**error_of(error), "code": error.code},
+        "steps": steps,
+        "tool_runs": [{"recorded": run_record(run)} for run in trajectory.tool_runs],
+    }

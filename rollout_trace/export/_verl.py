@@ -255,7 +255,9 @@ def write_verl_prompts(
 
     with exporting("write_verl_prompts", strict, report) as counts:
         facts = {"data_source": data_source, "ability": ability, "split": split}
-        return write_rows(path, _prompts(trajectories, facts, ground_truth or task_data, counts), _schema(path))
+        # So that a parquet file without rows has them as well. JSON lines need no pyarrow.
+        schema = prompt_schema() if str(path).endswith(".parquet") else None
+        return write_rows(path, _prompts(trajectories, facts, ground_truth or task_data, counts), schema)
 
 
 def _prompts(
@@ -303,10 +305,8 @@ def _digest(prompt: list[Message]) -> bytes:
     return blake2b(dumps(prompt, orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
-def _schema(path: str | Path) -> Any:
-    """The column types of parquet, so that a file without rows has them as well; None for other formats."""
-    if not str(path).endswith(".parquet"):
-        return None
+def prompt_schema() -> Any:
+    """The column types of ``verl_prompts`` as a ``pyarrow.Schema``: verl's readers know no JSON type."""
     pa = import_pyarrow()
     text = pa.string()
     types = {

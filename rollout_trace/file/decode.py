@@ -142,7 +142,7 @@ def build(parsed: Parsed) -> Trajectory:
         for at, (step, found) in enumerate(zip(record.steps, numbers, strict=True))
     ]
     copied = {name: getattr(record, name) for name in _TRAJECTORY_COPIED}
-    copied.update(steps=steps, tool_runs=list(map(_tool_run, record.tool_runs)))
+    copied.update(steps=steps, tool_runs=list(map(tool_run_of, record.tool_runs)))
     if record.exchanges:
         copied["exchanges"] = _exchanges(record)
     return new_trajectory(copied)
@@ -538,9 +538,15 @@ def _attempt(record: AttemptRecord) -> Attempt:
     )
 
 
-def _tool_run(record: ToolRunRecord) -> ToolRun:
+def tool_run_of(record: ToolRunRecord) -> ToolRun:
+    """The tool run of a record."""
     copied = {name: getattr(record, name) for name in _TOOL_RUN_COPIED}
     return ToolRun(**copied, duration=from_milliseconds(record.duration_ms))
+
+
+def step_without_tables(record: StepRecord) -> Step:
+    """The step of a record that names no messages, tools or tokens."""
+    return _step(record, 0, None, None, None, None, None)  # type: ignore[arg-type]  # Tables that it does not ask.
 
 
 def _step(

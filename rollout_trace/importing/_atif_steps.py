@@ -9,7 +9,7 @@ from rollout_trace.data.extras import PolicySpan, as_policy_spans
 from rollout_trace.data.model import Completion, Cost, Step, TokenIssue, ToolCall, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import arguments_text, assistant_message, error_of, tool_message
-from rollout_trace.importing.steps import REBUILT, Thread, policy_version, token_fields, usd
+from rollout_trace.importing.steps import REBUILT, Thread, policy_version, recorded_facts, token_fields, usd
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource
@@ -23,6 +23,7 @@ _MODES = frozenset({"raw", "processed", "constrained"})
 _OURS = frozenset(
     {"step_id", "call_id", "choice", "agent", "status", "error", "finish_reason", "latency_seconds", "trainable"}
     | {"token_source", "token_issue", "reward", "policy_version", "policy_spans", "metadata", "follows", "refusal"}
+    | {"recorded", "timestamp"}
 )
 
 
@@ -135,20 +136,23 @@ class Document:
         more = None if metrics is None else metrics.object("extra")
         mode = None if more is None or tokens["logprobs"] is None else more.text("logprobs_mode")
         effort = step.get("reasoning_effort")
-        return Step(
+        values = {
             **tokens,
+            "model": step.text("model_name") or self._model,
+            "response_model": step.text("model_name"),
+            "sampling": None if effort is None else {"reasoning_effort": effort},
+            "usage": usage,
+            "cost": None if metrics is None else _cost(metrics, more),
             **facts,
+        }
+        return Step(
+            **values,
             index=len(self.steps),
             protocol="openai.chat",
-            model=step.text("model_name") or self._model,
-            response_model=step.text("model_name"),
             messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
             tools=self._tools,
-            sampling=None if effort is None else {"reasoning_effort": effort},
             completion=completion,
             logprobs_mode=mode if mode in _MODES else None,  # type: ignore[arg-type]
-            usage=usage,
-            cost=None if metrics is None else _cost(metrics, more),
             started_at=step.time("timestamp"),
             advantage=None if more is None else self._advantage(more),
         )
@@ -188,6 +192,7 @@ class Document:
             "token_source": source if source in _SOURCES else None,
             "token_issue": None if issue is None else _issue(issue),
             "metadata": {**extra.mapping("metadata"), **REBUILT, **({"atif": others} if others else {})},
+            **recorded_facts(extra),
         }
 
     def _made_id(self, step: Fields) -> str:
@@ -225,6 +230,7 @@ class Document:
                     arguments=None if call is None else call.arguments,
                     result=content,
                     error=error,
+                    started_at=None if extra is None else extra.time("started_at"),
                     duration=None if extra is None else extra.number("duration_seconds"),
                     step_id=None if made is None else made.id,
                 )
@@ -269,11 +275,12 @@ class Document:
             usage = None if counts is None else Usage(input=counts.count("input"), output=counts.count("output"))
             self.steps.append(
                 Step(
-                    **facts,
+                    **{"usage": usage, **facts},
                     index=len(self.steps),
                     protocol="openai.chat",
+                    tools=self._tools,
+                    started_at=call.time("timestamp"),
                     messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
-                    usage=usage,
                 )
             )
 

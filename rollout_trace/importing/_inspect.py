@@ -28,10 +28,11 @@ def inspect(
 ) -> Imported:
     """The samples of logs: a trajectory for each epoch of a sample, and for each of its sub-agents.
 
-    Each model event is a call, each choice of it a step. The runs of one sample share a ``group_id``
-    (``TASK/SAMPLE``); ``rollout_index`` is the epoch, from 0. Scores that are numbers, truth values or the grades
-    ``C``, ``P``, ``I``, ``N`` are in ``rewards``; the ``reward`` is that of ``score``, or the only one there is. Calls
-    of another role than the agent's (a grader) are not trainable. Samples are read one at a time.
+    Each model event is a call, each choice of it a step; those of attempts before a retry are ``superseded``. The
+    runs of one sample share a ``group_id`` (``TASK/SAMPLE``); ``rollout_index`` is the epoch, from 0. Scores that are
+    numbers, truth values or the grades ``C``, ``P``, ``I``, ``N`` are in ``rewards``; the ``reward`` is that of
+    ``score``, or the only one there is. Calls of another role than the agent's (a grader) are not trainable. Samples
+    are read one at a time.
 
     Args:
         path: files, folders, patterns, addresses, or an open file.
@@ -101,7 +102,9 @@ def _add_facts(made: Trajectory, fields: Fields, log: Log, name: str, epoch: int
     made.status = "failed" if made.error is not None else "completed"
     made.stop_reason = None if limit is None else limit.text("type")
     made.environment = log.environment
-    facts: dict[str, Any] = {"scores": fields.get("scores"), "error_retries": fields.get("error_retries")}
+    # Their events are steps.
+    retries = [{k: v for k, v in one.values.items() if k != "events"} for one in fields.objects("error_retries")]
+    facts: dict[str, Any] = {"scores": fields.get("scores"), "error_retries": retries}
     made.metadata = {**(made.metadata or {}), **{key: value for key, value in facts.items() if value}}
 
 

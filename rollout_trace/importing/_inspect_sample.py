@@ -49,9 +49,13 @@ class Sample:
         self._name = fields.name("uuid") or f"{fields.name('id')}.{fields.count('epoch') or 1}"
         self._numbers: dict[str, int] = {}
         """Of each call, by its id."""
+        self._is_earlier = False
+        """Whether the events at hand are of an attempt before a retry."""
+        self._add_earlier()
+        before = len(self._numbers)
         for event in fields.objects("events"):
             self._add(event)
-        if not self._numbers:
+        if len(self._numbers) == before:
             self._from_messages()
         self._stores.finish()
         self.agents = self._sorted()
@@ -62,6 +66,22 @@ class Sample:
                 job.report.miss("token ids", step.completion_token_ids is None)
                 job.report.miss("logprobs", step.logprobs is None)
         job.report.drop("attachments that the log does not have", self._messages.missing)
+
+    def _add_earlier(self) -> None:
+        """Adds the attempts that ended with an error before the sample was tried again: their answers are superseded.
+
+        All are of the outermost agent: an agent that was begun again is one agent.
+        """
+        self._is_earlier = True
+        for attempt in self._fields.objects("error_retries"):
+            for event in attempt.objects("events"):
+                self._add(event)
+        self._is_earlier = False
+        steps = self._agents[""].steps
+        for step in steps:
+            if step.status == "ok":
+                amend(step, status="superseded")
+        self._job.report.note("calls of attempts before a retry, superseded", len(steps))
 
     def _sorted(self) -> list[Agent]:
         """The agents with calls or tools, the outermost first: what is in no agent's span, or the only agent there."""
@@ -102,7 +122,7 @@ class Sample:
 
     def _begin_span(self, event: Fields) -> None:
         own = event.name("id")
-        if own is None or own in self._above:
+        if own is None or own in self._above or self._is_earlier:
             return
         parent = event.name("parent_id")
         # A parent begins first: one that is not known yet is none.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rollout_trace.importing.imported import Imported, Job
 from rollout_trace.importing.inputs import documents, inputs_of
 from rollout_trace.importing.span_steps import kind_of
+from rollout_trace.importing.span_streams import joined_streams
 from rollout_trace.importing.span_tree import trajectories_of
 from rollout_trace.importing.span_values import Span, spans_of
 
@@ -47,11 +48,10 @@ def otel(path: Given, *, on_error: OnError = "raise", report: ImportReport | Non
 
 def _traces(source: Input, job: Job) -> Iterator[Trajectory]:
     traces: dict[str, list[Span]] = {}
-    number = 0
-    for record in documents(source, job.problems):
-        for span in job.guarded(lambda: spans_of(record)):  # noqa: B023
-            span.order = number = number + 1
-            traces.setdefault(span.trace_id, []).append(span)
+    found = (span for record in documents(source, job.problems) for span in job.guarded(lambda: spans_of(record)))  # noqa: B023
+    for number, span in enumerate(joined_streams(found), 1):
+        span.order = number
+        traces.setdefault(span.trace_id, []).append(span)
     for trace_id, spans in traces.items():
         if any(kind_of(span) == "call" for span in spans):
             made = trajectories_of(spans, job, trace_id)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from rollout_trace.data.model import Task
+from rollout_trace.data.model import Task, ToolRun
 from rollout_trace.data.trajectory import Trajectory
 from rollout_trace.importing._verifiers_graph import Graph
 from rollout_trace.importing.chat import error_of
 from rollout_trace.importing.imported import Imported, Job
 from rollout_trace.importing.inputs import documents, inputs_of
+from rollout_trace.importing.steps import recorded_run
 
 if TYPE_CHECKING:
     from rollout_trace.importing.fields import Fields, OnError
@@ -106,14 +107,31 @@ def _restore(trajectory: Trajectory, ours: Fields) -> None:
     parent = ours.name("parent_id")
     trajectory.parent_id = parent if parent != trajectory.id else None
     trajectory.parent_step_id = ours.name("parent_step_id")
-    if trajectory.parent_id is not None:
+    if "group_id" in ours.values:
+        trajectory.group_id = ours.name("group_id")
+    elif trajectory.parent_id is not None:
         trajectory.group_id = None  # An episode has one group: that of its outermost trajectory.
+    if "tool_runs" in ours.values:
+        trajectory.tool_runs = _tool_runs(ours, trajectory.tool_runs)
+    trajectory.error = error_of(ours.get("error")) or trajectory.error
     trajectory.rollout_index = ours.count("rollout_index")
     trajectory.status = ours.text("status") or trajectory.status
     if trajectory.stop_reason == trajectory.status:
         trajectory.stop_reason = None  # The export gives the status where there is no reason.
     trajectory.environment = ours.mapping("environment") or None
     trajectory.metadata = {**ours.mapping("metadata"), **(trajectory.metadata or {})}
+
+
+def _tool_runs(ours: Fields, sent: list[ToolRun]) -> list[ToolRun]:
+    """The recorded runs of tools, with the results that were sent back to the model."""
+    results = {run.tool_call_id: run.result for run in reversed(sent)}
+    runs = []
+    for record in ours.objects("tool_runs"):
+        inner = record.object("recorded")
+        run = recorded_run(record, results.get(None if inner is None else inner.name("tool_call_id")))
+        if run is not None:
+            runs.append(run)
+    return runs
 
 
 def _task(task: Fields) -> Task | None:

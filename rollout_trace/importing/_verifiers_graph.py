@@ -9,7 +9,7 @@ from rollout_trace.data.extras import as_policy_spans
 from rollout_trace.data.model import Completion, Step, TokenIssue, ToolRun, Usage
 from rollout_trace.data.tokens import TokenStore
 from rollout_trace.importing.chat import assistant_message, chat_calls, error_of
-from rollout_trace.importing.steps import REBUILT, Thread, policy_version, token_fields, usd
+from rollout_trace.importing.steps import REBUILT, Thread, policy_version, recorded_facts, token_fields, usd
 
 if TYPE_CHECKING:
     from rollout_trace.data.model import TokenSource
@@ -163,8 +163,7 @@ class Graph:
         completion = _completion(message)
         step = Step(
             **tokens,
-            **{**self._call_facts(call), **facts},
-            usage=usage,
+            **{"usage": usage, **self._call_facts(call), **facts},
             logprobs_mode=None if tokens["logprobs"] is None else mode,
             messages=thread.span(),  # type: ignore[arg-type]  # A stored form, which the field takes.
             tools=before.tools,
@@ -219,6 +218,7 @@ class Graph:
             "logprobs_mode": mode if mode in _MODES else None,
             "metadata": {**fact.mapping("metadata"), **REBUILT},
             "finish_reason": fact.text("finish_reason"),
+            **recorded_facts(fact),
         }
 
     def _call_facts(self, call: Fields | None) -> dict[str, Any]:
@@ -249,8 +249,8 @@ class Graph:
             facts.pop("token_source"), facts.pop("logprobs_mode")
             if fact is None:
                 facts["status"] = "error"
-            merged = {**self._call_facts(call), **facts}
-            self.steps.append(Step(**merged, usage=_usage(call)))
+            tools = self._paths[0].tools if self._paths else None
+            self.steps.append(Step(**{"usage": _usage(call), "tools": tools, **self._call_facts(call), **facts}))
 
     def _restore_order(self) -> None:
         order = {fact.name("id"): at for at, fact in enumerate(self._facts)}

@@ -47,6 +47,8 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
         job.report.miss("messages: their capture was not switched on")
     found = []
     answers: list[dict[str, Any] | None] = list(talk.answers) or [None]
+    if len(answers) > 1 and not span_own.is_own(span) and _is_one_answer(span, talk):
+        answers = [_joined(talk.answers)]
     for at, answer in enumerate(answers):
         reason = talk.finish_reasons[at] if at < len(talk.finish_reasons) else None
         tokens = _tokens(span, stores, usage, only=len(answers) == 1)
@@ -88,6 +90,33 @@ def call_steps(span: Span, stores: SharedStores, job: Job, name: str) -> list[St
         job.report.miss("token ids", tokens["completion_token_ids"] is None)
         job.report.miss("logprobs", tokens["logprobs"] is None)
     return found
+
+
+def _is_one_answer(span: Span, talk: Conversation) -> bool:
+    """Whether the messages of an answer are the items of one (reasoning, text, calls), not several choices.
+
+    Writers for the Responses API have a message for each item. Choices were asked for, or end each for a reason.
+    """
+    asked = span.attributes.get("gen_ai.request.choice.count")
+    for name in ("llm.invocation_parameters", "request_data"):
+        request = as_json(span.attributes.get(name))
+        asked = request.get("n", asked) if isinstance(request, dict) else asked
+    return asked in (None, 1) and sum(one is not None for one in talk.finish_reasons) <= 1
+
+
+def _joined(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    """The items of one answer as one message."""
+    joined: dict[str, Any] = {"role": "assistant"}
+    for message in messages:
+        for name in ("content", "reasoning_content", "tool_calls"):
+            value, before = message.get(name), joined.get(name)
+            if not value:
+                continue
+            if before and isinstance(before, str) != isinstance(value, str):
+                parts = ([{"type": "text", "text": one}] if isinstance(one, str) else one for one in (before, value))
+                before, value = parts
+            joined[name] = before + value if before else value
+    return joined
 
 
 def _completion(answer: dict[str, Any], span: Span) -> Completion:

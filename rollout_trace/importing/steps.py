@@ -9,12 +9,13 @@ from rollout_trace.data.lists import ListSpan
 from rollout_trace.data.model import Cost, TokenIssue, Usage
 from rollout_trace.data.tokens import TokenStore, readonly
 from rollout_trace.file.plain import dumps
+from rollout_trace.file.step_facts import facts_of, run_of
 from rollout_trace.wire import align
 from rollout_trace.wire.facts import ChoiceFacts
 from rollout_trace.wire.steps import Stores
 
 if TYPE_CHECKING:
-    from rollout_trace.data.model import TokenSource
+    from rollout_trace.data.model import TokenSource, ToolRun
     from rollout_trace.importing.fields import Fields
 
 REBUILT = {"messages_source": "rebuilt"}
@@ -109,6 +110,26 @@ def policy_version(fields: Fields, name: str) -> str | int | None:
     if isinstance(fields.get(name), str):
         return fields.text(name)
     return fields.count(name)
+
+
+def recorded_facts(fields: Fields) -> dict[str, Any]:
+    """The fields of a step that our own exports keep under ``recorded``; empty for documents of others."""
+    record = fields.object("recorded")
+    try:
+        return {} if record is None else facts_of(record.values)
+    except ValueError as error:
+        fields.wrong("recorded", f"facts of a step as our exports write them ({error})")
+        return {}
+
+
+def recorded_run(fields: Fields, result: Any) -> ToolRun | None:
+    """The tool run that our own exports keep under ``recorded``; None in documents of others."""
+    record = fields.object("recorded")
+    try:
+        return None if record is None else run_of(record.values, result)
+    except ValueError as error:
+        fields.wrong("recorded", f"a tool run as our exports write it ({error})")
+        return None
 
 
 def usd(amount: float | None) -> Cost | None:

@@ -23,6 +23,11 @@ _UNSEEN = (
     "The process is instrumented: a client that speaks HTTP by itself, on sockets or in native code, is not recorded."
 )
 
+_CACHE = (
+    " Where a cache answered, there was no call: dspy's and litellm's give all samples of a group the first answer. "
+    "Turn it off: dspy.LM(..., cache=False), litellm.disable_cache()."
+)
+
 
 def warn_if_nothing_recorded(
     trajectory: Trajectory, event: str, *, opened_at: str | None, children_opened: int
@@ -53,13 +58,15 @@ def _missing(trajectory: Trajectory, children_opened: int) -> tuple[str, str] | 
             # No mistake of the user's: it failed before its first call, or its children make the calls, maybe still.
             return None
         nothing = "no model call was recorded in it"
+        scored = _CACHE if trajectory.reward is not None else ""
         if is_instrumented():
-            return nothing, f"{_UNSEEN} A worker thread that takes its jobs from a queue needs rt.propagate(function)."
+            thread = "A worker thread that takes its jobs from a queue needs rt.propagate(function)."
+            return nothing, f"{_UNSEEN} {thread}{scored}"
         return (
             nothing,
             "Call rt.instrument(), which records every client of the process, or wrap the client that the agent calls: "
             "rt.wrap_openai(client). A framework needs its hook, and its model record(llm). A thread needs "
-            "rt.instrument() or rt.propagate(function).",
+            f"rt.instrument() or rt.propagate(function).{scored}",
         )
     codes = [None if step.token_issue is None else step.token_issue.code for step in trajectory.steps]
     if "not_on_wire" in codes and {"not_on_wire", "cached"}.issuperset(codes):

@@ -93,7 +93,7 @@ def _skyrl(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, 
 
 def _atif(path: str, trajectories: Iterable[Trajectory], options: Mapping[str, Any]) -> int:
     if path.endswith((".jsonl", ".jsonl.gz", ".jsonl.zst")):
-        return int(_exporter("write_jsonl")(path, _exporter("atif")(trajectories, **options)))
+        return int(_exporter("write_jsonl")(path, _exporter("iter_atif")(trajectories, **options)))
     if Path(path).suffix in (".json", ".parquet"):
         raise ValueError(f"{path}: expected the path of a folder, or a name that ends with .jsonl.")
     return int(_exporter("write_atif")(path, trajectories, **options))

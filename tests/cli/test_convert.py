@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_every_exporter_has_a_format() -> None:
-    helpers = {"arrow", "batches", "dataset", "otel", "trl_rollout"}
+    helpers = {"arrow", "batches", "dataset", "features", "otel", "trl_rollout"}
     names = {
         name
         for name in export.__all__

@@ -146,7 +146,7 @@ def test_other_tools_are_another_conversation() -> None:
     trajectory.steps = [*first, replace(last, tools=None)]
     rows = chat(trajectory, weight=True)
     assert [roles(row) for row in rows] == ["suAtA", "suatatA"]
-    assert ["tools" in row for row in rows] == [True, False]
+    assert [row["tools"] is None for row in rows] == [False, True]
 
 
 def test_a_row_for_each_step() -> None:
@@ -209,7 +209,7 @@ def test_columns() -> None:
     rows = chat(trajectory, columns=[])
     assert [set(row) for row in rows] == [{"messages"}] * 3
     rows = chat(trajectory, columns=list(CHAT_COLUMNS))
-    assert [tuple(row)[1:] for row in rows] == [tuple(CHAT_COLUMNS)] * 3
+    assert [tuple(row)[2:] for row in rows] == [tuple(CHAT_COLUMNS)] * 3
     assert (rows[1]["model"], rows[1]["finish_reason"], rows[1]["agent"]) == ("m", "stop", "searcher")
     assert rows[1]["step_ids"] == [trajectory.steps[0].id, trajectory.steps[2].id]
     unchecked(trajectory, reward=math.inf)

@@ -29,7 +29,7 @@ COUNTED = {
     "nemo_gym": {**NOT_TAKEN, **MASKS, **EXPERTS, **VERSIONS},
     "nemo_rl": NOT_TAKEN,
     "openrlhf": {**NOT_TAKEN, **MASKS, **EXPERTS, **VERSIONS},
-    "skyrl": {**NOT_TAKEN, **MASKS, **VERSIONS},
+    "skyrl": {**NOT_TAKEN, **VERSIONS},
     "slime": NOT_TAKEN,
     "tinker": {**NOT_TAKEN, **MASKS, **EXPERTS, **VERSIONS},
     "trl": {**NOT_TAKEN, **MASKS, **EXPERTS, **VERSIONS},
@@ -119,18 +119,44 @@ def test_rows_of_other_models_lose_their_experts() -> None:
     )
 
 
-def test_skyrl_gets_lists_or_arrays() -> None:
+def test_skyrl_gets_arrays() -> None:
+    """In the types of its tensors: it refuses lists, and uint16."""
     output, _ = given("skyrl", extras.run())
-    assert output["rollout_expert_indices"] == [extras.experts(0, 6).tolist()]
-    output, _ = given("skyrl", extras.run(), arrays=True)
     (found,) = output["rollout_expert_indices"]
     assert found.dtype == np.uint8
     assert np.array_equal(found, extras.experts(0, 6))
+    for most, dtype in ((300, "int16"), (40_000, "int32")):
+        run = extras.run()
+        run.steps = [
+            replace(step, routed_experts=np.full(step.routed_experts.shape, most, np.uint16))  # type: ignore[union-attr]
+            for step in run.steps
+        ]
+        output, _ = given("skyrl", run)
+        assert output["rollout_expert_indices"][0].dtype == dtype
+        assert set(output["rollout_expert_indices"][0].flat) == {most}
 
 
 def test_skyrl_gets_those_of_each_step() -> None:
     output, _ = given("skyrl", extras.run(), stepwise=True)
-    assert output["rollout_expert_indices"] == [extras.experts(0, 3).tolist(), extras.experts(0, 6).tolist()]
+    found = [one.tolist() for one in output["rollout_expert_indices"]]
+    assert found == [extras.experts(0, 3).tolist(), extras.experts(0, 6).tolist()]
+
+
+def test_skyrl_gets_sampling_masks() -> None:
+    """Of the response, in every row: -1 behind the ids of a token, and where nothing was sampled or known."""
+    run, other = extras.run(), extras.run()
+    other.id, other.steps = "other", [replace(step, sampling_mask=None) for step in other.steps]
+    output, _ = given("skyrl", [run, other])
+    (row,) = run.sequences()
+    assert row.sampling_mask is not None
+    support, nothing = output["rollout_sample_support"]
+    offsets = row.sampling_mask.offsets
+    for at, ids in enumerate(support.tolist(), row.prompt_length):
+        known = row.sampling_mask.ids[offsets[at] : offsets[at + 1]].tolist()
+        assert ids == known + [-1] * (support.shape[1] - len(known))
+    assert (nothing == -1).all()
+    assert nothing.dtype == np.int32
+    assert "rollout_sample_support" not in given("skyrl", other)[0]
 
 
 def nodes(runs: Any) -> list[dict[str, Any]]:

@@ -80,3 +80,14 @@ def test_what_is_left_out() -> None:
     report = ExportReport()
     export.nemo_gym(recorded.images(), report=report)
     assert report.dropped == {"parts of messages that are no text": 1}
+
+
+def test_a_failed_run_is_masked() -> None:
+    """As NeMo-Gym 0.7 has it: its reward measures the environment, or the agent's own code."""
+    good, failed, aborted = (trajectory_of([([1], [2], [-0.5])], reward=1.0) for _ in range(3))
+    failed.status, failed.error = "failed", rt.ErrorInfo(type="OSError", message="disk full")
+    aborted.status = "aborted"
+    rows = export.nemo_gym([good, failed, aborted])
+    assert [row["mask_sample"] for row in rows] == [False, True, True]
+    assert [row["failure_kind"] for row in rows] == [None, "agent_run_error", "rollout_trace:aborted"]
+    assert [row["failure_reason"] for row in rows] == [None, "OSError: disk full", "aborted"]

@@ -66,15 +66,50 @@ def test_the_reward_is_on_the_last_row_alone() -> None:
 
 def test_names_are_the_groups_and_no_two_are_one() -> None:
     runs = recorded.tool_agent()
-    named = [(one["instance_id"], one["repetition_id"]) for one in skyrl(runs + runs)["trajectory_ids"]]
-    assert named[:6] == [(group, number) for group in ("add/1", "add/2") for number in range(3)]
-    assert len(set(named)) == 12
-    pair = recorded.two_agents()
-    for run in pair:
-        run.reward = 0.5
-    named = [(one["instance_id"], one["repetition_id"]) for one in skyrl(pair)["trajectory_ids"]]
-    assert [name for name, _ in named] == ["pair/1", "pair/1/worker", "pair/1/worker"] * 2
-    assert len(set(named)) == 6
+    again = [replace(run, id=f"{run.id}-again") for run in runs]
+    named = [(one["instance_id"], one["repetition_id"]) for one in skyrl(runs + again)["trajectory_ids"]]
+    assert named == [(group, number) for group in ("add/1", "add/2") for number in range(6)]
+
+
+@pytest.mark.parametrize("order", [(0, 3, 1, 4, 2, 5), (5, 4, 3, 2, 1, 0)])
+def test_rows_of_a_group_stand_together(order: tuple[int, ...]) -> None:
+    """SkyRL's trainer refuses any other order, and a collector's file is in the order in which runs ended."""
+    runs = recorded.tool_agent()
+    output = skyrl([runs[at] for at in order])
+    names = [one["instance_id"] for one in output["trajectory_ids"]]
+    first = runs[order[0]].group_id
+    assert names == [first] * 3 + [name for name in ("add/1", "add/2") if name != first] * 3
+    rows = {tuple(row.token_ids): run.reward for run in runs for row in run.sequences()}
+    pairs = zip(output["prompt_token_ids"], output["response_ids"], output["rewards"], strict=True)
+    assert all(rows[tuple(prompt + response)] == reward for prompt, response, reward in pairs)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_sub_agents_are_parts_of_their_run(backwards: bool) -> None:
+    """The trainer takes as many instances as it asked for: a sub-agent can have none."""
+    made = recorded.two_agents()
+    outer = [run for run in made if run.parent_id is None]
+    for at, run in enumerate(outer):
+        run.reward = 1.0 + at
+    made[1].reward = 0.5
+    report = ExportReport()
+    output = skyrl(made[::-1] if backwards else made, report=report)
+    assert {one["instance_id"] for one in output["trajectory_ids"]} == {"pair/1"}
+    for number, run in enumerate(outer):
+        inside = [one for one in made if one.parent_id == run.id]
+        rows = [at for at, one in enumerate(output["trajectory_ids"]) if one["repetition_id"] == number]
+        assert len(rows) == sum(len(one.sequences()) for one in (run, *inside))
+        assert [output["is_last_step"][at] for at in rows] == [at == rows[-1] for at in rows]
+        assert [output["rewards"][at] for at in rows] == [0.0] * (len(rows) - 1) + [run.reward]
+    assert report.dropped == {"rewards of sub-agents": 1}
+
+
+def test_sub_agents_alone_are_runs() -> None:
+    workers = [run for run in recorded.two_agents() if run.parent_id is not None]
+    for worker in workers:
+        worker.reward = 0.5
+    names = [one["instance_id"] for one in skyrl(workers)["trajectory_ids"]]
+    assert names == ["pair/1/worker"] * len(workers)
 
 
 def test_runs_without_an_index_get_the_next_free_number() -> None:
@@ -156,26 +191,34 @@ def test_a_masked_row_keeps_within_the_limits(limit: str) -> None:
 
 
 @pytest.mark.parametrize("failed", ["mask", "mask_group"])
-def test_no_row_stands_for_sub_agents_that_have_none(failed: Any) -> None:
-    """The trainer asked for runs alone; unscored sub-agents are left out, as with ``keep``."""
-    runs = recorded.two_agents()
-    kept, masked = ExportReport(), ExportReport()
-    assert skyrl(runs, failed=failed, report=masked) == skyrl(runs, report=kept)
-    assert (masked.dropped, masked.noted) == (kept.dropped, kept.noted)
-    workers = [run for run in runs if run.parent_id is not None]
-    for worker in workers:
-        worker.reward = 0.5
+def test_sub_agents_that_failed_are_left_out(failed: Any) -> None:
+    """And those of a run that is masked."""
+    made = recorded.two_agents()
+    outer = [run for run in made if run.parent_id is None]
+    workers = [run for run in made if run.parent_id is not None]
+    kept = skyrl(made)
+    assert skyrl(made, failed=failed) == kept
     workers[0].status = "failed"
-    output = skyrl(runs, failed=failed, report=ExportReport())
-    sums = {worker.id: 0 for worker in workers if failed == "mask_group" or worker is workers[0]}
-    expected = [sums.get(run.id, sum(int(row.loss_mask.sum()) for row in run.sequences())) for run in runs]
-    assert [sum(mask) for mask in output["loss_masks"]] == expected
+    report = ExportReport()
+    output = skyrl(made, failed=failed, report=report)
+    assert len(output["rewards"]) == len(kept["rewards"]) - 1
+    assert report.dropped == {"rows of sub-agents that failed": 1}
+    outer[1].status = "failed"
+    report = ExportReport()
+    output = skyrl(made, failed=failed, report=report)
+    masked = [
+        one["repetition_id"]
+        for one, mask in zip(output["trajectory_ids"], output["loss_masks"], strict=True)
+        if not any(mask)
+    ]
+    assert masked == ([0, 1] if failed == "mask_group" else [1])
+    assert report.dropped["rows of sub-agents of runs that are masked"] == (3 if failed == "mask_group" else 2)
 
 
 def test_masked_rows_keep_the_experts_of_the_others() -> None:
     failed = trajectory_of(extras.TRACE)
     failed.status = "failed"
-    output = skyrl([extras.run(), failed], failed="mask", arrays=True, report=ExportReport())
+    output = skyrl([extras.run(), failed], failed="mask", report=ExportReport())
     whole, zeros = output["rollout_expert_indices"]
     assert whole.shape == (6, extras.LAYERS, extras.K)
     # Of prompt and response but the last token, as in the other rows.

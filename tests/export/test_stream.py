@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +15,18 @@ import pytest
 import rollout_trace as rt
 from rollout_trace import export
 from rollout_trace.export import ExportReport
+from rollout_trace.export._common import MAX_WAITING
+from rollout_trace.view.formats import FORMATS
 from tests.consumers.traces import trajectory_of
 from tests.export.drawn import drawn
 from tests.export.plain import plain
 
 TRACE = [([1, 2], [3, 4], [-0.5, -0.25]), ([1, 2, 3, 4, 5], [6], [-1.0])]
 STREAMS = (
-    "agent_lightning", "areal", "chat", "exchanges", "nemo_gym", "nemo_rl", "openenv", "rllm", "slime", "steps",
+    "agent_lightning", "areal", "atif", "chat", "exchanges", "nemo_gym", "nemo_rl", "openenv", "rllm", "slime", "steps",
     "tinker", "trl", "turns", "verl",
 )  # fmt: skip
-EPISODES = ("agent_lightning", "rllm")
+EPISODES = ("agent_lightning", "atif", "rllm")
 """These wait for the other trajectories of an episode."""
 
 
@@ -35,6 +38,33 @@ def talks(count: int) -> list[rt.Trajectory]:
             for at, step in enumerate(run.steps)
         ]
     return [replace(run, id=str(at)) for at, run in enumerate(made)]
+
+
+@pytest.mark.parametrize("name", [one.name for one in FORMATS.values() if one.streams])
+def test_a_format_that_streams_holds_few_trajectories(name: str, tmp_path: Path) -> None:
+    """As ``rollout-trace convert --list`` says: one at a time, or those that wait for others of their episode."""
+    options = {"data_source": "a", "ability": "b"} if name == "verl_prompts" else {}
+    alive: weakref.WeakSet[rt.Trajectory] = weakref.WeakSet()
+    most = written = 0
+
+    def source() -> Iterator[rt.Trajectory]:
+        nonlocal most, written
+        for at in range(3 * MAX_WAITING):
+            run = trajectory_of(TRACE, reward=1.0)
+            said: dict[str, Any] = {
+                "messages": [{"role": "user", "content": f"{at}"}],
+                "completion": rt.Completion(content="a"),
+            }
+            run.steps = [replace(one, **said) for one in run.steps]
+            run.id = run.episode_id = str(at)
+            alive.add(run)
+            yield run
+            most = max(most, len(alive))
+        written = sum(file.stat().st_size for file in tmp_path.iterdir())
+
+    FORMATS[name].write(str(tmp_path / "a.jsonl"), source(), options)
+    assert 0 < most <= MAX_WAITING + 5
+    assert written or name in ("distillation", "verl_prompts")  # No rows, or fewer than a buffer holds.
 
 
 @pytest.mark.hypothesis

@@ -394,7 +394,7 @@ EXPORTERS: dict[str, Callable[[Any], Any]] = {
     "verifiers": export.verifiers,
     "verl": export.verl,
 }
-WITHOUT_REWARDS = {"arrow", "dataset", "distillation", "otel", "verl_prompts"}
+WITHOUT_REWARDS = {"arrow", "dataset", "distillation", "features", "otel", "verl_prompts"}
 """These take rows, send spans, or give prompts or a teacher's tokens alone."""
 
 

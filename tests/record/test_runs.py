@@ -592,3 +592,17 @@ def test_keys_that_became_one_later_are_both_kept(tmp_path: Path, caplog: pytest
     (back,) = rt.read(tmp_path / "runs.jsonl")
     assert back.metadata == {"1": "text", "1 (int)": "number"}
     assert len(said(caplog, "are both '1' in a file")) == 1
+
+
+def test_a_scored_run_without_a_call_may_have_been_answered_by_a_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """dspy's and litellm's answer the samples of a group from one call: those behind the first make none."""
+    with rt.recording(tmp_path / "runs.jsonl"), rt.trajectory("cached") as trajectory:
+        trajectory.reward = 1.0
+    (line,) = said(caplog, "no model call was recorded")
+    assert "dspy.LM(..., cache=False)" in line
+    with rt.recording(tmp_path / "more.jsonl"), rt.trajectory("unscored"):
+        pass
+    *_, line = said(caplog, "no model call was recorded")
+    assert "cache" not in line

@@ -205,9 +205,16 @@ def test_the_blocks_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for one in runs:
             out.write(one)
     names = {"rt": rt, "export": export, "datasets": datasets, "trajectories": runs, "rows": export.trl(runs)}
-    parts = ("Dataset.from_generator", 'datasets.load_dataset("parquet"', "export.dataset(export.steps")
+    for at in range(2):
+        write_chat(f"sft-{at}.jsonl", runs[at::2])
+    parts = (
+        "Dataset.from_generator",
+        "features=export.features",
+        'datasets.load_dataset("parquet"',
+        "export.dataset(export.steps",
+    )
     for part in parts:
         (block,) = [one for one in blocks_of("docs/export.md") if part in one.text]
         run_block(block, names)
-        assert part != parts[0] or len(names["data"]) == len(runs)
+        assert part not in parts[:2] or len(names["data"]) == len(runs)
     assert len(names["data"]) == sum(len(one.steps) for one in runs)

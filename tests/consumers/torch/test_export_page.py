@@ -1,4 +1,4 @@
-"""Blocks of docs/export.md and docs/training.md that need PyTorch, TRL, verl or SkyRL; test_trl.py replays its own."""
+"""Blocks of docs/export.md and docs/training.md that need PyTorch, TRL or verl; test_trl.py replays its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
 import rollout_trace as rt
 from rollout_trace import export
 from tests.consumers import recorded
-from tests.consumers.torch import test_skyrl as of_skyrl
 from tests.consumers.torch import test_verl as of_verl
 from tests.consumers.torch import tiny
 from tests.consumers.torch.test_trl import settings_of
@@ -69,11 +68,6 @@ def test_verl() -> None:
     found = run_blocks(EXPORT, "verl: ", trajectory=recorded.tool_agent()[0], **names)
     assert len(found["outputs"]) == 1
     assert found["batch"].batch["advantages"].tolist() == [[0.5] * 3, [-0.5] * 3]
-
-
-def test_skyrl() -> None:
-    names = {"export": export, "TrajectoryID": vars(of_skyrl)["TrajectoryID"], "trajectories": recorded.tool_agent()}
-    assert len(run_blocks(EXPORT, "SkyRL", **names)["output"]["trajectory_ids"]) == 6
 
 
 def test_nemo_rl() -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
-import typing_extensions
 from page_blocks import Block
 
 from tests.documentation.reader import read_page, record_start
@@ -40,11 +38,10 @@ def test_start_trains_as_pasted(tmp_path: Path) -> None:
     read_page("docs/start.md", tmp_path / "page", programs, with_warnings, wanted=wanted)
 
 
-@pytest.mark.parametrize("page", ["docs/train-trl.md", "docs/train-verl.md", "docs/train-skyrl.md"])
+@pytest.mark.parametrize("page", ["docs/train-trl.md", "docs/train-verl.md"])
 def test_the_page_trains_on_what_start_records(page: str, tmp_path: Path) -> None:
     folder = tmp_path / "page"
     record_start(folder)
-    # SkyRL hands a TypedDict to pydantic, which before Python 3.12 takes that of typing_extensions alone.
-    with warnings.catch_warnings(), patch("typing.TypedDict", typing_extensions.TypedDict):
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         read_page(page, folder, programs, wanted=is_run)

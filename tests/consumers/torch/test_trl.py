@@ -160,8 +160,11 @@ def test_grpo_trains_on_recorded_rollouts(tmp_path: Path) -> None:
 
 
 def test_the_page_replays_recorded_runs(tmp_path: Path) -> None:
-    """Its block on replay: prompts from the file, and the group's own runs for each."""
+    """Its block on replay: the group's own runs for each task, also where tasks differ in their environment alone."""
     trajectories = recorded.tool_agent()
+    same = trajectories[0].steps[0].messages
+    for one in trajectories:
+        one.steps[0] = replace(one.steps[0], messages=same)
     with rt.JSONLWriter(tmp_path / "rollouts.jsonl") as out:
         for one in trajectories:
             out.write(one)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
-import typing_extensions
 from hypothesis import given, settings
+from page_blocks import blocks_of, run_block
+from skyrl.backends.skyrl_train.utils.ppo_utils import compute_advantages_and_returns
+from skyrl.train.config import SkyRLTrainConfig
+from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
+from skyrl.train.generators.base import TrajectoryID
+from skyrl.train.generators.utils import merge_stepwise_output
+from skyrl.train.trainer import RayPPOTrainer
+from skyrl.train.utils.trainer_utils import validate_generator_output
 
+from rollout_trace import export
 from rollout_trace.export._skyrl import skyrl
 from rollout_trace.report import ExportReport
 from rollout_trace.train.groups import groups
 from tests.amount import examples
-from tests.consumers import recorded, vllm_extras
-from tests.consumers.torch import tiny
+from tests.consumers import extras, recorded, vllm_extras
 from tests.consumers.traces import Trace, traces, trajectory_of
 from tests.consumers.vllm_extras import RUNS, TURNS, runs
-
-# SkyRL hands a TypedDict to pydantic, which before Python 3.12 takes that of typing_extensions alone.
-with warnings.catch_warnings(), patch("typing.TypedDict", typing_extensions.TypedDict):
-    warnings.simplefilter("ignore")
-    from skyrl.backends.skyrl_train.utils.ppo_utils import compute_advantages_and_returns
-    from skyrl.train.dataset.preprocess import convert_prompts_responses_to_batch_tensors
-    from skyrl.train.generators.base import TrajectoryID
-    from skyrl.train.generators.utils import merge_stepwise_output
-    from skyrl.train.utils.trainer_utils import validate_generator_output
+from tests.documentation.reader import read_page, record_start
+from tests.documentation.stage import programs
+from tests.documentation.table import is_run
 
 pytestmark = pytest.mark.filterwarnings("default")  # of SkyRL itself
 
@@ -75,13 +77,14 @@ def tensors(output: dict[str, Any]) -> Any:
     pairs = zip(output["response_ids"], output["rewards"], strict=True)
     rewards = [[*[0.0] * (len(ids) - 1), reward] for ids, reward in pairs]
     return convert_prompts_responses_to_batch_tensors(
-        tiny.tokenizer(),
+        0,
         output["prompt_token_ids"],
         output["response_ids"],
         rewards,
         output["loss_masks"],
         output["rollout_logprobs"],
         output.get("rollout_expert_indices"),
+        output.get("rollout_sample_support"),
     )
 
 
@@ -119,17 +122,17 @@ def test_skyrls_advantages_are_those_of_the_groups() -> None:
 def test_skyrls_tensors_have_the_recorded_experts(stepwise: bool) -> None:
     output = with_ids(skyrl(runs(), stepwise=stepwise, report=ExportReport()))
     validate_generator_output(len(output["response_ids"]), output, step_wise=True)
-    ids, attention, *_, found = tensors(output)
+    ids, attention, *_, packed, _ = tensors(output)
+    found = [packed.values[begin:end] for begin, end in zip(packed.cu_seqlens, packed.cu_seqlens[1:], strict=False)]
     first = [TURNS[: at + 1] for at in range(len(TURNS))] if stepwise else [TURNS]
     for at, names in enumerate([*first, *RUNS[1:]]):
         read = attention[at].bool()
         assert ids[at][read].tolist() == vllm_extras.ids(*names)
-        assert found[at][read][:-1].tolist() == vllm_extras.experts(*names).tolist()
-        assert not found[at][~read].any()
+        assert found[at][:-1].tolist() == vllm_extras.experts(*names).tolist()
 
 
 def test_skyrl_merges_no_rows_with_experts() -> None:
-    """As docs/export.md says of SkyRL 0.3.0."""
+    """As docs/export.md says."""
     with pytest.raises(AssertionError, match="rollout_expert_indices not supported"):
         merge_stepwise_output(with_ids(skyrl(runs(), stepwise=True, report=ExportReport())))
 
@@ -140,3 +143,79 @@ def test_its_validator_takes_masked_rows(failed: Any) -> None:
     output = with_ids(skyrl(made, failed=failed, report=ExportReport()))
     validate_generator_output(len(output["response_ids"]), output, step_wise=True)
     assert [sum(mask) == 0 for mask in output["loss_masks"]] == [False] * 6 + [True]
+
+
+def trained(output: Any, prompts: int, *, stepwise: bool = False, per_prompt: int = 1) -> Any:
+    """What the trainer makes of a generator's output: checked, with rewards by token, and as tensors."""
+    trainer: Any = object.__new__(RayPPOTrainer)  # Its constructor starts servers.
+    trainer.cfg = SkyRLTrainConfig()
+    trainer.cfg.generator.step_wise_trajectories = stepwise
+    trainer.cfg.generator.n_samples_per_prompt = per_prompt
+    trainer.cfg.trainer.train_batch_size = trainer.cfg.trainer.policy_mini_batch_size = prompts
+    trainer.cfg.trainer.critic.model.path = None
+    trainer.tokenizer, trainer.all_metrics = SimpleNamespace(pad_token_id=0), {}
+    trainer.dispatch = SimpleNamespace(get_lcm_dp_size=lambda: 1)
+    given = with_ids(output)
+    validate_generator_output(len(given["response_ids"]), given, step_wise=stepwise)
+    uids = [one.instance_id for one in given["trajectory_ids"]]
+    given, uids = trainer.postprocess_generator_output(given, uids)
+    return trainer.convert_to_training_input(given, uids)
+
+
+def test_the_trainer_takes_runs_in_the_order_in_which_they_end() -> None:
+    """A collector writes a run when it is done: those of one prompt do not stand together in its file."""
+    made = recorded.tool_agent()
+    batch = trained(skyrl([made[at] for at in (0, 3, 1, 4, 2, 5)]), 2, per_prompt=3)
+    assert batch.metadata["uids"] == ["add/1"] * 3 + ["add/2"] * 3
+    assert batch["loss_mask"].sum().item() == sum(row.loss_mask.sum() for run in made for row in run.sequences())
+
+
+@pytest.mark.parametrize("stepwise", [False, True])
+def test_the_trainer_takes_sub_agents_as_parts_of_their_runs(stepwise: bool) -> None:
+    made = recorded.two_agents()
+    outer = [run for run in made if run.parent_id is None]
+    for at, run in enumerate(outer):
+        run.reward = float(at)
+    batch = trained(skyrl(made, stepwise=stepwise), 1, stepwise=True, per_prompt=2)
+    assert set(batch.metadata["uids"]) == {"pair/1"}
+    assert sum(batch.metadata["is_last_step"]) == len(outer)
+    assert batch["loss_mask"].sum().item() == sum(row.loss_mask.sum() for run in made for row in run.sequences())
+    assert batch["rewards"].sum().item() == 1.0
+
+
+def test_the_trainer_takes_experts_and_masks() -> None:
+    made = [extras.run(), extras.run()]
+    made[1].id = "other"
+    batch = trained(skyrl(made, report=ExportReport()), 1, per_prompt=2)
+    (row,) = made[0].sequences()
+    lengths = batch["rollout_expert_indices"].sequence_lengths.tolist()
+    assert lengths == [len(row.token_ids)] * 2
+    support = batch["rollout_sample_support"]
+    assert support.sequence_lengths.tolist() == [len(row.token_ids) - row.prompt_length] * 2
+    assert row.sampling_mask is not None
+    counts = (support.values >= 0).sum(1)[: len(row.token_ids) - row.prompt_length]
+    assert counts.tolist() == row.sampling_mask.counts[row.prompt_length :].tolist()
+
+
+@pytest.mark.parametrize("most", [255, 300, 40_000])
+def test_the_trainer_takes_any_number_of_experts(most: int) -> None:
+    run = extras.run()
+    shapes = [np.shape(step.routed_experts) for step in run.steps]  # type: ignore[arg-type]
+    run.steps = [
+        replace(step, routed_experts=np.full(shape, most, np.uint16))
+        for step, shape in zip(run.steps, shapes, strict=True)
+    ]
+    batch = trained(skyrl(run, report=ExportReport()), 1)
+    assert batch["rollout_expert_indices"].values[0].unique().tolist() == [most]
+
+
+def test_the_block_of_the_export_page() -> None:
+    (block,) = [one for one in blocks_of("docs/export.md") if "export.skyrl(trajectories)" in one.text]
+    names: dict[str, Any] = {"export": export, "TrajectoryID": TrajectoryID, "trajectories": recorded.tool_agent()}
+    run_block(block, names)
+    assert len(names["output"]["trajectory_ids"]) == 6
+
+
+def test_the_page_trains_on_what_start_records(tmp_path: Path) -> None:
+    record_start(tmp_path / "page")
+    read_page("docs/train-skyrl.md", tmp_path / "page", programs, wanted=is_run)
