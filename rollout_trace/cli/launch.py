@@ -9,6 +9,8 @@ import os
 import stat
 import sys
 
+from rollout_trace.cli.waiting import run_and_report, why_unseen
+
 TYPE_CHECKING = False  # Not from `typing`: importing that takes longer than all of this.
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +54,8 @@ class Given:
 def launch(args: Sequence[str]) -> int:
     """Runs a program with the arguments of ``rollout-trace run``. Does not return, save with 2 for a mistake in them.
 
-    On Windows, where a process cannot be replaced, it waits for the program and returns its exit code.
+    A program that is not Python is waited for, and summed up here. On Windows, where a process cannot be replaced, all
+    are waited for.
     """
     try:
         given = parse(args)
@@ -60,7 +63,8 @@ def launch(args: Sequence[str]) -> int:
         output = check_output(given.output)
         if given.engine is not None:
             _check_engine(given.engine)
-        _execute(executable, command, _environment(given, output))
+        why = None if given.quiet or os.name == "nt" else why_unseen(executable, command)
+        _execute(executable, command, _environment(given, output, is_waited=why is not None), why)
     except Refusal as refusal:
         _print_error(str(refusal))
         return FAILED
@@ -247,8 +251,8 @@ def _check_engine(engine: str) -> None:
         raise Refusal(f"there is no engine {engine!r}; there are {', '.join(names)}.")
 
 
-def _environment(given: Given, output: str) -> dict[str, str]:
-    """The variables of the program."""
+def _environment(given: Given, output: str, *, is_waited: bool) -> dict[str, str]:
+    """The variables of the program. The first process of a run is the one that sums it up."""
     environment = {name: value for name, value in os.environ.items() if name not in _names(_PASSED_ON)}
     boot = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "process", "boot")
     own = {
@@ -257,7 +261,7 @@ def _environment(given: Given, output: str) -> dict[str, str]:
         "ENGINE": given.engine,
         "NAME": given.name,
         "TASK": given.task,
-        "FIRST": f"{os.getpid()}::{output}",
+        "FIRST": f"{os.getpid()}:{os.getpid() if is_waited else ''}:{output}",
         "QUIET": "1" if given.quiet else None,
     }
     if given.reward_from is not None:
@@ -285,7 +289,7 @@ def _check_reward(path: str) -> tuple[str, str]:
         raise Refusal(f"--reward-from {path}: {error.strerror}.") from None
 
 
-def _execute(executable: str, command: Sequence[str], environment: dict[str, str]) -> NoReturn:
+def _execute(executable: str, command: Sequence[str], environment: dict[str, str], why: str | None) -> NoReturn:
     if os.name == "nt":
         import subprocess
 
@@ -296,6 +300,8 @@ def _execute(executable: str, command: Sequence[str], environment: dict[str, str
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
     try:
+        if why is not None:
+            run_and_report(executable, command, environment, why)
         os.execve(executable, list(command), environment)
     except OSError as error:
         raise Refusal(f"{command[0]} cannot be executed: {error.strerror}.") from None

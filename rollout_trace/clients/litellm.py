@@ -1,11 +1,12 @@
 """What litellm does with answers that no request shows: those of its cache, and those that it throws away.
 
-Its calls are recorded below it, by the SDKs and the HTTP libraries. Nothing is imported; three functions are replaced:
+Its calls are recorded below it, by the SDKs and the HTTP libraries. Nothing is imported; these functions are replaced:
 
 - ``LLMCachingHandler._convert_cached_result_to_model_response``, which runs for every answer of the cache and
   for nothing else: a step with status ``cached``.
-- ``Router._should_raise_content_policy_error``, which decides that an answer is thrown away for a fallback's: its step
-  becomes ``superseded``.
+- ``_should_raise_content_policy_error`` and ``_should_raise_anthropic_refusal_error`` of its router, which decide that
+  an answer is thrown away for a fallback's: its step becomes ``superseded``. Since 1.110 its core in Rust decides, and
+  ``_Driver._blocked_error`` makes the exception for such an answer.
 - ``litellm.utils.post_call_processing``, which raises for an answer that fails a rule or its JSON schema: the step
   holds the error, and is ``superseded`` where litellm then asks again.
 """
@@ -99,18 +100,32 @@ def _answer(step: Step) -> dict[str, Any]:
     return {name: getattr(step, name) for name in names if getattr(step, name) is not None}
 
 
-def recorded_content_filter(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
-    """What takes the place of ``Router._should_raise_content_policy_error``."""
+def recorded_decision(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
+    """What takes the place of the functions of the router that decide whether an answer is thrown away."""
+    signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def should_raise(self: Any, *args: Any, **kwargs: Any) -> Any:
-        is_thrown_away = original(self, *args, **kwargs)
+    def should_raise(*args: Any, **kwargs: Any) -> Any:
+        is_thrown_away = original(*args, **kwargs)
         if is_thrown_away and is_active():
-            given = (kwargs.get("response"), *args[1:2])
-            guard.run_all("superseded", *(functools.partial(_superseded, one) for one in given if one is not None))
+            guard.run_all(
+                "superseded", lambda: _superseded(signature.bind_partial(*args, **kwargs).arguments.get("response"))
+            )
         return is_thrown_away
 
     return should_raise
+
+
+def recorded_block(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
+    """What takes the place of ``_Driver._blocked_error``."""
+
+    @functools.wraps(original)
+    def blocked_error(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_active():
+            guard.run_all("superseded", lambda: _superseded(self._last_response))
+        return original(self, *args, **kwargs)
+
+    return blocked_error
 
 
 def recorded_processing(original: Callable[..., Any], is_active: Callable[[], bool]) -> Any:
@@ -147,7 +162,9 @@ def _refused(response: Any, error: BaseException, options: Mapping[str, Any]) ->
 def _frame_of(response: Any) -> _Frame:
     """A frame for an answer that has been recorded, which is found by the provider's id."""
     frame = _Frame(is_seen=True)
-    frame.answered(response_id=getattr(response, "id", None))
+    # Anthropic's messages are plain dicts.
+    found = response.get("id") if isinstance(response, Mapping) else getattr(response, "id", None)
+    frame.answered(response_id=found)
     return frame
 
 

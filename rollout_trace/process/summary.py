@@ -9,7 +9,7 @@ import textwrap
 from typing import TextIO
 
 from rollout_trace.guard import printable
-from rollout_trace.process.boot.sitecustomize import NOTHING, OUTPUT, left_by_children
+from rollout_trace.process.boot.sitecustomize import NOTHING, OUTPUT, UNSEEN, left_by_children
 from rollout_trace.record.ancestry import ENGINE
 from rollout_trace.record.tally import Tally
 
@@ -50,10 +50,10 @@ def gathered(own: Tally) -> Tally:
     return total
 
 
-def show(total: Tally, stream: TextIO) -> None:
-    """Prints the summary."""
+def show(total: Tally, stream: TextIO, why: str | None = None) -> None:
+    """Prints the summary; ``why`` as for ``lines_of``."""
     width = max(40, _width(stream))
-    for line in lines_of(total):
+    for line in lines_of(total, why):
         stream.write("\n".join(_wrapped(line, width)) + "\n")
     stream.flush()
 
@@ -71,8 +71,13 @@ def _wrapped(line: str, width: int) -> list[str]:
     )
 
 
-def lines_of(total: Tally) -> list[str]:
-    """The lines of the summary, without the name in front of each."""
+def lines_of(total: Tally, why: str | None = None) -> list[str]:
+    """The lines of the summary, without the name in front of each.
+
+    Args:
+        total: what was counted.
+        why: why the program of the run loads no recorder itself, where it does not.
+    """
     counts = total.counts
     lines = []
     if total.files:
@@ -81,7 +86,9 @@ def lines_of(total: Tally) -> list[str]:
         if missing:
             lines.append(f"no token ids in {missing:,} of {_many(counts['steps'], 'step')}: {_reasons(total)}")
     elif not counts["trajectories_lost"] and not counts["orphans"]:
-        lines.append(" ".join(NOTHING.removeprefix(_PREFIX).split()))
+        nothing = " ".join(NOTHING.removeprefix(_PREFIX).split())
+        seen = f"{printable(why or '')}, and no Python program that it started called a model"
+        lines.append(nothing if why is None else nothing.replace(UNSEEN, seen))
     if counts["orphans"]:
         lines.append(f"{_many(counts['orphans'], 'call')} of trajectories that had closed already, recorded in no file")
     if counts["not_model_calls"]:

@@ -6,23 +6,18 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rollout_trace import credentials
 from rollout_trace.data.exchange import Exchange
-from rollout_trace.process.routes import CALL_HEADER
 from rollout_trace.wire.recognise import protocol_of_request
 
 from ._messages import ConnectionCut, RequestRecord, Response, refusal
 from ._server import LoopbackServer
 from .matching import Matcher, Request, Unmatched
 from .replay import response_of
-from .routing import ORIGIN_HEADER
-from .unseen import UnseenCalls, call_id_of, is_unseen
-from .upstream import Forwarding, cut_query, is_closed
-from .upstreams import upstream_of
+from .unseen import UnseenCalls, as_meant
+from .upstream import Forwarding, is_closed
 
 if TYPE_CHECKING:
     import socket
@@ -56,29 +51,10 @@ class CassetteServer(LoopbackServer):
 
     def answer(self, record: RequestRecord) -> Response:
         """Answer one request (called by the server)."""
-        credentials.remember_request(record.headers, record.query)
-        # As it is, or will be, in the cassette.
-        body = credentials.cut_bytes(record.body)
-        origin, path = record.headers.get(ORIGIN_HEADER), record.path
-        if origin is None:
-            # Of a child process, whose client has the server's own address.
-            origin, path = upstream_of(path, self._environ) or ("", path)
-        target = f"{path}?{record.query}" if record.query else path
-        mark = record.headers.get(CALL_HEADER)
-        kept = f"{path}?{cut_query(record.query)}" if record.query else path
-        request = Request(
-            record.method, credentials.cut(kept), body, record.headers.get("content-type"), call_id_of(mark)
-        )
-        call = self._unseen.begin(request) if self._unseen is not None and is_unseen(mark) else None
-        if call is not None:
-            request = replace(request, call=call.id)
-        try:
-            response = self.respond_to(request, record, f"{origin}{target}")
-        except ConnectionCut:
-            if call is not None:
-                call.cut()
-            raise
-        return response if call is None else call.watch(response)
+        request, url = as_meant(record, self._environ)
+        if self._unseen is None:
+            return self.respond_to(request, record, url)
+        return self._unseen.watched(request, record, lambda request: self.respond_to(request, record, url))
 
     def respond_to(self, request: Request, record: RequestRecord, url: str) -> Response:
         """The answer to a request that was meant for ``url``; defined by subclasses.

@@ -28,7 +28,7 @@ from .matching import Matcher, MatchOptions, Paint, Unmatched, changes_text, unu
 from .rollout import RecordedRollout
 from .routing import ModelTraffic
 from .scripted import ScriptedServer
-from .unseen import UnseenCalls
+from .unseen import ScriptedTestServer, UnseenCalls
 from .upstreams import base_addresses, child_environment
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ObservedTest:
 
     def script(self) -> ScriptedServer:
         """A server that answers every model call of the test, from a script that it is yet to be given."""
-        self._scripted = server = ScriptedServer([])
+        self._scripted = server = ScriptedTestServer(UnseenCalls(self.trajectory), self._environ)
         self._stand_in(server, is_live=False)
         self._set_variables(child_environment(server.url))
         return server

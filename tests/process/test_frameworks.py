@@ -6,19 +6,31 @@ from types import ModuleType
 
 import pytest
 
-from rollout_trace.process.frameworks import FRAMEWORKS, patch_router
+from rollout_trace.process.frameworks import FRAMEWORKS
 from rollout_trace.process.patches import Patches
 
 
-class Router:
-    """Of litellm 1.110: without the function that decides to discard an answer."""
+class Core:
+    """A router without a function that decides to discard an answer."""
 
 
-def test_a_release_without_the_function_is_recorded_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    module, patches = ModuleType("litellm.router"), Patches()
-    module.Router = Router  # type: ignore[attr-defined]
+@pytest.mark.parametrize(
+    ("module", "kind", "missing"),
+    [
+        ("litellm.router", "Router", "_should_raise_content_policy_error"),
+        ("litellm.router_python_core", "PythonCore", "PythonCore._blocked_error"),
+        ("litellm.router_rust.core", "_Driver", "_Driver._blocked_error"),
+        ("litellm.router_rust.core", "Moved", "_Driver._blocked_error"),
+    ],
+)
+def test_a_release_without_the_function_is_recorded_with_one_warning(
+    module: str, kind: str, missing: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No litellm is installed here.
+    monkeypatch.setattr("rollout_trace.process.frameworks.find_spec", lambda name: None)
+    found, patches = ModuleType(module), Patches()
+    setattr(found, kind, Core)
     for _ in range(2):
-        patch_router(module, patches)
+        FRAMEWORKS[module](found, patches)
     (message,) = caplog.messages
-    assert "this release of litellm has no _should_raise_content_policy_error" in message
-    assert FRAMEWORKS["litellm.router"] is patch_router
+    assert f"this release of litellm has no {missing}" in message

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from pathlib import Path
 import pytest
 
 import rollout_trace as rt
+from rollout_trace.cli.waiting import why_unseen
 from rollout_trace.testing import Answer, Fault, ScriptedServer
 from tests.amount import some
 
-from .running import CALL, CALL_BY_SDK, Done, recorded, run
+from .running import CALL, CALL_BY_SDK, COMMAND, Done, environment, recorded, run
 
 TWO = CALL + "ask()\nask('there')\n"
 
@@ -137,6 +139,7 @@ def test_a_program_without_calls_leaves_nothing(name: str, server: ScriptedServe
 
 OWN = """
 import rollout_trace as rt
+from rollout_trace.cli.waiting import why_unseen
 ask("outside")
 assert rt.current().name == "agent"
 rt.reward(2.0)
@@ -237,14 +240,60 @@ def test_a_program_whose_children_alone_make_calls(server: ScriptedServer, tmp_p
     assert sorted(os.listdir(tmp_path)) == ["agent.py", "child.py", "rollouts.jsonl"]
 
 
-@pytest.mark.more
-def test_a_shell_script_is_summed_up_by_each_python_program_in_it(server: ScriptedServer, tmp_path: Path) -> None:
+def test_a_shell_script_is_summed_up_once(server: ScriptedServer, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(TWO)
     script = 'python3() { "$PYTHON" "$@"; }; python3 -c "pass"; python3 agent.py; python3 agent.py; exit 5'
     done = run(tmp_path, "bash", "-c", script, SERVER=server.base_url, PYTHON=sys.executable)
     assert done.code == 5
-    assert done.err.count("rollout-trace: 1 trajectory, 2 steps") == 2
+    assert done.err.startswith("rollout-trace: 2 trajectories, 4 steps")
+    assert done.err.count("in rollouts.jsonl") == 1
     assert len(recorded(tmp_path / "rollouts.jsonl")) == 2
+    assert sorted(os.listdir(tmp_path)) == ["agent.py", "rollouts.jsonl"]
+
+
+def test_a_program_without_python_says_that_nothing_was_recorded(tmp_path: Path) -> None:
+    for program, why in (
+        (["sh", "-c", "exit 3"], "sh is not Python"),
+        ([sys.executable, "-Werror", "-Ic", "raise SystemExit(3)"], "python is Python with -I, -E or -S"),
+    ):
+        done = run(tmp_path, *program)
+        text = " ".join(done.err.split())
+        assert (done.code, done.out) == (3, "")
+        assert text.startswith("rollout-trace: nothing was recorded: ")
+        assert f"{why}, and no Python program that it started called a model. Recorded are, in Python," in text
+        assert run(tmp_path, "-q", *program) == (3, "", "")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGKILL"])
+def test_a_program_without_python_gets_signals_and_ends_by_them(name: str, tmp_path: Path) -> None:
+    number = getattr(signal, name)
+    command = [*COMMAND, "sh", "-c", "trap 'echo got; exit 7' TERM INT; echo $$; while :; do sleep 0.01; done"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        program = int(process.stdout.readline())
+        os.kill(program if name == "SIGKILL" else process.pid, number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == ((-number, "") if name == "SIGKILL" else (7, "got\n"))
+    assert "nothing was recorded" in err
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        ("#!/usr/bin/env python3", "", None),
+        ("#!/usr/bin/env -S python3 -u", "", None),
+        ("#!/opt/python3.12 -Es", "", "tool is Python with -I, -E or -S"),
+        ("#!/bin/sh", '\'\'\'exec\' "/a long path/bin/python" "$0" "$@"', None),
+        ("#!/bin/sh", "python agent.py", "tool is not Python"),
+        ("\x7fELF", "", "tool is not Python"),
+    ],
+)
+def test_which_tools_load_the_recorder(first: str, second: str, why: str | None, tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text(f"{first}\n{second}\n")
+    assert why_unseen(str(tmp_path / "tool"), ["./tool", "-I"]) == why
 
 
 RUNS_ON = """

@@ -26,8 +26,9 @@ WATCHED = frozenset(
     ["aiohttp", "anthropic", "dspy", "google.genai", "httpx", "httpx2", "lm15", "openai", "requests", "rollout_trace"]
 )
 """Modules whose import starts the recorder."""
+UNSEEN = "no call of a model was seen"
 NOTHING = (
-    "rollout-trace: nothing was recorded: no call of a model was seen. Recorded are,\n"
+    "rollout-trace: nothing was recorded: " + UNSEEN + ". Recorded are,\n"
     "  in Python, the SDKs openai, anthropic and google-genai, and calls of models\n"
     "  by httpx, httpx2, aiohttp and requests."
 )

@@ -117,6 +117,26 @@ def test_an_answer_that_a_fallback_replaces_is_superseded(route: str, is_async: 
     assert len(server.requests) == 2
 
 
+def refused(request: Any) -> Reply:
+    """An answer of a safeguard of Anthropic's, and one of the other model."""
+    details = {"type": "refusal", "category": None, "explanation": None}
+    is_strict = request["model"] == "strict"
+    return Reply("no", finish_reason="refusal", extra={"stop_details": details}) if is_strict else Reply("yes")
+
+
+def test_a_refused_message_that_a_fallback_replaces_is_superseded() -> None:
+    # Of a stream, litellm discards an answer only before its first content.
+    with ScriptedServer(refused) as server:
+        names, params = ("strict", "other"), {"api_base": server.url, "api_key": "none"}
+        deployments = [{"model_name": one, "litellm_params": {"model": f"anthropic/{one}", **params}} for one in names]
+        router = litellm.Router(model_list=deployments, content_policy_fallbacks=[{"strict": ["other"]}], num_retries=0)
+        with rt.trajectory() as trajectory:
+            answer = asyncio.run(router.aanthropic_messages(model="strict", messages=MESSAGES, max_tokens=99))
+    assert answer["content"][0]["text"] == "yes"
+    assert [(step.model, step.status) for step in trajectory.steps] == [("strict", "superseded"), ("other", "ok")]
+    assert len(server.requests) == 2
+
+
 def schema(name: str) -> dict[str, Any]:
     """A response format: an object with one number."""
     shape = {"type": "object", "properties": {name: {"type": "integer"}}, "required": [name]}

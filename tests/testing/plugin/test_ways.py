@@ -119,6 +119,66 @@ def test_clean_environment():
     assert b"own-key" not in (project.pytester.path / "child.jsonl").read_bytes()
 
 
+def test_child_processes_of_a_script(project: Project) -> None:
+    project.pytester.makepyfile(
+        child="""
+import json
+import os
+import sys
+import urllib.request
+
+def post(variable, path, **more):
+    body = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": "hi"}], **more}
+    headers = {"content-type": "application/json", "x-api-key": "sk-the-childs-own-key-0001"}
+    request = urllib.request.Request(os.environ[variable] + path, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request) as answer:
+        return answer.read().decode()
+
+for stream in (False, True):
+    post("OPENAI_BASE_URL", "/chat/completions", stream=stream)
+    post("ANTHROPIC_BASE_URL", "/v1/messages", stream=stream)
+try:
+    post("OPENAI_BASE_URL", "/chat/completions")
+except OSError as error:
+    print(type(error).__name__)
+"""
+    )
+    project.tests("""
+import subprocess
+import sys
+from rollout_trace.testing import Fault
+
+def run(*program):
+    return subprocess.run([sys.executable, *program], check=True, capture_output=True, text=True).stdout
+
+def test_any_language(scripted_llm, rollout):
+    scripted_llm.script = [*["It is sunny."] * 4, Fault(reset=True)]
+    assert run("child.py") == "ConnectionResetError\\n"
+    rollout.assert_steps(5)
+    assert [step.status for step in rollout.steps] == ["ok"] * 4 + ["error"]
+    assert {step.completion.content for step in rollout.steps[:4]} == {"It is sunny."}
+    assert [step.protocol for step in rollout.steps[:2]] == ["openai.chat", "anthropic.messages"]
+
+def test_a_refusing_script(scripted_llm, rollout):
+    scripted_llm.script = [Fault(status=404)]
+    with pytest.raises(subprocess.CalledProcessError):
+        run("child.py")
+    assert [step.status for step in rollout.steps] == ["error"]
+    assert rollout.steps[0].error.status == 404
+
+def test_an_sdk(scripted_llm, rollout):
+    scripted_llm.script = ["one", "two", "three"]
+    run("-c", "import openai; openai.OpenAI().chat.completions.create(model='m', messages=[])")
+    # One of this process is counted once, whatever its address.
+    assert solve("What is the weather in Paris?") == "two"
+    with agent.OpenAI() as client:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+    rollout.assert_steps(3)
+    assert [step.completion.content for step in rollout.steps] == ["one", "two", "three"]
+""")
+    project.run().assert_outcomes(passed=3)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_forked_processes(project: Project) -> None:
     project.tests("""
