@@ -11,10 +11,10 @@ import rollout_trace as rt
 from rollout_trace.engines.profiles import profile
 from rollout_trace.testing import LoopbackServer, Reply, RequestRecord, ScriptedServer, ToolCall
 from rollout_trace.testing._messages import Response, json_response
-from tests.clients.either import Kind, done
+from tests.clients.either import Kind, done, each
 from tests.clients.openai.harness import CHAT, chunks
 
-from .engine_servers import LlamaServer, SGLang, on, posted
+from .engine_servers import LlamaServer, SGLang, events, on, posted
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
 IDS = {"logprobs": True, "return_token_ids": True}
@@ -43,6 +43,9 @@ ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("vllm", "chat", {"top_logprobs": None}, VLLM),
     ("vllm", "chat", {"top_logprobs": 2, "logprobs": True}, {**VLLM_IDS}),
     ("vllm", "completions", {"logprobs": None}, {"logprobs": 0, **VLLM_IDS}),
+    ("vllm", "completions", {"echo": True}, {"logprobs": 0, "return_weight_versions": True}),
+    ("vllm", "completions", {"echo": True, "stream": True}, {"logprobs": 0, "return_weight_versions": True}),
+    ("vllm", "completions", {"echo": False}, {"logprobs": 0, **VLLM_IDS}),
     ("vllm", "responses", {}, RESPONSES),
     ("vllm", "responses", {"stream": True}, RESPONSES),
     ("sglang", "chat", {}, {"logprobs": True, "return_token_ids": True}),
@@ -102,6 +105,39 @@ def sent(kind: Kind, engine: str | None, resource: str, options: dict[str, Any])
 def test_what_is_asked(kind: Kind, engine: str, resource: str, options: dict[str, Any], fields: dict[str, Any]) -> None:
     """The caller's own body, and exactly these fields."""
     assert sent(kind, engine, resource, options) == {**sent(kind, None, resource, options), **fields}
+
+
+class Echoing(LoopbackServer):
+    """Continues "hi" with " you", and echoes the prompt as vLLM 0.32 does: in the text only of answers without ids."""
+
+    def answer(self, record: RequestRecord) -> Response:
+        asked = record.json
+        ids = {"prompt_token_ids": [1, 2], "token_ids": [3]} if asked.get("return_token_ids") else {}
+        found: dict[str, Any] = {"tokens": ["h", "i", " you"], "token_logprobs": [None, -2.0, -3.0]}
+        choice = {"index": 0, "text": " you" if ids else "hi you", "finish_reason": "length", **ids}
+        if asked.get("logprobs") is not None:
+            choice["logprobs"] = {**found, "top_logprobs": None, "text_offset": [0, 1, 2]}
+        body = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+        if asked.get("stream"):
+            return events([body])
+        return json_response(200, {**body, "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}})
+
+
+@pytest.mark.parametrize("own", [{}, {"logprobs": 1}, {"stream": True}])
+def test_an_echoed_prompt_stays_in_the_text(kind: Kind, own: dict[str, Any]) -> None:
+    """Nothing that is added takes it away; a step without ids says so."""
+
+    async def scenario(client: Any) -> Any:
+        answer = await done(client.completions.create(model="m", prompt="hi", echo=True, **own))
+        found = [one async for one in each(answer)] if own.get("stream") else [answer]
+        return "".join(one.choices[0].text for one in found)
+
+    with Echoing() as server:
+        plain, _ = on(kind, server, scenario, None)
+        ours, (step,) = on(kind, server, scenario, {"engine": "vllm"})
+    assert plain == ours == ["returned", "hi you"]
+    assert step.completion_token_ids is None
+    assert step.token_issue is not None
 
 
 @pytest.mark.parametrize("options", [{"top_logprobs": 2}, {"top_logprobs": 2, "logprobs": None}])

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,15 +55,17 @@ class Server:
 
 
 @contextmanager
-def started(engine: EngineName, folder: Path, port: int | None = None) -> Iterator[Server]:
+def started(engine: EngineName, folder: Path, port: int | None = None, options: Sequence[str] = ()) -> Iterator[Server]:
     """The engine, while the block runs, on a free port where none is given. Its output goes into the folder.
+
+    The options are added to the command.
 
     Raises:
         NotInstalled: it is not to be found.
         RuntimeError: it ended, or did not answer in time.
     """
     port = port or free_port()
-    command = _command(engine, folder, port)
+    command = [*_command(engine, folder, port), *options]
     log = folder / f"{engine}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

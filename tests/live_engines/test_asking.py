@@ -40,7 +40,6 @@ def test_a_refused_shape_leaves_others_alone(server: Server) -> None:
     assert [len(step.attempts) for step in others] == [1] * len(others)
     assert all("logprobs" in (step.sampling or {}) for step in others)
     if server.engine == "vllm":
-        assert refused.completion_token_ids is not None
         assert all(step.logprobs is not None and step.completion_token_ids is not None for step in others)
 
 
